@@ -22,7 +22,7 @@ from probseq_apps.experiments.single import Evaluate, PriorStage, Sample, Tokeni
 from probseq_apps.experiments.stages import Samples, load_kept, make_extractor
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, Tokens
 from probseq_apps.options import Options
-from probseq_apps.report.results import FLOOR
+from probseq_apps.report.results import FLOOR, groups_of, unranked
 from probseq_apps.run import run
 from probseq_apps.settings.common import Pick, config_values
 from probseq_apps.settings.generate import (
@@ -393,6 +393,28 @@ def test_without_labels_features_are_random_and_missing_weights_are_named(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+def test_noise_with_the_images_covariance_is_not_ranked_where_there_are_no_labels(tmp_path):
+    data = replace(load_generation_data("digits", image_size=8), labels=None)
+    reference = stages.make_reference(
+        data, Features(classifier_steps=80), tmp_path, seed=0, device="cpu"
+    )
+    rows = data.test.flatten(1).double()
+    spread = rows.T.cov() + 1e-6 * torch.eye(64, dtype=torch.float64)
+    drawn = torch.distributions.MultivariateNormal(rows.mean(0), spread).sample((300,))
+    noise = drawn.round().clamp(0, 255).to(torch.uint8).view(-1, 1, 8, 8)
+    white = torch.randint(256, noise.shape, dtype=torch.uint8)
+    score = {
+        name: reference.measure(images)["looks_real"]
+        for name, images in {"real": data.test, "noise": noise, "white": white}.items()
+    }
+    assert score["real"] > 0.8
+    results = [
+        {"arm": name, "seed": 0, "generation": {"looks_real": value}}
+        for name, value in score.items()
+    ]
+    assert unranked(groups_of(results), {"looks_real": score["real"]}) == {"noise", "white"}
+
+
 def test_videos_are_measured_in_i3d_where_its_weights_are_named(tmp_path, digits, monkeypatch):
     made = []
 
@@ -403,9 +425,10 @@ def test_videos_are_measured_in_i3d_where_its_weights_are_named(tmp_path, digits
 
     monkeypatch.setattr(stages, "I3DFeatures", Named)
     data, given = replace(digits, labels=None), {"seed": 0, "device": "cpu"}
-    plain = stages.make_reference(data, Features(), tmp_path, **given)
+    few = Features(classifier_steps=2)
+    plain = stages.make_reference(data, few, tmp_path, **given)
     assert plain.video_features is None
-    found = stages.make_reference(data, Features(), tmp_path, **given, video_weights="i3d.pt")
+    found = stages.make_reference(data, few, tmp_path, **given, video_weights="i3d.pt")
     assert isinstance(found.video_features, Named)
     assert made == ["i3d.pt"]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pseudovideo.corruptions import image_spectrum
-from pseudovideo.gaussian_images import gaussian_images
+from pseudovideo.gaussian_images import gaussian_images, noise_like
 
 
 @pytest.fixture
@@ -45,3 +45,16 @@ def test_a_covariance_needs_two_images(images):
             gaussian_images(*given)
     with pytest.raises(ValueError, match="images must differ, and all 7 are the same"):
         gaussian_images(images[:1].expand(7, -1, -1, -1))
+
+
+def test_noise_has_mean_and_covariance_of_images_and_half_of_it_is_mixed_with_white(images):
+    grey = images // 4 + 96  # so that next to nothing is cut
+    noise = noise_like(grey, 40_000, seed=1).flatten(1).double()
+    rows = grey.flatten(1).double()
+    plain, mixed = noise.split(20_000)
+    expected = rows.T.cov(correction=0) + torch.eye(rows.shape[1], dtype=torch.float64) / 12
+    error = expected.diagonal().sqrt() / 20_000**0.5
+    assert ((plain.mean(0) - rows.mean(0)).abs() < 5 * error).all()
+    spread = ((error[:, None] * error).square() * 20_000 + expected.square() / 20_000).sqrt()
+    assert ((plain.T.cov() - expected).abs() < 5 * spread).all()
+    assert mixed.var(0).mean() > plain.var(0).mean() + 255**2 / 12 / 4

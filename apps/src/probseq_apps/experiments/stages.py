@@ -46,6 +46,7 @@ from probseq_apps.report.generate import generate_report
 from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.generate import ClassTraining, Features
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.gaussian_images import noise_like
 from pseudovideo.labels import draw_labels
 from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import Pretrained, load_pretrained
@@ -430,6 +431,8 @@ def make_reference(
     if settings.diversity_weights is not None:
         lpips = LPIPS("alex", weights=settings.diversity_weights)
         known["lpips"] = lpips.to(distributed.resolve_device(device))
+    if isinstance(extractor, RandomConvolution):
+        known["judge"] = make_judge(data, settings, folder, seed=seed, device=device)
     if video_weights is not None:
         video_features = I3DFeatures(video_weights)
         known["video_features"] = video_features.to(distributed.resolve_device(device))
@@ -452,21 +455,55 @@ def make_extractor(
         return ModuleFeatures(nn.Flatten(), name="pixels", dimension=len(data.covariance))
     if data.labels is None:
         return RandomConvolution(data.channels, seed=0).to(place)
-    classifier = SmallClassifier(data.channels, len(data.class_names), seed=seed)
-    steps = settings.classifier_steps
+    train, held_out = (data.train, data.labels.train), (data.validation, data.labels.validation)
+    names: Any = {"name": "classifier", "data": data.name}
+    own: Any = {"steps": settings.classifier_steps, "seed": seed, "device": device}
+    return _train_classifier(train, held_out, len(data.class_names), folder, **names, **own)
+
+
+def make_judge(
+    data: GenerationData, settings: Features, folder: Path, *, seed: int, device: str
+) -> FeatureExtractor:
+    """Return what tells images from noise with their covariance, trained as `make_extractor`'s."""
+
+    def beside_noise(images: Tensor, purpose: str) -> Batch:
+        noise = noise_like(data.train, len(images), seed=derive_seed(seed, purpose))
+        return torch.cat([noise, images]), torch.arange(2).repeat_interleave(len(images))
+
+    train = beside_noise(data.train, "noise")
+    held_out = beside_noise(data.validation, "validation noise")
+    names: Any = {"name": "judge", "data": data.name}
+    own: Any = {"steps": settings.classifier_steps, "seed": seed, "device": device}
+    return _train_classifier(train, held_out, 2, folder, **names, **own)
+
+
+def _train_classifier(
+    train: Batch,
+    held_out: Batch,
+    num_classes: int,
+    folder: Path,
+    *,
+    name: str,
+    data: str,
+    steps: int,
+    seed: int,
+    device: str,
+) -> FeatureExtractor:
+    classifier = SmallClassifier(train[0].shape[1], num_classes, seed=seed)
     own: dict[str, Any] = {**_TRAINING, **_EVERY, "seed": seed, "device": device}
     fit(
         classifier,
-        (data.train, data.labels.train),
+        train,
         TrainConfig(steps=steps, warmup_steps=steps // 20, **own),
         folder,
         loss=classifier_loss,
         score=classifier_accuracy,
-        held_out=(data.validation, data.labels.validation),
-        label="classifier",
-        metadata={"experiment": "generate-classifier", "data": data.name},
+        held_out=held_out,
+        label=name,
+        metadata={"experiment": f"generate-{name}", "data": data},
     )
-    return ClassifierFeatures(classifier.trunk, classifier.head, name="classifier").to(place)
+    place = distributed.resolve_device(device)
+    return ClassifierFeatures(classifier.trunk, classifier.head, name=name).to(place)
 
 
 def classifier_loss(model: nn.Module, batch: Batch, step: Step) -> LossParts:

@@ -114,8 +114,9 @@ def unranked(
     groups: Sequence[Group], real: Result, path: Sequence[str] = ("generation",)
 ) -> frozenset[str]:
     """Return the names of groups whose samples show too little to be compared by a distance."""
-    score = value_of(real, ("is",))
-    return frozenset(g.name for g in groups if not is_ranked(g.summary((*path, "is")).mean, score))
+    key = "looks_real" if value_of(real, ("is",)) is None else "is"
+    score = value_of(real, (key,))
+    return frozenset(g.name for g in groups if not is_ranked(g.summary((*path, key)).mean, score))
 
 
 def priors_of(results: Sequence[Result]) -> list[str]:

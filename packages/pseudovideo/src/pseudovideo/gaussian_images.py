@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probseq.images import to_bytes
 
-__all__ = ["NUM_TRAIN", "GaussianImages", "gaussian_images"]
+__all__ = ["NUM_TRAIN", "GaussianImages", "gaussian_images", "noise_like"]
 
 # The largest standard deviation of a pixel, of images in -1..1: beyond four of them they are cut.
 _LARGEST = 0.25
@@ -21,6 +21,8 @@ _WHITE = 2 / 127.5
 # Variance of rounding to a level.
 _ROUNDING = (2 / 255) ** 2 / 12
 NUM_TRAIN, _NUM_HELD_OUT = 50_000, 5_000
+# Images whose covariance noise has.
+_MOST = 2000
 
 
 class GaussianImages(NamedTuple):
@@ -62,3 +64,28 @@ def gaussian_images(images: UInt8[Tensor, "k c h w"], num_train: int = NUM_TRAIN
     covariance += _ROUNDING * torch.eye(len(covariance), dtype=torch.float64)
     train, validation, test = levels.split(sizes)
     return GaussianImages(train, validation, test, covariance)
+
+
+def noise_like(
+    images: UInt8[Tensor, "n c h w"], num: int, *, seed: int
+) -> UInt8[Tensor, "num c h w"]:
+    """Draw noise that may be taken for images by brightness, contrast and frequencies.
+
+    Half of it has mean and covariance of the images, x̄ + Σᵢ wᵢ (xᵢ − x̄)/√n with w ~ N(0, I); the
+    other half is a mixture of that and of white noise, each in another ratio.
+
+    Args:
+        images: the first 2,000 are taken.
+        num: images of noise.
+        seed: of all draws.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    rows = images[:_MOST].flatten(1).float()
+    mean = rows.mean(0)
+    weights = torch.randn(num, len(rows), generator=generator) / len(rows) ** 0.5
+    drawn = mean + weights @ (rows - mean)
+    white = 255 * torch.rand(drawn.shape, generator=generator)
+    share = torch.rand(num, 1, generator=generator)
+    share[: num // 2] = 0.0
+    levels = torch.lerp(drawn, white, share).round().clamp(0, 255).to(torch.uint8)
+    return levels.unflatten(1, images.shape[1:])

@@ -11,6 +11,7 @@ from pseudovideo.reference import SHARES
 _COLUMNS = (
     ("fd_unbiased", "{fd}, unbiased ↓", "fd", None),
     ("is_unbiased", "IS, unbiased ↑", "is", None),
+    ("looks_real", "looks real ↑", "", 2),
     ("kid", "KID ↓", "kid", None),
     ("precision", "precision ↑", "precision", 2),
     ("recall", "recall ↑", "recall", 2),

@@ -68,6 +68,8 @@ class Reference:
         lpips: measures the diversity of samples, if there is one.
         video_features: of whole videos, for a Fréchet video distance, if there are weights.
         fidelity: whether torch-fidelity measures samples, too.
+        judge: tells noise from images by two probabilities, the second of images: what says whether
+            samples show anything where the extractor knows no classes.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Reference:
         lpips: LPIPS | None = None,
         video_features: I3DFeatures | None = None,
         fidelity: bool = False,
+        judge: FeatureExtractor | None = None,
     ) -> None:
         for name, images in (("train", train), ("test", test)):
             if images.dtype != torch.uint8 or images.ndim != 4 or not len(images):
@@ -89,7 +92,7 @@ class Reference:
                 )
         self.extractor, self.train, self.test = extractor, train, test
         self.lpips, self.video_features, self.fidelity = lpips, video_features, fidelity
-        self._known = moments
+        self._known, self.judge = moments, judge
         # A few training images are the same for all models.
         self._order = torch.randperm(len(train), generator=torch.Generator().manual_seed(_SEED))
 
@@ -132,6 +135,7 @@ class Reference:
             lpips: mean LPIPS between two samples; None without LPIPS.
             fd_unbiased, is_unbiased: of infinitely many samples, by the bootstrap.
             intervals: 95% of these, and of what else has one, by name: the two ends.
+            looks_real: with a judge, the mean probability with which samples are images to it.
             torch_fidelity: that library's numbers against all training images, if asked for.
             What the samples are too few for is None.
         """
@@ -172,6 +176,9 @@ class Reference:
         if self.lpips is not None and count > 1:
             diversity = lpips_diversity(self.lpips, to_unit(images), generator=self._generator)
             measured["lpips"] = diversity.mean
+        if self.judge is not None:
+            looks = extract_features(self.judge, images).probabilities
+            measured["looks_real"] = None if looks is None else float(looks[:, 1].mean())
         measured["intervals"] = {name: [one.low, one.high] for name, one in intervals.items()}
         if self.fidelity and min(count, len(self.train)) > _NEIGHBOURS:
             given: dict[str, Any] = {"splits": splits or 1, "neighbours": _NEIGHBOURS}
@@ -286,7 +293,11 @@ def is_ranked(score: float | None, real: float | None) -> bool:
     """Return whether samples show enough to be compared with others by a distance.
 
     A distance of a few features cannot tell noise from poor samples. Samples are ranked where their
-    inception score is at least half of the real images', or where there are no classes.
+    score is at least half of the real images', or where there is none.
+
+    Args:
+        score: inception score of the samples, or without classes their `looks_real`.
+        real: of real images.
     """
     return score is None or real is None or score >= LEAST_SCORE * real
 
