@@ -4,7 +4,8 @@ The folder has `models/ARM-seedS` (runs of `fit`, with the trained model in `pre
 `classifier/`, `samples/`, `process/` and `results/`.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -171,7 +172,7 @@ class DiffusionVariant(Variant):
                 model = load_improved_ddpm(file, config)
             except (FileNotFoundError, ValueError) as error:
                 raise type(error)(
-                    f"init_weights must hold weights of this UNet, and {file} does not: {error}"
+                    f"init_weights must hold weights of this UNet: {error}"
                 ) from error
         return DiffusionObjective(model, importance=importance), model
 
@@ -309,6 +310,12 @@ class Models(stages.ImageExperiment):
     def describe(self, data: GenerationData) -> str:
         """Return a line about data and jobs."""
         return self.described(data, ", ".join(self.settings.arms))
+
+    def seconds(self, jobs: Sequence[Job], data: GenerationData) -> float:
+        """Return about how long the trainings of jobs take, by one seed of each arm."""
+        rows = Counter(job.row for job in jobs)
+        ones = {job.row: variant for job, variant in self._variants.items()}
+        return sum((n * ones[row].training_seconds(data) for row, n in rows.items()), 0.0)
 
     def run(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
         """Train a model, draw from it, and return what was measured."""

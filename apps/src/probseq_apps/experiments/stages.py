@@ -39,7 +39,7 @@ from probseq_apps.engine.files import (
     write_manifest,
 )
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
+from probseq_apps.engine.trainer import Batch, LossParts, Step, Trainer, fork_random
 from probseq_apps.experiment import Experiment, Job, RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.generate import generate_report
@@ -56,7 +56,7 @@ from pseudovideo.samples import Film, draw_samples
 CLASSIFIER, REFERENCE, SAMPLES, PRETRAINED = "classifier", "reference", "samples", "pretrained"
 # Of the classifier; ten epochs of a small data set pass in a second.
 _TRAINING = {"batch_size": 64, "learning_rate": 1e-3, "schedule": "cosine", "select": "last"}
-_EVERY = {"validate_every": 10, "checkpoint_every": 10}
+_EVERY: dict[str, Any] = {"validate_every": 10, "checkpoint_every": None}
 # Videos whose frames are kept and measured.
 _KEPT = 1000
 
@@ -338,6 +338,26 @@ class Part(Generic[Given]):
     def train_config(self) -> TrainConfig | None:
         """Return the settings of the training loop; None for a model that is taken as it is."""
         return self.settings.train_config()
+
+    def trial(self, data: Any) -> tuple[nn.Module, Batch]:
+        """Return a model to try a few steps with, and batches for them."""
+        return self.build(data)[0], self.batch(data)
+
+    def training_seconds(self, data: Any) -> float:
+        """Return about how long the training takes, by the time of its second step."""
+        config = self.train_config()
+        if config is None:
+            return 0.0
+        device = distributed.resolve_device(config.device)
+        with fork_random(device):
+            model, batch = self.trial(data)
+            few = tuple(tensor[: 3 * config.batch_size] for tensor in batch)
+            trainer = Trainer(model, few, config, device, self.loss)
+            trainer.train_step()
+            start = time.perf_counter()
+            trainer.train_step()
+            trainer.monitor.flush()  # waits for a device
+            return (time.perf_counter() - start) * (config.steps or 0)
 
     def train(self, data: Given, folder: Path, *, recipe: str, label: str) -> Trained:
         """Train the model, from where it stopped, and store it in `pretrained/`."""

@@ -110,8 +110,7 @@ class Training(Settings):
         # Whole where it is but for round-off.
         own["warmup_steps"] = int(own["steps"] * own.pop("warmup") + 1e-6)
         own["schedule"] = own.pop("decay", "cosine")
-        # The trainer never lets five minutes pass without a checkpoint.
-        return TrainConfig(**own, select="last", checkpoint_every=10, seed=seed)
+        return TrainConfig(**own, select="last", checkpoint_every=None, seed=seed)
 
 
 class Videos(CorruptionSpec):
