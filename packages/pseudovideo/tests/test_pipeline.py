@@ -565,6 +565,18 @@ def test_pipelines_of_classes_draw_them_and_come_back_from_their_folder(tmp_path
         drawn(pipeline, labels=torch.tensor([1, 3]))
 
 
+@pytest.mark.parametrize("error", [ImportError("scipy"), MemoryError()])
+def test_what_a_machine_lacks_is_no_damage_of_a_folder(tmp_path, monkeypatch, error):
+    pipeline_of(image_model()).save_pretrained(tmp_path)
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(diffusers.DDPMScheduler, "from_pretrained", fails)
+    with pytest.raises(type(error)):
+        PseudoVideoPipeline.from_pretrained(tmp_path)
+
+
 def test_damaged_weights_are_refused_by_their_name(tmp_path):
     pipeline_of(video_model()).save_pretrained(tmp_path)
     path = tmp_path / "model" / "model.safetensors"

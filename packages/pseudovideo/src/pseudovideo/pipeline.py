@@ -24,6 +24,7 @@ from pseudovideo.diffusion.pipelines import (
     ddpm_scheduler,
     from_ddpm_pipeline,
     heads_have_one_width,
+    read_settings,
     reading_folder,
     to_ddpm_pipeline,
 )
@@ -297,7 +298,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         if not (folder / _INDEX).is_file():
             raise FileNotFoundError(f"{folder} must hold a pipeline, and has no {_INDEX}")
         with reading_folder(folder):
-            index = dict(json.loads((folder / _INDEX).read_text(encoding="utf-8")))
+            index = read_settings(folder / _INDEX)
         kind = index.get("_class_name")
         if kind == diffusers.DDPMPipeline.__name__:
             model = from_ddpm_pipeline(folder)
@@ -313,6 +314,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         if not (isinstance(own, type) and issubclass(own, diffusers.SchedulerMixin)):
             raise ValueError(f"{folder} must have a scheduler of diffusers, got {name}")
         with reading_folder(folder / _SCHEDULER):
+            read_settings(folder / _SCHEDULER / "scheduler_config.json")
             scheduler = own.from_pretrained(folder / _SCHEDULER, local_files_only=True)
         return cls(
             model if torch_dtype is None else model.to(torch_dtype),

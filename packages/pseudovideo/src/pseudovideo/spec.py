@@ -69,8 +69,8 @@ class CorruptionSpec(Settings):
     """How strongly the frames before the image are corrupted."""
 
     blur_rate: float | None = None
-    """Step i of the blur has standard deviation exp(rate·i) pixels, i = 0..T-2; None: as in the
-    thesis (section 5.3.2) 0.05, above 8 frames 0.01."""
+    """Step i of the blur has standard deviation exp(blur_rate·i) pixels, i = 0..T-2; None: as in
+    the thesis (section 5.3.2) 0.05, above 8 frames 0.01."""
     beta_min: Rate = 1e-4
     """Variance of the noise step next to the image."""
     beta_max: Rate = 0.05
@@ -125,7 +125,7 @@ class PseudoVideoConfig(CorruptionSpec):
 
 
 def check_blur_rate(name: str, rate: float, num_frames: int) -> None:
-    """Raise if the last of the steps exp(rate·i), i = 0..T−2, is 0/0."""
+    """Raise if the last of the steps exp(rate·i), i = 0..T−2, of rate `name` is 0/0."""
     if not abs(rate) * max(num_frames - 2, 1) <= _LARGEST_EXPONENT:
         raise ValueError(
             f"{name} must be at most {_LARGEST_EXPONENT:g} in absolute value, times "
@@ -351,7 +351,7 @@ class TokenSampling(Settings):
     top_p: Annotated[float, Bound("in (0, 1]", lambda value: 0 < value <= 1)] | None = None
     """autoregressive: draw from the likeliest tokens that together have probability p."""
     num_steps: Count = 18
-    """masked: steps of the decoding."""
+    """masked: steps of the decoding; with more of them draws lean to common tokens."""
     choice_temperature: NotNegative = 4.5
     """masked: how random it is which tokens are kept."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from probseq.errors import require
@@ -150,8 +150,7 @@ def from_ddpm_pipeline(folder: Path | str) -> ImageDiffusion:
             local_files_only=True,
         )
     with reading_folder(folder / "scheduler"):
-        path = folder / "scheduler" / "scheduler_config.json"
-        own = dict(json.loads(path.read_text(encoding="utf-8")))
+        own = read_settings(folder / "scheduler" / "scheduler_config.json")
         scheduler = diffusers.DDPMScheduler.from_pretrained(
             folder / "scheduler", local_files_only=True
         )
@@ -201,9 +200,22 @@ def reading_folder(folder: Path) -> Generator[None]:
         yield
     except FileNotFoundError:
         raise
-    except Exception as error:  # JSON, safetensors, torch and the hub have a dozen kinds
+    # What JSON, safetensors, the hub, torch and wrong values in a config end in. A package that a
+    # scheduler lacks and a full memory are no damage.
+    except (
+        *(ValueError, TypeError, LookupError, AttributeError),
+        *(OSError, RuntimeError, SafetensorError),
+    ) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{folder} is damaged: {type(error).__name__}: {reason}") from error
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return what a JSON file of settings holds; raise ValueError where that is something else."""
+    found: Any = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} must hold settings by name, got {type(found).__name__}")
+    return found
 
 
 def _stored_dtype(folder: Path) -> torch.dtype:

@@ -104,7 +104,7 @@ def load_improved_ddpm(path: Path | str, config: ImageDiffusionConfig) -> ImageD
 
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise FileNotFoundError(f"path must be a file of published weights, and {path} is none")
+        raise FileNotFoundError(f"{path} must be a file of published weights, and is none")
     try:
         weights: Any = torch.load(path, map_location="cpu", weights_only=True)
     # What torch makes of a file that is no checkpoint depends on its first bytes.
