@@ -6,8 +6,10 @@ import shutil
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from probseq.metrics.image import I3DFeatures, RandomConvolution, frechet_distance
@@ -326,6 +328,7 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, prior, tmp
     own, trained = whole / "priors" / f"masked-{JOB.name}", load_file(prior / "pretrained" / name)
     assert all(torch.equal(t, trained[k]) for k, t in load_file(own / "pretrained" / name).items())
     where = {"tokenizer": str(whole / "tokenizers" / JOB.name), "prior": str(own)}
+    where["png"] = str(tmp_path / "png")
     settings = SampleSettings(**where, num=20, device="cpu", sampling=TINY.sampling)
     run(Sample(settings), Options(run_dir=tmp_path / "s"), recipe="")
     found = load_kept(Samples, tmp_path / "s" / "samples.npz")
@@ -333,6 +336,8 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, prior, tmp
     assert torch.equal(found.images, expected.images)
     plots = {path.name for path in (tmp_path / "s" / "plots").iterdir()}
     assert plots == {"samples.png", "samples-videos.png", "samples.gif"}
+    with Image.open(tmp_path / "png" / "00019.png") as last:
+        assert np.array_equal(np.asarray(last), found.images[19, 0].numpy())
 
 
 def test_evaluation_takes_the_images_and_noise_of_the_run_and_prints_numbers_alone(

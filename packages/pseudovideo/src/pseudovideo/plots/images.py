@@ -287,6 +287,24 @@ def save_samples(
     return files
 
 
+def save_pngs(images: UInt8[Tensor, "n c h w"], folder: Path | str) -> list[Path]:
+    """Write each image as a PNG of its own, at its own size, as `00000.png` and so on.
+
+    Args:
+        images: bytes.
+        folder: of the files; it is made.
+
+    Raises:
+        ValueError: `images` are none.
+        MissingExtraError: pillow is not installed.
+    """
+    check_images("images", images, 4)
+    files = [with_folder(Path(folder) / f"{number:05d}.png") for number in range(len(images))]
+    for image, file in zip(images.cpu().movedim(1, -1).numpy(), files, strict=True):
+        _picture(image[..., 0] if image.shape[-1] == 1 else image).save(file)
+    return files
+
+
 def save_classes(
     images: UInt8[Tensor, "n c h w"],
     labels: Int64[Tensor, " n"],
