@@ -8,7 +8,6 @@ from torch import Tensor
 
 from probseq.checks import check_counts
 from pseudovideo.diffusion.image import ImageDiffusion
-from pseudovideo.diffusion.respacing import StepChoice
 from pseudovideo.diffusion.sampling import (
     at_least_float32,
     conditioned,
@@ -50,7 +49,7 @@ def interpolate(
     points: int = 8,
     labels: Int64[Tensor, " n"] | None = None,
     guidance: float = 1.0,
-    num_steps: StepChoice | None = None,
+    num_steps: int | None = None,
     images: Float[Tensor, "m c h w"] | None = None,
     image_labels: Int64[Tensor, " m"] | None = None,
     generator: torch.Generator | None = None,

@@ -28,13 +28,8 @@ from probseq.checks import (
     check_same_shape,
     check_sizes,
 )
-from pseudovideo.diffusion.respacing import StepChoice, check_timesteps, spaced_steps
-from pseudovideo.diffusion.schedules import (
-    MAX_KEPT,
-    check_betas,
-    cosine_betas,
-    linear_betas,
-)
+from pseudovideo.diffusion.respacing import check_timesteps, spaced_steps
+from pseudovideo.diffusion.schedules import check_betas, cosine_betas, linear_betas
 from pseudovideo.spec import PREDICTIONS, Prediction, ScheduleName
 
 Times = Int64[Tensor, " #n"] | Int64[Tensor, ""] | int
@@ -324,35 +319,22 @@ class GaussianDiffusion:
         mean = self._at("signal_before", t, x_t) * x0 + left.sqrt() * eps
         return mean if noise is None else mean + variance.sqrt() * noise
 
-    def respaced(self, spec: StepChoice) -> "GaussianDiffusion":
-        """The process that takes some of the steps only, with the same ᾱ at each of them.
-
-        The last step that is kept must leave at most 1% of the image's variance, as sampling starts
-        from pure noise. A number of steps always keeps the last one; "ddimN" keeps an earlier one,
-        which is too early where N is small: "ddim10" of 1,000 cosine steps ends at step 900.
+    def respaced(self, count: int) -> "GaussianDiffusion":
+        """Return the process that takes some of the steps only, with the same ᾱ at each of them.
 
         Args:
-            spec: a number of even steps, "ddimN", or a number for each of several sections, see
-                `spaced_steps`.
+            count: how many, evenly spaced, the first and the last among them.
 
         Raises:
-            ValueError: `spec` is no choice of steps, or leaves a process that is none: a single
-                step, or a last one that is no pure noise.
+            ValueError: `count` is no number of its steps, or 1, which is no process.
         """
-        steps = spaced_steps(self.num_steps, spec)
+        steps = spaced_steps(self.num_steps, count)
         if len(steps) == self.num_steps:
             # The very same: quotients of products would differ in the last digit.
             return self
         if len(steps) < 2:
-            raise ValueError(f"spec must leave at least two steps, got {spec!r}")
+            raise ValueError(f"count must be at least two steps, got {count!r}")
         kept = self.alpha_bars[list(steps)]
-        if kept[-1] > MAX_KEPT:
-            raise ValueError(
-                f"spec must keep a last step that leaves at most {MAX_KEPT} of the image's "
-                f"variance, as sampling starts from pure noise, got {spec!r}, whose last step "
-                f"{steps[-1]} leaves {float(kept[-1]):.3g}: take {len(steps)} steps without "
-                "'ddim', which keep the very last one, or more of them"
-            )
         before = torch.cat((kept.new_ones(1), kept[:-1]))
         return GaussianDiffusion(
             1 - kept / before,

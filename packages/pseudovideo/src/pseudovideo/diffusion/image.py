@@ -15,7 +15,6 @@ from probseq.checks import check_floating, check_sizes
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
 from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.respacing import StepChoice
 from pseudovideo.diffusion.sampling import (
     at_least_float32,
     conditioned,
@@ -121,7 +120,7 @@ class ImageDiffusion(Pretrained):
         *,
         labels: Int64[Tensor, " n"] | None = None,
         guidance: float = 1.0,
-        num_steps: StepChoice | None = None,
+        num_steps: int | None = None,
         eta: float | None = None,
         solver: SolverName | None = None,
         generator: torch.Generator | None = None,
@@ -138,8 +137,7 @@ class ImageDiffusion(Pretrained):
             guidance: g of ε = ε_u + g (ε_c − ε_u), see `conditioned`. 1 is the model of the class;
                 more makes images more typical of it, and less varied; 0 leaves the class out.
                 Other values than these two take twice the evaluations.
-            num_steps: steps to take, 2 at least, see `GaussianDiffusion.respaced` (also for why
-                "ddimN" is refused where N is small); None takes all.
+            num_steps: steps to take, 2 at least, see `GaussianDiffusion.respaced`; None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
             solver: in place of both, dpm++, unipc or heun: solvers of the probability flow, which
                 leave the learned variances out; heun evaluates the network up to twice a step.
@@ -154,7 +152,7 @@ class ImageDiffusion(Pretrained):
             In −1..1, on the model's device and in its precision, at least float32.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, `eta`
+            ValueError: `n` or `batch_size` is below 1, `num_steps` is no number of steps, `eta`
                 is outside 0..1 or given with a solver, `solver` is unknown, labels are not the
                 model's, or `guidance` is not 1 and the model was trained without `label_dropout`.
         """

@@ -15,7 +15,6 @@ from torch import Tensor
 from probseq.checks import check_counts, check_floating, check_sizes
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.respacing import StepChoice
 from pseudovideo.diffusion.solvers import check_solver, solve
 from pseudovideo.labels import Classes
 from pseudovideo.spec import SolverName
@@ -74,7 +73,7 @@ def at_least_float32(tensor: Tensor) -> torch.dtype:
 
 def sampling_process(
     diffusion: GaussianDiffusion,
-    num_steps: StepChoice | None,
+    num_steps: int | None,
     eta: float | None,
     solver: SolverName | None,
     **counts: int,
@@ -100,13 +99,13 @@ def sampling_process(
             raise ValueError(f"eta must be None with a solver, got {eta} and {solver!r}")
     if num_steps is None:
         return diffusion
-    try:
-        return diffusion.respaced(num_steps)
-    except ValueError as error:
+    check_counts(num_steps=num_steps)
+    if not 2 <= num_steps <= diffusion.num_steps:
         raise ValueError(
-            f"num_steps must choose from the {diffusion.num_steps} steps of the process, got "
-            f"{num_steps!r}: {error}"
-        ) from error
+            f"num_steps must be from 2 to the {diffusion.num_steps} steps of the process, got "
+            f"{num_steps}"
+        )
+    return diffusion.respaced(num_steps)
 
 
 def conditioned(network: LabelledNetwork, classes: Classes) -> Network:

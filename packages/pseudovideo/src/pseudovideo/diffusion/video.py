@@ -13,7 +13,6 @@ from torch import Tensor
 from probseq.checks import check_integers, check_sizes, check_whole
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.respacing import StepChoice
 from pseudovideo.diffusion.sampling import (
     at_least_float32,
     draw_seed,
@@ -123,7 +122,7 @@ class VideoDiffusion(Pretrained):
         *,
         labels: Int64[Tensor, " n"] | None = None,
         guidance: float = 1.0,
-        num_steps: StepChoice | None = None,
+        num_steps: int | None = None,
         eta: float | None = None,
         solver: SolverName | None = None,
         generator: torch.Generator | None = None,
@@ -138,8 +137,8 @@ class VideoDiffusion(Pretrained):
             labels: class of each video, where the model has classes; None draws them
                 (`draw_labels`).
             guidance: as of `ImageDiffusion.sample`, in all stages.
-            num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`
-                (also for why "ddimN" is refused where N is small); None takes all.
+            num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`;
+                None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
             solver: in place of both, dpm++, unipc or heun: solvers of the probability flow, which
                 leave the learned variances out; heun evaluates the network up to twice a step.
@@ -157,7 +156,7 @@ class VideoDiffusion(Pretrained):
             −1..1.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, `eta`
+            ValueError: `n` or `batch_size` is below 1, `num_steps` is no number of steps, `eta`
                 is outside 0..1 or given with a solver, `solver` is unknown, labels are not the
                 model's, or `guidance` is not 1 and the model was trained without `label_dropout`.
         """
@@ -203,7 +202,7 @@ class VideoDiffusion(Pretrained):
         *,
         labels: Int64[Tensor, " b"] | None = None,
         num_samples: int,
-        num_steps: StepChoice | None = None,
+        num_steps: int | None = None,
         eta: float | None = None,
         solver: SolverName | None = None,
         generator: torch.Generator | None = None,
@@ -267,7 +266,7 @@ class VideoDiffusion(Pretrained):
         return torch.cat(done).unflatten(0, (len(videos), num_samples))
 
     def evaluations_per_sample(
-        self, num_steps: StepChoice | None = None, solver: SolverName | None = None
+        self, num_steps: int | None = None, solver: SolverName | None = None
     ) -> int:
         """Frames that pass through the network for one video.
 
@@ -276,7 +275,7 @@ class VideoDiffusion(Pretrained):
             solver: as of `sample`.
 
         Raises:
-            ValueError: `num_steps` is no choice of steps, or `solver` is unknown.
+            ValueError: `num_steps` is no number of steps, or `solver` is unknown.
         """
         process = sampling_process(self.diffusion, num_steps, None, solver)
         steps = solver_evaluations(solver, process)
