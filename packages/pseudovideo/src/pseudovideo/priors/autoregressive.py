@@ -6,7 +6,6 @@ summed, not concatenated; the first input is learned, not zero; no dropout.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import cast
 
 import torch
@@ -24,7 +23,7 @@ from pseudovideo.labels import (
 )
 from pseudovideo.layers import Block, StackDecoder
 from pseudovideo.pretrained import check_weights
-from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
+from pseudovideo.priors.base import AxisPositions, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
 from pseudovideo.spec import AutoregressiveConfig, TokenGrid
 
@@ -157,49 +156,6 @@ class AutoregressivePrior(TokenPrior):
                 )
         # A copy from outside of inference mode may enter a loss.
         return tokens.clone().view(n, *self.grid.shape)
-
-    def sample(
-        self,
-        n: int,
-        tokenizer: Decoder,
-        *,
-        labels: Int64[Tensor, " n"] | None = None,
-        guidance: float = 1.0,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        generator: torch.Generator | None = None,
-        batch_size: int = 256,
-    ) -> Float[Tensor, "n f c y x"]:
-        """Draw videos.
-
-        Args:
-            n: number of videos.
-            tokenizer: whose tokens this prior has learned; decodes them, on the prior's device.
-            labels: see `sample_tokens`.
-            guidance: see `sample_tokens`.
-            temperature: see `sample_tokens`.
-            top_k: see `sample_tokens`.
-            top_p: see `sample_tokens`.
-            generator: see `sample_tokens`.
-            batch_size: videos that are drawn and decoded at once; another size is another draw.
-
-        Returns:
-            Frames; the last one is the image.
-
-        Raises:
-            ValueError: as of `sample_tokens`, or the tokenizer is another one.
-        """
-        draw_tokens = partial(self.sample_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
-        return self._sample_frames(
-            n,
-            tokenizer,
-            draw_tokens,
-            labels=labels,
-            guidance=guidance,
-            generator=generator,
-            batch_size=batch_size,
-        )
 
     def _stack(self) -> list[Block]:
         return cast("list[Block]", list(self.blocks))

@@ -1,8 +1,7 @@
 """What all priors over tokens share: they know their grid, and draw frames with a tokenizer."""
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
@@ -76,7 +75,6 @@ class TokenPrior(Pretrained):
     ) -> Int64[Tensor, "n t h w"]:
         """Draw token grids; subclasses have further options."""
 
-    @abstractmethod
     def sample(
         self,
         n: int,
@@ -84,53 +82,39 @@ class TokenPrior(Pretrained):
         *,
         labels: Int64[Tensor, " n"] | None = None,
         guidance: float = 1.0,
-        temperature: float = 1.0,
         generator: torch.Generator | None = None,
         batch_size: int = 256,
-    ) -> Float[Tensor, "n f c y x"]:
-        """Draw videos; subclasses have the further options of their `sample_tokens`."""
-
-    def _sample_frames(
-        self,
-        n: int,
-        tokenizer: Decoder,
-        draw: Callable[..., Int64[Tensor, "b t h w"]],
-        *,
-        labels: Int64[Tensor, " n"] | None,
-        guidance: float,
-        generator: torch.Generator | None,
-        batch_size: int,
+        **options: Any,
     ) -> Float[Tensor, "n f c y x"]:
         """Draw token grids and decode them, batch by batch.
 
         Args:
             n: number of videos.
-            tokenizer: decodes; on the prior's device.
-            draw: `sample_tokens` with its other options set, called with the size and the classes
-                of each batch.
+            tokenizer: whose tokens this prior has learned; decodes them, on the prior's device.
             labels: class of each video; None draws them, where the prior has classes.
             guidance: see `sample_tokens`.
             generator: see `sample_tokens`.
-            batch_size: videos that are drawn and decoded at once.
+            batch_size: videos that are drawn and decoded at once; another size is another draw.
+            options: further ones of `sample_tokens`, such as `temperature`.
 
         Returns:
             Frames; the last one is the image.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, the tokenizer is not the prior's, or labels
-                and guidance are not.
+            ValueError: as of `sample_tokens`, `batch_size` is below 1, or the tokenizer is another
+                one.
         """
         check_counts(n=n, batch_size=batch_size)
         self.check_tokenizer(tokenizer)
         device = next(self.parameters()).device
+        options |= {"guidance": guidance, "generator": generator}
         classes = sample_classes(
             self.config, n, labels, guidance, generator=generator, device=device
         )
 
         def drawn(start: int) -> Int64[Tensor, "b t h w"]:
             numbers = torch.arange(start, min(start + batch_size, n), device=device)
-            own = classes.of(numbers).labels
-            return draw(len(numbers), labels=own, guidance=guidance, generator=generator)
+            return self.sample_tokens(len(numbers), labels=classes.of(numbers).labels, **options)
 
         with torch.no_grad():
             first = tokenizer.decode(drawn(0))

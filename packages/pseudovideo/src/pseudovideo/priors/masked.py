@@ -6,7 +6,6 @@ whatever the temperature of the draw; positions of the axes are summed; no dropo
 """
 
 import math
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,7 @@ from probseq.checks import check_counts, check_integers, check_sizes
 from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.layers import Block
 from pseudovideo.pretrained import check_weights
-from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
+from pseudovideo.priors.base import AxisPositions, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
 from pseudovideo.spec import MaskedConfig, TokenGrid
 
@@ -189,54 +188,6 @@ class MaskedPrior(TokenPrior):
             masked.scatter_(1, now, False)
             places = places.gather(1, places_left)
         return tokens.unflatten(1, self.grid.shape)
-
-    def sample(
-        self,
-        n: int,
-        tokenizer: Decoder,
-        *,
-        labels: Int64[Tensor, " n"] | None = None,
-        guidance: float = 1.0,
-        num_steps: int = 18,
-        temperature: float = 1.0,
-        choice_temperature: float = 4.5,
-        generator: torch.Generator | None = None,
-        batch_size: int = 256,
-    ) -> Float[Tensor, "n f c y x"]:
-        """Draw videos.
-
-        Args:
-            n: number of videos.
-            tokenizer: whose tokens this prior has learned; decodes them, on the prior's device.
-            labels: see `sample_tokens`.
-            guidance: see `sample_tokens`.
-            num_steps: see `sample_tokens`.
-            temperature: see `sample_tokens`.
-            choice_temperature: see `sample_tokens`.
-            generator: see `sample_tokens`.
-            batch_size: videos that are drawn and decoded at once; another size is another draw.
-
-        Returns:
-            Frames; the last one is the image.
-
-        Raises:
-            ValueError: as of `sample_tokens`, or the tokenizer is another one.
-        """
-        draw_tokens = partial(
-            self.sample_tokens,
-            num_steps=num_steps,
-            temperature=temperature,
-            choice_temperature=choice_temperature,
-        )
-        return self._sample_frames(
-            n,
-            tokenizer,
-            draw_tokens,
-            labels=labels,
-            guidance=guidance,
-            generator=generator,
-            batch_size=batch_size,
-        )
 
 
 def draw_masks(
