@@ -39,6 +39,7 @@ from probseq_apps.settings.models import (
     HvaeSettings,
     ModelTraining,
 )
+from pseudovideo.beyond.solvers import SOLVERS
 from pseudovideo.samples import Film, draw_samples
 from pseudovideo.spec import DiffusionSpec, UNetSpec
 
@@ -407,7 +408,7 @@ def test_solvers_draw_the_samples_and_are_counted(tmp_path, arm):
     assert {name: found[name] for name in expected} == expected
     model = opened(tmp_path / "models" / f"{arm}-seed0")
     generator = one_model(arm=arm).generator(model, "samples")
-    own = {"num_steps": 3, "solver": "heun", "generator": generator}
+    own = {"num_steps": 3, "solver": SOLVERS["heun"], "generator": generator}
     images, _ = draw_samples(model, 20, **own)
     kept = load_kept(Samples, tmp_path / "samples" / f"{arm}-seed0.npz")
     assert torch.equal(images, kept.images)

@@ -19,9 +19,10 @@ from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_js
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiment import Job, RunFolder
-from probseq_apps.experiments import single, stages, tokens
+from probseq_apps.experiments import features, single, tokens
+from probseq_apps.experiments.features import make_extractor, make_reference
 from probseq_apps.experiments.single import Evaluate, PriorStage, Sample, TokenizerStage
-from probseq_apps.experiments.stages import Samples, load_kept, make_extractor
+from probseq_apps.experiments.stages import Samples, load_kept
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, Tokens
 from probseq_apps.options import Options
 from probseq_apps.report.results import FLOOR, groups_of, unranked
@@ -48,11 +49,11 @@ from probseq_apps.settings.models import (
     evaluate_defaults,
     sample_defaults,
 )
+from pseudovideo.beyond.reference import Reference
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.evaluation import mean_nats
 from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import fingerprint
-from pseudovideo.reference import Reference
 from pseudovideo.samples import Film
 from pseudovideo.spec import ObjectiveConfig, TokenizerSpec
 from pseudovideo.tokenizers import PatchKMeans
@@ -400,9 +401,7 @@ def test_without_labels_features_are_random_and_missing_weights_are_named(tmp_pa
 
 def test_noise_with_the_images_covariance_is_not_ranked_where_there_are_no_labels(tmp_path):
     data = replace(load_generation_data("digits", image_size=8), labels=None)
-    reference = stages.make_reference(
-        data, Features(classifier_steps=80), tmp_path, seed=0, device="cpu"
-    )
+    reference = make_reference(data, Features(classifier_steps=80), tmp_path, seed=0, device="cpu")
     rows = data.test.flatten(1).double()
     spread = rows.T.cov() + 1e-6 * torch.eye(64, dtype=torch.float64)
     drawn = torch.distributions.MultivariateNormal(rows.mean(0), spread).sample((300,))
@@ -428,12 +427,12 @@ def test_videos_are_measured_in_i3d_where_its_weights_are_named(tmp_path, digits
             super(I3DFeatures, self).__init__("named", 1)
             made.append(weights)
 
-    monkeypatch.setattr(stages, "I3DFeatures", Named)
+    monkeypatch.setattr(features, "I3DFeatures", Named)
     data, given = replace(digits, labels=None), {"seed": 0, "device": "cpu"}
     few = Features(classifier_steps=2)
-    plain = stages.make_reference(data, few, tmp_path, **given)
+    plain = make_reference(data, few, tmp_path, **given)
     assert plain.video_features is None
-    found = stages.make_reference(data, few, tmp_path, **given, video_weights="i3d.pt")
+    found = make_reference(data, few, tmp_path, **given, video_weights="i3d.pt")
     assert isinstance(found.video_features, Named)
     assert made == ["i3d.pt"]
 

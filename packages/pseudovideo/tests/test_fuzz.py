@@ -656,8 +656,6 @@ NOT_FUZZED = {
     "Corruption.*": "the kinds' methods are called by pseudo_videos and video_moments",
     "Mixture*": "made of two kinds by the registry; it has no values to check",
     "load_*": READS,
-    "from_ddpm_pipeline": READS,
-    "to_ddpm_pipeline": "takes a model; what it cannot hold is tested",
     "*Spec*": "plain settings: `probseq.settings` is tested with all of its types",
     "TransformerSizes": "plain settings",
     "*.check": "what a setting's own bounds do not say; takes nothing",

@@ -16,6 +16,7 @@ from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.experiment import Experiment, Results, RunFolder
 from probseq_apps.experiments import image_models, stages
+from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.experiments.tokens import TOKENS, PriorPart, TokenizerPart
 from probseq_apps.options import Options
 from probseq_apps.settings.generate import (
@@ -181,7 +182,7 @@ def export(settings: ExportSettings) -> None:
         ValueError: the model is none of diffusion, or files are where the pipeline should be.
         FileNotFoundError: there is no trained model.
     """
-    from pseudovideo.pipeline import PseudoVideoPipeline  # loads diffusers
+    from pseudovideo.integrations.diffusers import PseudoVideoPipeline  # loads diffusers
 
     source, target = Path(settings.model), Path(settings.pipeline)
     variant = _variant(source)
@@ -240,7 +241,7 @@ class Evaluate(Experiment[Measured]):
     def check(self, data: Measured) -> None:
         """Raise if samples, tokenizer and data don't go together."""
         images, samples, trained = data
-        stages.check_features(self.settings.features)
+        check_features(self.settings.features)
         shapes: dict[str, tuple[int, ...]] = {}
         if samples is not None:
             shapes["samples"] = tuple(samples.images.shape[1:])
@@ -266,7 +267,7 @@ class Evaluate(Experiment[Measured]):
         settings, device = self.settings, distributed.resolve_device(self.settings.device)
         place: dict[str, Any] = {"seed": settings.seed, "device": settings.device}
         folder = at.path / stages.CLASSIFIER
-        reference = stages.make_reference(images, settings.features, folder, **place)
+        reference = make_reference(images, settings.features, folder, **place)
         found: dict[str, Any] = {"data": images.name}
         if trained is not None:
             shown, tokenizer = images.test[: settings.num_images], trained.model.to(device)

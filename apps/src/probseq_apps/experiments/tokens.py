@@ -32,12 +32,12 @@ from probseq_apps.settings.generate import (
     TokenizerSettings,
 )
 from pseudovideo.arms import TokenArm
+from pseudovideo.beyond.reference import Copies
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.evaluation import ImageCoder, encode_images, mean_nats, reconstruction
 from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior, build_token_prior
 from pseudovideo.priors.base import TokenPrior
-from pseudovideo.reference import Copies
 from pseudovideo.spec import PriorName, TokenGrid, TokenizerConfig, TokenSampling
 from pseudovideo.token_cache import TokenCache, cached_tokens
 from pseudovideo.tokenizers import PatchKMeans, Tokenizer, build_tokenizer

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from probseq.summary import Order, Summary, order_of, summarise
 from probseq.tables import Measure, decimals_of, with_error
-from pseudovideo.reference import is_ranked
+from pseudovideo.beyond.reference import is_ranked
 
 # One entry of `results/`, as JSON holds it.
 Result = Mapping[str, Any]

@@ -23,11 +23,12 @@ from pseudovideo.corruptions import (
 )
 from pseudovideo.diffusion.errors import frame_errors
 from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.diffusion.sampling import Solver
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HVAE
 from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior
-from pseudovideo.spec import SolverName, TokenGrid
+from pseudovideo.spec import TokenGrid
 
 # Enough for the covariance of 32x32 colour images; with more of them its product alone takes long.
 _SPECTRUM_IMAGES = 20_000
@@ -219,7 +220,7 @@ def frame_prediction(
     num_samples: int,
     num_steps: int | None = None,
     eta: float | None = None,
-    solver: SolverName | None = None,
+    solver: Solver | None = None,
     seed: int = 0,
     generator: torch.Generator | None = None,
     progress: Callable[[int], object] | None = None,

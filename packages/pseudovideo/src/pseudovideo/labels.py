@@ -183,7 +183,7 @@ def check_labels(
     """
     if spec.num_classes is None:
         if labels is not None:
-            found = tuple(labels.shape) if isinstance(labels, Tensor) else labels
+            found = tuple(getattr(labels, "shape", labels))
             raise ValueError(
                 f"labels must be None for a model of num_classes=None, got some of shape {found}"
             )

@@ -133,7 +133,7 @@ def plain_tensors(module: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
         owner: Any = module
         for step in name.split("."):
             while isinstance(owner, nn.Module) and step not in _names_of(owner):
-                owner = next((getattr(owner, w) for w in _WRAPPERS if w in owner._modules), None)
+                owner = next((getattr(owner, w) for w in _WRAPPERS if w in _names_of(owner)), None)
             owner = getattr(owner, step, None)
         if not isinstance(owner, Tensor):
             raise ValueError(f"model must have the weights {name} to be stored, and has none")
@@ -154,7 +154,8 @@ def _unwrapped(name: str) -> str:
 
 def _names_of(module: nn.Module) -> set[str]:
     parametrised = getattr(module, "parametrizations", ())
-    return {*module._parameters, *module._buffers, *module._modules, *parametrised}
+    tables = (module._parameters, module._buffers, module._modules)  # pyright: ignore[reportPrivateUsage]
+    return {name for table in (*tables, parametrised) for name in table}
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], source: object) -> None:

@@ -51,7 +51,6 @@ ScheduleName = Literal["linear", "cosine"]
 Prediction = Literal["epsilon", "x0", "v"]
 PREDICTIONS: tuple[Prediction, ...] = get_args(Prediction)
 SolverName = Literal["dpm++", "unipc", "heun"]
-SOLVERS: tuple[SolverName, ...] = get_args(SolverName)
 TrainingMasks = Literal["stages", "random"]
 TRAINING_MASKS: tuple[TrainingMasks, ...] = get_args(TrainingMasks)
 

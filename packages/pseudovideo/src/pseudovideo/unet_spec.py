@@ -133,6 +133,11 @@ class UNetConfig(UNetSpec, ClassSpec):
                 )
 
     @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        return (self.channels, self.image_size, self.image_size)
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """Channels of each level."""
         return tuple(self.base_channels * m for m in self.channel_multipliers)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from pseudovideo.beyond.gaussian_images import gaussian_images, noise_like
 from pseudovideo.corruptions import image_spectrum
-from pseudovideo.gaussian_images import gaussian_images, noise_like
 
 
 @pytest.fixture

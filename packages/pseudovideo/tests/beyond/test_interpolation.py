@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
+from pseudovideo.beyond.interpolation import interpolate, slerp
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HeatHVAE, LearnedEncoderHVAE
-from pseudovideo.interpolation import interpolate, slerp
 from pseudovideo.spec import HVAEConfig, ImageDiffusionConfig, VideoDiffusionConfig
 
 UNET = {

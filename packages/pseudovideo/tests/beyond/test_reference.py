@@ -18,10 +18,10 @@ from probseq.metrics.image import (
     nearest,
     precision_recall,
 )
+from pseudovideo.beyond.quality_tables import frame_table, quality_table
+from pseudovideo.beyond.reference import Reference, is_ranked
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pixels import to_bytes
-from pseudovideo.quality_tables import frame_table, quality_table
-from pseudovideo.reference import Reference, is_ranked
 
 
 def to_unit(images):

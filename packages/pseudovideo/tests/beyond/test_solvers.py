@@ -12,13 +12,14 @@ from gaussian_data import exact_network, moments
 from tiny_video import SIZES, seeded, shaken, video_model
 
 from pseudovideo import ImageDiffusion, ImageDiffusionConfig
-from pseudovideo.diffusion import denoise, to_ddpm_pipeline
+from pseudovideo.beyond.solvers import SOLVERS
+from pseudovideo.diffusion import denoise
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.solvers import solve, solver_evaluations
 from pseudovideo.diffusion.stages import Stage
 from pseudovideo.diffusion.video_sampling import frame_noise, sample_stage
+from pseudovideo.integrations.diffusers.ddpm import to_ddpm_pipeline
 from pseudovideo.labels import Classes
-from pseudovideo.spec import PREDICTIONS, SOLVERS, ScheduleName
+from pseudovideo.spec import PREDICTIONS, ScheduleName
 
 # Of numpy, where diffusers' schedulers make arrays of tensors.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -64,7 +65,7 @@ def test_errors_fall_with_the_order_of_the_solver(solver, order, prediction):
         if solver is None:  # DDIM, of order 1: what the others are better than
             found = denoise(network, x, process, step_noise=start, eta=0.0, limit=9.0)
         else:
-            found = solve(network, x, process, solver=solver, limit=9.0)
+            found = SOLVERS[solver].solve(network, x, process, limit=9.0)
         exact = flow_end(x, kept[-1], MEAN, STD)
         errors.append(float((found - exact).square().mean().sqrt()))
     for before, after in pairwise(errors):
@@ -90,7 +91,12 @@ def test_guided_images_end_at_the_flow_of_the_guided_mean(monkeypatch, solver, p
     labels, seen, errors = torch.tensor([0, 1]), {}, []
     mean = (means[2] + guidance * (means[labels] - means[2])).view(-1, 1, 1, 1)
     for steps in (50, 100):
-        asked = {"labels": labels, "guidance": guidance, "num_steps": steps, "solver": solver}
+        asked = {
+            "labels": labels,
+            "guidance": guidance,
+            "num_steps": steps,
+            "solver": SOLVERS[solver],
+        }
         found = model.sample(2, generator=seeded(0), watch=seen.setdefault, **asked)
         exact = flow_end(seen[steps].double(), process.alpha_bars[-1], mean, std)
         errors.append(float((found - exact).square().mean().sqrt()))
@@ -109,14 +115,19 @@ def test_guidance_one_and_zero_are_the_models_with_and_without_the_class(solver)
     labels, ends = torch.tensor([2, 0, 1]), []
     for guidance, tokens in ((1.0, labels), (0.0, torch.full_like(labels, 3))):
         seen = {}
-        given = {"labels": labels, "guidance": guidance, "solver": solver, "generator": seeded(4)}
+        given = {
+            "labels": labels,
+            "guidance": guidance,
+            "solver": SOLVERS[solver],
+            "generator": seeded(4),
+        }
         drawn = model.sample(3, watch=seen.setdefault, **given)
 
         def told(x, times, tokens=tokens):
             return model(x, times, tokens)
 
         ends.append(drawn)
-        assert torch.equal(drawn, solve(told, seen[6], model.diffusion, solver=solver))
+        assert torch.equal(drawn, SOLVERS[solver].solve(told, seen[6], model.diffusion))
     assert (ends[0] - ends[1]).abs().max() > 1e-3
 
 
@@ -172,7 +183,7 @@ def spreads(process, solver):
     if solver is None:
         drawn = denoise(network, x, process, step_noise=start, eta=0.0, limit=9.0)
     else:
-        drawn = solve(network, x, process, solver=solver, limit=9.0)
+        drawn = SOLVERS[solver].solve(network, x, process, limit=9.0)
     low, middle, high = drawn[:, 0, 0]
     assert (middle - 0.1).abs().max() < 2e-3
     return ((high - low) / 2).tolist()
@@ -241,7 +252,7 @@ def test_images_are_those_of_diffusers_pipeline(solver, kind, steps):
         pipeline.scheduler.step = lambda *args, generator: step(*args)
     theirs = pipeline(4, generator=seeded(0), num_inference_steps=steps, output_type="np").images
     noise = torch.randn(4, 1, 8, 8, generator=seeded(0))
-    ours = solve(model, noise, model.diffusion, solver=solver)
+    ours = SOLVERS[solver].solve(model, noise, model.diffusion)
     expected = torch.from_numpy(theirs).movedim(-1, 1)
     # In float32 their last 1 − β has two digits, and their image of pure noise four.
     torch.testing.assert_close((ours / 2 + 0.5).clamp(0, 1), expected, rtol=0, atol=5e-3)
@@ -300,7 +311,7 @@ def test_stages_converge_to_the_flow_of_the_conditional_gaussian(monkeypatch, so
             numbers=numbers,
             seed=7,
             classes=Classes(labels, guidance, none=2),
-            solver=solver,
+            solver=SOLVERS[solver],
         )
         x = frame_noise(numbers, (2,), (1, 8, 8), seed=7, step=steps)[:, 0].double()
         exact = flow_end(x, process.alpha_bars[-1], mean, std)
@@ -317,7 +328,7 @@ def test_frames_that_are_done_stay_bit_identical_and_batches_do_not_matter(solve
     drawn = model.sample(
         3,
         num_steps=6,
-        solver=solver,
+        solver=SOLVERS[solver],
         generator=seeded(0),
         batch_size=3,
         watch=lambda left, videos: seen.append((left, videos)),
@@ -331,13 +342,13 @@ def test_frames_that_are_done_stay_bit_identical_and_batches_do_not_matter(solve
         assert torch.equal(state[:, 2], drawn[:, 2])
     assert drawn[:, -1].abs().max() <= 1 + 1e-6
     model.network.unet.register_forward_pre_hook(lambda unet, args: passed.append(len(args[0])))
-    again = model.sample(3, num_steps=6, solver=solver, generator=seeded(0), batch_size=2)
+    again = model.sample(3, num_steps=6, solver=SOLVERS[solver], generator=seeded(0), batch_size=2)
     # Sums of the schedulers are in float32.
     torch.testing.assert_close(again, drawn, rtol=0, atol=1e-5)
-    assert sum(passed) == 3 * model.evaluations_per_sample(6, solver)
+    assert sum(passed) == 3 * model.evaluations_per_sample(6, SOLVERS[solver])
     # Heun's method has no second slope over the leaps from pure noise, to t = 0, and to the image.
     process = model.diffusion.respaced(6)
-    assert solver_evaluations(solver, process) == (9 if solver == "heun" else 6)
+    assert SOLVERS[solver].evaluations(process) == (9 if solver == "heun" else 6)
     assert (model.sample(1, num_steps=6, generator=seeded(0)) - drawn[:1]).abs().mean() > 0.01
 
 
@@ -346,7 +357,7 @@ def test_learned_variances_play_no_part():
     x = start(4, 1, 2, 2)
     for solver in SOLVERS:
         low, high = (
-            solve(exact_network(process, MEAN, STD, place=place), x, process, solver=solver)
+            SOLVERS[solver].solve(exact_network(process, MEAN, STD, place=place), x, process)
             for place in (-1.0, 1.0)
         )
         assert torch.equal(low, high)
@@ -356,10 +367,9 @@ def test_learned_variances_play_no_part():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"solver": "dpm"}, r"solver must be one of dpm\+\+, unipc, heun, got 'dpm'"),
-        ({"solver": "heun", "eta": 0.0}, "eta must be None with a solver, got 0.0 and 'heun'"),
-        ({"solver": "unipc", "num_steps": 41}, "num_steps must be from 2 to the 40 steps"),
-        ({"solver": "unipc", "num_steps": 1}, "num_steps must be from 2 to the 40 steps"),
+        ({"solver": SOLVERS["heun"], "eta": 0.0}, "eta must be None with a solver, got 0.0"),
+        ({"solver": SOLVERS["unipc"], "num_steps": 41}, "num_steps must be from 2 to the 40 steps"),
+        ({"solver": SOLVERS["unipc"], "num_steps": 1}, "num_steps must be from 2 to the 40 steps"),
     ],
 )
 def test_what_no_solver_can_do_is_refused(settings, message):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pseudovideo import ImageDiffusion, ImageDiffusionConfig
-from pseudovideo.diffusion import from_ddpm_pipeline, to_ddpm_pipeline
+from pseudovideo.integrations.diffusers.ddpm import from_ddpm_pipeline, to_ddpm_pipeline
 
 
 def tiny(num_steps=40, schedule="cosine", **changes) -> ImageDiffusion:

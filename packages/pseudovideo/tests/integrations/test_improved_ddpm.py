@@ -8,7 +8,7 @@ import torch
 from improved_ddpm import ImprovedDDPM, randomised
 
 from pseudovideo.diffusion.image import ImageDiffusion
-from pseudovideo.diffusion.published import CIFAR10, IMAGENET64, load_improved_ddpm
+from pseudovideo.integrations.improved_ddpm import CIFAR10, IMAGENET64, load_improved_ddpm
 from pseudovideo.spec import ImageDiffusionConfig
 
 CONFIG = ImageDiffusionConfig(

@@ -21,9 +21,9 @@ from pseudovideo import (
     VideoDiffusion,
     VideoDiffusionConfig,
 )
-from pseudovideo.diffusion import to_ddpm_pipeline
 from pseudovideo.diffusion.stages import Stage, stage_window
-from pseudovideo.pipeline import PseudoVideoPipeline
+from pseudovideo.integrations.diffusers import PseudoVideoPipeline
+from pseudovideo.integrations.diffusers.ddpm import to_ddpm_pipeline
 
 # Of numpy, where diffusers' schedulers make arrays of tensors.
 pytestmark = [

@@ -1,4 +1,4 @@
-"""Between two samples: images of the latents that lie between theirs."""
+"""Interpolate between the latents of two samples."""
 
 from typing import Any
 
@@ -98,12 +98,10 @@ def interpolate(
             drawn = model.descend(z, rows, classes, seed=seed)
         else:
             diffusion = sampling_process(model.diffusion, num_steps, 0.0, None)
-            config = model.config
             frames = model.config.num_frames if isinstance(model, VideoDiffusion) else 1
-            shape = (config.channels, config.image_size, config.image_size)
-            start = frame_noise(
-                pairs, range(frames), shape, seed=seed, step=diffusion.num_steps
-            ).to(at_least_float32(parameter))
+            shape, last = model.config.image_shape, diffusion.num_steps
+            start = frame_noise(pairs, range(frames), shape, seed=seed, step=last)
+            start = start.to(at_least_float32(parameter))
             first, second = start.chunk(2)
             z = slerp(first, second, weight).flatten(0, 1)
             if isinstance(model, VideoDiffusion):

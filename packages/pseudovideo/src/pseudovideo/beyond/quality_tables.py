@@ -1,10 +1,10 @@
-"""Tables of what `pseudovideo.reference` measures of samples: heads and cells, as text."""
+"""Tables of what `pseudovideo.beyond.reference` measures of samples: heads and cells, as text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from pseudovideo.reference import SHARES
+from pseudovideo.beyond.reference import SHARES
 
 # Keys of `measure` (inner ones after a point), what tables call them, the names of their intervals,
 # and the decimals of their numbers; None: as many as suit the largest.

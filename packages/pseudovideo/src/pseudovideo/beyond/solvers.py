@@ -11,83 +11,73 @@ first order here, as by DDIM.
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, split_output
-from pseudovideo.spec import SOLVERS, SolverName
+from pseudovideo.spec import SolverName
 
 # At second order a leap of λ is at most so many times the one before it (multistep solvers), or at
 # most so long (Heun's method, which has the mean of the slopes at both ends).
 _MAX_RATIO, _MAX_LEAP = 2.0, 2.0
 
 
-def check_solver(solver: str) -> None:
-    """Refuse unknown names.
+class Solver(NamedTuple):
+    """A solver of the probability flow, for `solver` of the models' `sample`.
 
-    Args:
-        solver: name of a solver.
-
-    Raises:
-        ValueError: there is none of this name.
-    """
-    if solver not in SOLVERS:
-        raise ValueError(f"solver must be one of {', '.join(SOLVERS)}, got {solver!r}")
-
-
-def solver_evaluations(solver: SolverName | None, diffusion: GaussianDiffusion) -> int:
-    """Return how often the network is evaluated: once a step, by Heun's method mostly twice.
-
-    Args:
-        solver: None for samplers without one.
-        diffusion: the process that is walked.
-    """
-    second = sum(leap <= _MAX_LEAP for leap in _leaps(diffusion)) if solver == "heun" else 0
-    return diffusion.num_steps + second
-
-
-def solve(
-    model: Callable[[Tensor, Tensor], Tensor],
-    x_start: Float[Tensor, "n c h w"],
-    diffusion: GaussianDiffusion,
-    *,
-    solver: SolverName,
-    limit: float = 1.0,
-    watch: Callable[[int, Tensor], None] | None = None,
-) -> Float[Tensor, "n c h w"]:
-    """Walk from noise to images along the probability flow; no gradients.
-
-    Args:
-        model: takes x_t and the model's times to predictions and variances.
-        x_start: standard normal noise.
-        diffusion: the process, respaced for fewer steps.
-        solver: "dpm++" (Lu et al. 2022, "DPM-Solver++", algorithm 2, of order 2), "unipc" (Zhao et
+    Attributes:
+        name: "dpm++" (Lu et al. 2022, "DPM-Solver++", algorithm 2, of order 2), "unipc" (Zhao et
             al. 2023, "UniPC", of order 2 with B(h) = e⁻ʰ − 1) or "heun" (Karras et al. 2022,
             "Elucidating the design space of diffusion models", algorithm 1).
-        limit: predicted images are kept within ±limit.
-        watch: called after each step with its t and with what it came to.
-
-    Raises:
-        ValueError: `solver` is unknown.
     """
-    check_solver(solver)
 
-    def image(x_t: Tensor, t: int) -> Tensor:
-        steps = torch.full((len(x_t),), t, device=x_t.device)
-        predicted, _ = split_output(model(x_t, diffusion.model_times(steps)), x_t)
-        return diffusion.image_and_noise(predicted, x_t, t)[0].clamp(-limit, limit)
+    name: SolverName
 
-    def show(t: int, x: Tensor) -> Tensor:
-        if watch is not None:
-            watch(t, x)
-        return x
+    def evaluations(self, diffusion: GaussianDiffusion) -> int:
+        """Return how often the network is evaluated: once a step, by Heun's method mostly twice."""
+        twice = self.name == "heun"
+        return diffusion.num_steps + twice * sum(leap <= _MAX_LEAP for leap in _leaps(diffusion))
 
-    with torch.no_grad():
-        if solver == "heun":
-            return _heun(image, x_start, diffusion, show)
-        return _multistep(image, x_start, diffusion, show, corrected=solver == "unipc")
+    def solve(
+        self,
+        model: Callable[[Tensor, Tensor], Tensor],
+        x_start: Float[Tensor, "n c h w"],
+        diffusion: GaussianDiffusion,
+        *,
+        limit: float = 1.0,
+        watch: Callable[[int, Tensor], None] | None = None,
+    ) -> Float[Tensor, "n c h w"]:
+        """Walk from noise to images along the probability flow; no gradients.
+
+        Args:
+            model: takes x_t and the model's times to predictions and variances.
+            x_start: standard normal noise.
+            diffusion: the process, respaced for fewer steps.
+            limit: predicted images are kept within ±limit.
+            watch: called after each step with its t and with what it came to.
+        """
+
+        def image(x_t: Tensor, t: int) -> Tensor:
+            steps = torch.full((len(x_t),), t, device=x_t.device)
+            predicted, _ = split_output(model(x_t, diffusion.model_times(steps)), x_t)
+            return diffusion.image_and_noise(predicted, x_t, t)[0].clamp(-limit, limit)
+
+        def show(t: int, x: Tensor) -> Tensor:
+            if watch is not None:
+                watch(t, x)
+            return x
+
+        with torch.no_grad():
+            if self.name == "heun":
+                return _heun(image, x_start, diffusion, show)
+            return _multistep(image, x_start, diffusion, show, corrected=self.name == "unipc")
+
+
+SOLVERS: dict[SolverName, Solver] = {name: Solver(name) for name in get_args(SolverName)}
+"""All solvers by their names."""
 
 
 def _multistep(

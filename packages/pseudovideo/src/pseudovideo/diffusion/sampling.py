@@ -7,6 +7,7 @@ and the noise of one frame has no part in another.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float32, Int64
@@ -15,9 +16,7 @@ from torch import Tensor
 from probseq.checks import check_counts, check_floating, check_sizes
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.solvers import check_solver, solve
 from pseudovideo.labels import Classes
-from pseudovideo.spec import SolverName
 
 Network = Callable[[Tensor, Tensor], Tensor]
 """Takes x_t (n, c, h, w) and the model's times (n,) to noise and variances (n, 2c, h, w)."""
@@ -25,6 +24,27 @@ LabelledNetwork = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Takes tokens of classes as well, see `Classes.tokens`."""
 
 _FRAME = 1 << 32
+
+
+@runtime_checkable
+class Solver(Protocol):
+    """A way from noise to images that draws nothing, such as those of `beyond.solvers`."""
+
+    def evaluations(self, diffusion: GaussianDiffusion) -> int:
+        """Return how often the network is evaluated on the way."""
+        ...
+
+    def solve(
+        self,
+        model: Network,
+        x_start: Float[Tensor, "n c h w"],
+        diffusion: GaussianDiffusion,
+        *,
+        limit: float,
+        watch: Callable[[int, Tensor], None] | None,
+    ) -> Float[Tensor, "n c h w"]:
+        """Return images; arguments as of `denoise`."""
+        ...
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
@@ -75,7 +95,7 @@ def sampling_process(
     diffusion: GaussianDiffusion,
     num_steps: int | None,
     eta: float | None,
-    solver: SolverName | None,
+    solver: Solver | None,
     **counts: int,
 ) -> GaussianDiffusion:
     """The process that a sampler walks; refuses what makes no samples.
@@ -84,7 +104,7 @@ def sampling_process(
         diffusion: that was learned.
         num_steps: steps to take; None takes all.
         eta: None or η of DDIM.
-        solver: None or a solver of the probability flow, which goes without `eta`.
+        solver: None, or what goes without `eta`.
         counts: numbers that must be 1 at least, by the names of the arguments.
 
     Raises:
@@ -93,10 +113,8 @@ def sampling_process(
     check_counts(**counts)
     if eta is not None and not 0 <= eta <= 1:
         raise ValueError(f"eta must lie in 0..1, got {eta}")
-    if solver is not None:
-        check_solver(solver)
-        if eta is not None:
-            raise ValueError(f"eta must be None with a solver, got {eta} and {solver!r}")
+    if solver is not None and eta is not None:
+        raise ValueError(f"eta must be None with a solver, got {eta}")
     if num_steps is None:
         return diffusion
     check_counts(num_steps=num_steps)
@@ -137,7 +155,7 @@ def denoise(
     *,
     step_noise: Callable[[int], Tensor],
     eta: float | None = None,
-    solver: SolverName | None = None,
+    solver: Solver | None = None,
     limit: float = 1.0,
     watch: Callable[[int, Tensor], None] | None = None,
 ) -> Float[Tensor, "n c h w"]:
@@ -150,7 +168,7 @@ def denoise(
         step_noise: standard normal noise (n, c, h, w) of step t; asked for where it has a part,
             which it never has at t = 0.
         eta: None draws from the model's own Gaussians (ancestral); a number is η of DDIM.
-        solver: in place of both, a solver of the probability flow, see `solve`.
+        solver: in place of both, a solver of the probability flow.
         limit: predicted images are kept within ±limit.
         watch: called after each step with its t and with what it came to; the last, t = 0, is the
             result. Must not change it.
@@ -167,7 +185,7 @@ def denoise(
     if not (x_start.is_meta or x_start.isfinite().all()):
         raise ValueError("x_start must be finite, got NaN or infinity")
     if solver is not None:
-        return solve(model, x_start, diffusion, solver=solver, limit=limit, watch=watch)
+        return solver.solve(model, x_start, diffusion, limit=limit, watch=watch)
     x = x_start
     with torch.no_grad():
         for t in reversed(range(diffusion.num_steps)):

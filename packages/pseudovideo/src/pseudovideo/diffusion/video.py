@@ -14,19 +14,19 @@ from probseq.checks import check_integers, check_sizes, check_whole
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
 from pseudovideo.diffusion.sampling import (
+    Solver,
     at_least_float32,
     draw_seed,
     noise_like,
     sampling_process,
 )
-from pseudovideo.diffusion.solvers import solver_evaluations
 from pseudovideo.diffusion.stages import draw_windows, stages
 from pseudovideo.diffusion.video_sampling import Watch, frame_noise, sample_stage, sample_videos
 from pseudovideo.diffusion.video_unet import VideoUNet
 from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
-from pseudovideo.pixels import check_pixels
+from pseudovideo.pixels import check_batch
 from pseudovideo.pretrained import Pretrained, eval_mode
-from pseudovideo.spec import SolverName, VideoDiffusionConfig
+from pseudovideo.spec import VideoDiffusionConfig
 
 
 class VideoDiffusion(Pretrained):
@@ -86,7 +86,7 @@ class VideoDiffusion(Pretrained):
             ValueError: videos or labels of another kind than the model's, or steps that are not
                 theirs.
         """
-        self._check(videos)
+        check_batch("videos", videos, (self.config.num_frames, *self.config.image_shape))
         check_sizes("t", t, len(videos))
         check_integers(0, self.diffusion.num_steps - 1, t=t)
         config, batch = self.config, len(videos)
@@ -124,7 +124,7 @@ class VideoDiffusion(Pretrained):
         guidance: float = 1.0,
         num_steps: int | None = None,
         eta: float | None = None,
-        solver: SolverName | None = None,
+        solver: Solver | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
@@ -140,8 +140,7 @@ class VideoDiffusion(Pretrained):
             num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`;
                 None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
-            solver: in place of both, dpm++, unipc or heun: solvers of the probability flow, which
-                leave the learned variances out; heun evaluates the network up to twice a step.
+            solver: as of `ImageDiffusion.sample`.
             generator: draws the one seed that all noise follows from. Each frame of each sample
                 has noise of its own: it depends neither on `batch_size` nor, but for round-off, on
                 other samples, nor on frames of later stages.
@@ -157,8 +156,8 @@ class VideoDiffusion(Pretrained):
 
         Raises:
             ValueError: `n` or `batch_size` is below 1, `num_steps` is no number of steps, `eta`
-                is outside 0..1 or given with a solver, `solver` is unknown, labels are not the
-                model's, or `guidance` is not 1 and the model was trained without `label_dropout`.
+                is outside 0..1 or given with a solver, labels are not the model's, or `guidance` is
+                not 1 and the model was trained without `label_dropout`.
         """
         diffusion = sampling_process(
             self.diffusion, num_steps, eta, solver, n=n, batch_size=batch_size
@@ -173,7 +172,7 @@ class VideoDiffusion(Pretrained):
                 start = frame_noise(
                     numbers,
                     range(self.config.num_frames),
-                    self._frame_shape,
+                    self.config.image_shape,
                     seed=seed,
                     step=diffusion.num_steps,
                 )
@@ -204,7 +203,7 @@ class VideoDiffusion(Pretrained):
         num_samples: int,
         num_steps: int | None = None,
         eta: float | None = None,
-        solver: SolverName | None = None,
+        solver: Solver | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
@@ -228,7 +227,7 @@ class VideoDiffusion(Pretrained):
                 that are not finite, or a
                 frame of the first window, which has no context.
         """
-        self._check(videos)
+        check_batch("videos", videos, (self.config.num_frames, *self.config.image_shape))
         if not videos.isfinite().all():
             raise ValueError("videos must be finite, got NaN or infinity")
         check_labels(labels, self.config, len(videos))
@@ -266,7 +265,7 @@ class VideoDiffusion(Pretrained):
         return torch.cat(done).unflatten(0, (len(videos), num_samples))
 
     def evaluations_per_sample(
-        self, num_steps: int | None = None, solver: SolverName | None = None
+        self, num_steps: int | None = None, solver: Solver | None = None
     ) -> int:
         """Frames that pass through the network for one video.
 
@@ -275,25 +274,12 @@ class VideoDiffusion(Pretrained):
             solver: as of `sample`.
 
         Raises:
-            ValueError: `num_steps` is no number of steps, or `solver` is unknown.
+            ValueError: `num_steps` is no number of steps.
         """
         process = sampling_process(self.diffusion, num_steps, None, solver)
-        steps = solver_evaluations(solver, process)
+        steps = process.num_steps if solver is None else solver.evaluations(process)
         # Observed frames of one-way networks pass once, else at each step.
         passes = 1 if self.config.one_way else steps
         return sum(
             passes * len(stage.observed) + steps * len(stage.latent) for stage in self.stages
         )
-
-    @property
-    def _frame_shape(self) -> tuple[int, int, int]:
-        return (self.config.channels, self.config.image_size, self.config.image_size)
-
-    def _check(self, videos: Tensor) -> None:
-        shape = (self.config.num_frames, *self._frame_shape)
-        if videos.shape[1:] != shape or not len(videos) or not videos.is_floating_point():
-            raise ValueError(
-                f"videos must be floats of shape (batch, {', '.join(map(str, shape))}), got "
-                f"{videos.dtype} of shape {tuple(videos.shape)}"
-            )
-        check_pixels(videos=videos)

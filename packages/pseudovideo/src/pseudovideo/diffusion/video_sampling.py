@@ -7,11 +7,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.sampling import conditioned, denoise, draw_noise
+from pseudovideo.diffusion.sampling import Solver, conditioned, denoise, draw_noise
 from pseudovideo.diffusion.stages import Stage, Window, stage_window
 from pseudovideo.diffusion.video_unet import VideoUNet
 from pseudovideo.labels import NO_CLASSES, Classes
-from pseudovideo.spec import SolverName
 
 Watch = Callable[[int, Tensor], None]
 """Takes the number of steps that are left and what has been reached."""
@@ -89,7 +88,7 @@ def sample_stage(
     seed: int,
     classes: Classes = NO_CLASSES,
     eta: float | None = None,
-    solver: SolverName | None = None,
+    solver: Solver | None = None,
     watch: Watch | None = None,
     start: Float[Tensor, "b l c h w"] | None = None,
 ) -> Float[Tensor, "b l c h w"]:
@@ -150,7 +149,7 @@ def sample_videos(
     seed: int,
     classes: Classes = NO_CLASSES,
     eta: float | None = None,
-    solver: SolverName | None = None,
+    solver: Solver | None = None,
     watch: Watch | None = None,
 ) -> Float[Tensor, "b T c h w"]:
     """Draw whole videos, stage after stage.

@@ -16,7 +16,7 @@ from probseq.checks import check_counts, check_floating, check_integers, check_s
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise, draw_seed, noise_like
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
-from pseudovideo.pixels import check_pixels
+from pseudovideo.pixels import check_batch
 from pseudovideo.pretrained import Pretrained, eval_mode
 from pseudovideo.spec import HVAEConfig
 
@@ -146,7 +146,7 @@ class HVAE(Pretrained):
         Raises:
             ValueError: the images or the labels are not the model's.
         """
-        self._check_images(images)
+        check_batch("images", images, self.config.image_shape)
         levels = self.config.num_levels
         device = images.device if generator is None else generator.device
         t = torch.randint(1, levels + 1, (len(images),), generator=generator, device=device)
@@ -181,7 +181,7 @@ class HVAE(Pretrained):
         Raises:
             ValueError: the images or the labels are not the model's, or not finite.
         """
-        self._check_images(images)
+        check_batch("images", images, self.config.image_shape)
         check_labels(labels, self.config, len(images))
         if not images.isfinite().all():
             raise ValueError("images must be finite, got NaN or infinity")
@@ -319,26 +319,14 @@ class HVAE(Pretrained):
 
     def _noise(self, numbers: Int64[Tensor, " b"], seed: int, *, level: int) -> Tensor:
         """Standard normal frames of one level, in the decoder's precision, at least float32."""
-        config = self.config
-        shape = (config.channels, config.image_size, config.image_size)
-        return draw_noise(numbers, shape, seed=seed, step=level).to(at_least_float32(self._weight))
+        noise = draw_noise(numbers, self.config.image_shape, seed=seed, step=level)
+        return noise.to(at_least_float32(self._weight))
 
     def _check_levels(self, name: str, frames: Tensor, t: Tensor, least: int) -> None:
-        config = self.config
-        check_sizes(name, frames, "b", config.channels, config.image_size, config.image_size)
+        check_sizes(name, frames, "b", *self.config.image_shape)
         check_floating(**{name: frames})
         check_sizes("t", t, len(frames))
-        check_integers(least, config.num_levels, t=t)
-
-    def _check_images(self, images: Tensor) -> None:
-        config = self.config
-        shape = (config.channels, config.image_size, config.image_size)
-        if images.shape[1:] != shape or not len(images) or not images.is_floating_point():
-            raise ValueError(
-                f"images must be floats of shape (batch, {', '.join(map(str, shape))}), "
-                f"got {images.dtype} of shape {tuple(images.shape)}"
-            )
-        check_pixels(images=images)
+        check_integers(least, self.config.num_levels, t=t)
 
     @property
     def _weight(self) -> Tensor:

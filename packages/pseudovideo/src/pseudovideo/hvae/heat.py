@@ -21,6 +21,7 @@ from probseq.checks import check_floating, check_sizes
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise
 from pseudovideo.hvae.base import HVAE
 from pseudovideo.labels import check_labels
+from pseudovideo.pixels import check_batch
 from pseudovideo.spec import HVAEConfig
 
 
@@ -172,7 +173,7 @@ class HeatHVAE(HVAE):
                 "images must be the training images, whose blurred versions are the prior of "
                 "HeatHVAE, got None"
             )
-        self._check_images(images)
+        check_batch("images", images, self.config.image_shape)
         normal = draw_noise(numbers, (), seed=seed, step=_CHOICE)
         # Evenly spread, as Φ of a normal number is; in float64, for sets of any size.
         share = torch.special.ndtr(normal.double())

@@ -323,7 +323,7 @@ def save_classes(
         file: the file; its folder is made.
         title: stands above all.
     """
-    found = labels.unique()[:_CLASSES].tolist()
+    found: list[int] = labels.unique()[:_CLASSES].tolist()
     own = [to_unit(images[labels == label][:_OF_CLASS]) for label in found]
     longest = max(map(len, own))
     rows = [torch.cat([row, row.new_ones(longest - len(row), *row.shape[1:])]) for row in own]

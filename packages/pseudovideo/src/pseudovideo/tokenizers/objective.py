@@ -80,7 +80,7 @@ class TokenizerObjective(nn.Module):
 
     @property
     def networks(self) -> tuple[nn.Module, ...]:
-        """What has a gradient of its own, to be clipped by itself.
+        """Return the networks whose gradients are clipped separately.
 
         The discriminator's is a thousand times the tokenizer's: clipped as one vector, nearly
         nothing would be left of the latter.

@@ -8,8 +8,7 @@ import torch
 
 from probseq.metrics.image.frechet import FeatureMoments, frechet_distance
 from pseudovideo import PseudoVideoConfig
-from pseudovideo.corruptions import ImageShape, prediction_errors, pseudo_videos, video_moments
-from pseudovideo.design import (
+from pseudovideo.beyond.design import (
     ROUNDING,
     Design,
     check_design,
@@ -17,11 +16,12 @@ from pseudovideo.design import (
     image_covariance,
     measure_design,
     rank_designs,
-    video_law,
+    video_covariance,
 )
-from pseudovideo.design.criteria import _laws, design_stages
-from pseudovideo.design.law import part
-from pseudovideo.design.learner import Draw, chain, exact_draw, limited_draw
+from pseudovideo.beyond.design.covariances import block, innovation, regression
+from pseudovideo.beyond.design.criteria import _covariances, design_stages
+from pseudovideo.beyond.design.learner import Draw, chain, limited_draw
+from pseudovideo.corruptions import ImageShape, prediction_errors, pseudo_videos, video_moments
 from pseudovideo.diffusion import GaussianDiffusion, Stage
 from pseudovideo.spec import DesignSpec
 
@@ -42,6 +42,15 @@ SHAPE = ImageShape(2, 8, 8)
 SPEC = DesignSpec(sampling_steps=5, num_masks=2)
 
 
+def exact_draw(joint, stage):
+    """The true conditional: H = V_zc V_cc⁻¹ and Q = V_zz − H V_cz."""
+    rows = (stage.latent, stage.observed)
+    gain = joint.new_zeros(len(joint), len(stage.latent) * joint.shape[2], 0)
+    if stage.observed:
+        gain = regression(joint, *rows)
+    return Draw(gain, innovation(joint, *rows))
+
+
 def config(kind, num_frames=4, **changes):
     given = {"beta_min": 0.01, "beta_max": 0.2, "blur_rate": 0.1} | changes
     return PseudoVideoConfig(kind=kind, num_frames=num_frames, **given)
@@ -57,9 +66,9 @@ def covariance(shape=SHAPE, seed=0):
     return 0.05 * near + factor @ factor.mT / size + ROUNDING * torch.eye(size).double()
 
 
-def law_of(kind, num_frames=4, **changes):
+def covariance_of(kind, num_frames=4, **changes):
     hidden = None if kind != "patch-mask" else torch.tensor([0.2, -1.0, 0.5, 0.1])
-    return video_law(covariance(), SHAPE, config(kind, num_frames, **changes), hidden=hidden)
+    return video_covariance(covariance(), SHAPE, config(kind, num_frames, **changes), hidden=hidden)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "patch-mask"])
@@ -69,14 +78,14 @@ def test_the_law_is_the_covariance_of_drawn_videos_with_rounding(kind):
     generator = torch.Generator().manual_seed(1)
     factor = torch.linalg.cholesky(covariance())
     x = (torch.randn(draws, 128, generator=generator, dtype=torch.float64) @ factor.mT) / 4
-    law = video_law(covariance() / 16, shape, config(kind))
+    joint = video_covariance(covariance() / 16, shape, config(kind))
     videos = pseudo_videos(x.view(-1, *shape).clamp(-1, 1), config(kind), seed=2).flatten(2)
     noisy = kind.endswith("noise")
     rounding = torch.randn(videos.shape, generator=generator, dtype=torch.float64)
     videos[:, :-1] += (0 if noisy else ROUNDING**0.5) * rounding[:, :-1]
     # Products of frames, summed over pixels.
     found = torch.einsum("bsp,btp->st", videos, videos) / draws
-    expected = torch.einsum("bsptp->st", law)
+    expected = torch.einsum("bsptp->st", joint)
     # The first frame of a pyramid holds two numbers: a deviation of 1%.
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0)
 
@@ -86,13 +95,13 @@ def test_blocks_of_noise_say_the_same_as_the_dense_covariance_and_as_theorem_541
     settings, whole = config(kind), covariance()
     zero = torch.zeros(SHAPE, dtype=torch.float64)
     one = video_moments(zero, whole, settings).covariance[None]
-    law = video_law(whole, SHAPE, settings)
-    assert law.shape == (128, 4, 1, 4, 1)
+    joint = video_covariance(whole, SHAPE, settings)
+    assert joint.shape == (128, 4, 1, 4, 1)
     process = GaussianDiffusion.make(1000, "cosine").respaced(6)
     images = []
-    for own in (law, one):
+    for own in (joint, one):
         draws = {s: limited_draw(own, s, process, 1e-3) for s in design_stages(settings, SPEC)}
-        images.append(part(chain(own, draws), [3], [3]))
+        images.append(block(chain(own, draws), [3], [3]))
     eigenvalues = torch.linalg.eigvalsh(images[1][0])
     # Eigenvalues of Σ and of what is drawn rise together.
     torch.testing.assert_close(images[0].flatten().sort().values, eigenvalues, rtol=1e-7, atol=1e-9)
@@ -129,23 +138,23 @@ def test_least_errors_are_those_of_regressions_on_drawn_frames(kind):
 def test_bits_are_mutual_information_and_sum_to_those_of_the_image(kind):
     """I(x̃; z_t | z_<t) with x̃ = x + √D n, by determinants of joint covariances."""
     hidden = None if kind != "patch-mask" else torch.tensor([0.2, -1.0, 0.5, 0.1])
-    law = video_law(covariance(), SHAPE, config(kind), hidden=hidden)
+    joint = video_covariance(covariance(), SHAPE, config(kind), hidden=hidden)
     spec = DesignSpec(sampling_steps=2, num_masks=1)
     found = measure_design(covariance(), SHAPE, config(kind), spec)
     if kind != "patch-mask":
-        blocks, _, pixels = law.shape[:3]
+        blocks, _, pixels = joint.shape[:3]
         for t in range(3):
-            flat = law.flatten(3).flatten(1, 2)
+            flat = joint.flatten(3).flatten(1, 2)
             n = (t + 1) * pixels
             whole = torch.cat([torch.arange(n), torch.arange(3 * pixels, 4 * pixels)])
-            joint = flat[:, whole][:, :, whole].clone()
-            joint[:, n:, n:] += ROUNDING * torch.eye(pixels)
+            pair = flat[:, whole][:, :, whole].clone()
+            pair[:, n:, n:] += ROUNDING * torch.eye(pixels)
             before = torch.cat([torch.arange(t * pixels), torch.arange(n, n + pixels)])
             information = (
                 flat[:, :n, :n].logdet()
                 - (flat[:, : t * pixels, : t * pixels].logdet() if t else 0)
-                + joint[:, before][:, :, before].logdet()
-                - joint.logdet()
+                + pair[:, before][:, :, before].logdet()
+                - pair.logdet()
             ).sum() / (2 * math.log(2))
             assert float(found.bits[t]) == pytest.approx(float(information), rel=1e-6, abs=1e-6)
             assert blocks * pixels == 128
@@ -158,13 +167,13 @@ def test_bits_are_mutual_information_and_sum_to_those_of_the_image(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_exact_stages_with_all_frames_before_draw_the_true_videos(kind):
     """And errors of a share δ of each innovation make a share δ of the image, whatever the kind."""
-    law = law_of(kind)
+    joint = covariance_of(kind)
     full = [Stage(tuple(range(t)), (t,)) for t in range(4)]
-    exact = {stage: exact_draw(law, stage) for stage in full}
-    torch.testing.assert_close(chain(law, exact), law, rtol=1e-8, atol=1e-10)
+    exact = {stage: exact_draw(joint, stage) for stage in full}
+    torch.testing.assert_close(chain(joint, exact), joint, rtol=1e-8, atol=1e-10)
     more = {stage: Draw(draw.gain, 1.3 * draw.noise) for stage, draw in exact.items()}
-    drawn = part(chain(law, more), [3], [3])
-    torch.testing.assert_close(drawn, 1.3 * part(law, [3], [3]), rtol=1e-8, atol=1e-10)
+    drawn = block(chain(joint, more), [3], [3])
+    torch.testing.assert_close(drawn, 1.3 * block(joint, [3], [3]), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["high-order-noise", "blur", "patch-mask", "first-order-noise"])
@@ -172,18 +181,20 @@ def test_what_a_window_forgets_is_the_divergence_of_the_chain(kind):
     """KL(p‖q) = ½ (tr Q⁻¹P − n + ln det Q/P) of the whole videos."""
     spec = DesignSpec(context=1, sampling_steps=2, num_masks=1)
     settings = config(kind)
-    laws = (
-        [law_of(kind)] if kind != "patch-mask" else list(_laws(covariance(), SHAPE, settings, spec))
+    joints = (
+        [covariance_of(kind)]
+        if kind != "patch-mask"
+        else list(_covariances(covariance(), SHAPE, settings, spec))
     )
     total = 0.0
-    for law in laws:
-        drawn = chain(law, {s: exact_draw(law, s) for s in design_stages(settings, spec)})
-        P, Q = (part(one, range(4), range(4)) for one in (law, drawn))
+    for joint in joints:
+        drawn = chain(joint, {s: exact_draw(joint, s) for s in design_stages(settings, spec)})
+        P, Q = (block(one, range(4), range(4)) for one in (joint, drawn))
         ratio = torch.linalg.solve(Q, P)
         traces = ratio.diagonal(dim1=1, dim2=2).sum() - P.shape[0] * P.shape[1]
         total += float((traces + (Q.logdet() - P.logdet()).sum()) / 2 / math.log(2))
     found = measure_design(covariance(), SHAPE, settings, spec)
-    assert found.forgotten == pytest.approx(total / len(laws), rel=1e-6, abs=1e-6)
+    assert found.forgotten == pytest.approx(total / len(joints), rel=1e-6, abs=1e-6)
     assert (found.forgotten < 1e-6) == (kind == "first-order-noise")
 
 
@@ -192,13 +203,13 @@ def test_errors_of_the_mean_arrive_as_drawn_ones_do():
     settings = config("high-order-noise", 3)
     shape = ImageShape(1, 1, 1)
     own = torch.full((1, 1), 0.3, dtype=torch.float64)
-    law = video_law(own, shape, settings)
+    joint = video_covariance(own, shape, settings)
     spec = DesignSpec(context=1, sampling_steps=2)
     generator = torch.Generator().manual_seed(0)
     error = torch.zeros(1_000_000, dtype=torch.float64)
     for frame in (1, 2):
-        weight = law[0, frame, 0, frame - 1, 0] / law[0, frame - 1, 0, frame - 1, 0]
-        spread = weight * law[0, frame - 1, 0, frame - 1, 0].sqrt()
+        weight = joint[0, frame, 0, frame - 1, 0] / joint[0, frame - 1, 0, frame - 1, 0]
+        spread = weight * joint[0, frame - 1, 0, frame - 1, 0].sqrt()
         fresh = torch.randn(len(error), generator=generator, dtype=torch.float64)
         error = weight * error + spread * fresh
     found = measure_design(own, shape, settings, spec)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pseudovideo import PseudoVideoConfig
-from pseudovideo.design import Design
+from pseudovideo.beyond.design import Design
 from pseudovideo.plots import design_plot
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from pseudovideo import PseudoVideoConfig
+from pseudovideo.beyond.design import gaussian_distance, measure_design, video_covariance
+from pseudovideo.beyond.design.covariances import block
+from pseudovideo.beyond.design.criteria import design_stages
+from pseudovideo.beyond.design.learner import chain, limited_draw
 from pseudovideo.corruptions import ImageShape
-from pseudovideo.design import gaussian_distance, measure_design, video_law
-from pseudovideo.design.criteria import design_stages
-from pseudovideo.design.law import part
-from pseudovideo.design.learner import chain, limited_draw
 from pseudovideo.diffusion import GaussianDiffusion
 from pseudovideo.spec import DesignSpec
 
@@ -21,17 +21,17 @@ def covariance():
     return 0.05 * near + 1e-3 * torch.eye(64).double()
 
 
-def law_of(kind, num_frames=3):
+def covariance_of(kind, num_frames=3):
     settings = PseudoVideoConfig(kind=kind, num_frames=num_frames, beta_min=0.02, beta_max=0.2)
     hidden = torch.tensor([0.2, -1.0, 0.5, 0.1]) if kind == "patch-mask" else None
-    return settings, video_law(covariance(), SHAPE, settings, hidden=hidden)
+    return settings, video_covariance(covariance(), SHAPE, settings, hidden=hidden)
 
 
-def slow_draw(law, stage, process, ridge):
+def slow_draw(joint, stage, process, ridge):
     """H and Q by the whole matrices: W of each step by a solve, then the walk with them."""
-    V = part(law, stage.latent, stage.latent)[0]
-    Z = part(law, stage.observed, stage.observed)[0]
-    X = part(law, stage.latent, stage.observed)[0]
+    V = block(joint, stage.latent, stage.latent)[0]
+    Z = block(joint, stage.observed, stage.observed)[0]
+    X = block(joint, stage.latent, stage.observed)[0]
     size, given = len(V), len(Z)
     eye = torch.eye(size, dtype=torch.float64)
     # ẑ = G c + F n with independent standard noise n, kept as its covariance.
@@ -70,11 +70,11 @@ def slow_draw(law, stage, process, ridge):
 @pytest.mark.parametrize("kind", ["pyramid", "low-pass", "blur-noise", "repeat", "patch-mask"])
 @pytest.mark.parametrize("ridge", [0.0, 1e-3, 0.1])
 def test_a_stage_is_the_walk_of_its_matrices(kind, ridge):
-    settings, law = law_of(kind)
+    settings, joint = covariance_of(kind)
     process = GaussianDiffusion.make(100, "cosine").respaced(7)
     for stage in design_stages(settings, DesignSpec(context=2)):
-        found = limited_draw(law, stage, process, ridge)
-        G, Q = slow_draw(law, stage, process, ridge)
+        found = limited_draw(joint, stage, process, ridge)
+        G, Q = slow_draw(joint, stage, process, ridge)
         # The context of rounded frames is known to a few parts of 10⁵: conditions of 10⁷.
         torch.testing.assert_close(found.gain[0], G, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(found.noise[0], Q, rtol=1e-7, atol=1e-9)
@@ -83,12 +83,12 @@ def test_a_stage_is_the_walk_of_its_matrices(kind, ridge):
 @pytest.mark.parametrize("kind", ["first-order-noise", "high-order-noise"])
 def test_blocks_of_noise_walk_as_one(kind):
     """Each eigenvalue alone, but with one variance of the steps for all pixels."""
-    settings, law = law_of(kind, 4)
+    settings, joint = covariance_of(kind, 4)
     process = GaussianDiffusion.make(100, "cosine").respaced(7)
     for stage in design_stages(settings, DesignSpec(context=2)):
-        found = limited_draw(law, stage, process, 1e-2)
+        found = limited_draw(joint, stage, process, 1e-2)
         one = torch.zeros(1, 4, 64, 4, 64, dtype=torch.float64)
-        one[0].diagonal(dim1=1, dim2=3).copy_(law[:, :, 0, :, 0].permute(1, 2, 0))
+        one[0].diagonal(dim1=1, dim2=3).copy_(joint[:, :, 0, :, 0].permute(1, 2, 0))
         _, Q = slow_draw(one, stage, process, 1e-2)
         latent = len(stage.latent)
         own = Q.view(latent, 64, latent, 64).diagonal(dim1=1, dim2=3).permute(2, 0, 1)
@@ -97,14 +97,14 @@ def test_blocks_of_noise_walk_as_one(kind):
 
 @pytest.mark.parametrize("kind", ["pyramid", "high-order-noise", "patch-mask"])
 def test_without_a_ridge_and_with_all_steps_the_images_are_right(kind):
-    settings, law = law_of(kind)
+    settings, joint = covariance_of(kind)
     distances = []
     for steps in (20, 1000):
         process = GaussianDiffusion.make(1000, "cosine").respaced(steps)
         plan = design_stages(settings, DesignSpec(context=2))
-        draws = {stage: limited_draw(law, stage, process, 0.0) for stage in plan}
+        draws = {stage: limited_draw(joint, stage, process, 0.0) for stage in plan}
         last = settings.num_frames - 1
-        drawn, true = (part(one, [last], [last]) for one in (chain(law, draws), law))
+        drawn, true = (block(one, [last], [last]) for one in (chain(joint, draws), joint))
         distances.append(
             float(gaussian_distance(drawn, true) / true.diagonal(dim1=1, dim2=2).sum())
         )
@@ -126,7 +126,7 @@ def test_a_larger_ridge_draws_images_that_are_further_away():
 
 def test_drawn_samples_of_the_learner_have_this_covariance():
     """Monte Carlo: denoisers fitted by ridge regression to drawn pairs, then the sampler itself."""
-    settings, law = law_of("pyramid", 2)
+    settings, joint = covariance_of("pyramid", 2)
     (first, second) = design_stages(settings, DesignSpec(context=1))
     process, ridge, draws = GaussianDiffusion.make(100, "cosine").respaced(4), 1e-2, 60_000
     generator = torch.Generator().manual_seed(0)
@@ -134,7 +134,7 @@ def test_drawn_samples_of_the_learner_have_this_covariance():
     def normal(n):
         return torch.randn(n, 64, generator=generator, dtype=torch.float64)
 
-    true = law[0].flatten(2).flatten(0, 1)
+    true = joint[0].flatten(2).flatten(0, 1)
     videos = torch.randn(draws, 128, generator=generator, dtype=torch.float64)
     videos = videos @ torch.linalg.cholesky(true).mT
     context, target = videos.split(64, dim=1)
@@ -156,8 +156,8 @@ def test_drawn_samples_of_the_learner_have_this_covariance():
         a = beta * before**0.5 / (1 - kept)
         variance = min(float(log_least.exp().mean()) + a**2 * spread, beta)
         y = mean[:, 0, 0] + variance**0.5 * normal(draws)
-    draw = limited_draw(law, second, process, ridge)
-    expected = draw.gain[0] @ part(law, [0], [0])[0] @ draw.gain[0].mT + draw.noise[0]
+    draw = limited_draw(joint, second, process, ridge)
+    expected = draw.gain[0] @ block(joint, [0], [0])[0] @ draw.gain[0].mT + draw.noise[0]
     assert first.latent == (0,)
     # Deviations of a covariance of 60,000 draws are √2/245 of the variances at most.
     scale = expected.diagonal().sqrt()

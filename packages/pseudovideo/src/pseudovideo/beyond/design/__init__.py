@@ -1,13 +1,13 @@
 """Designs of pseudo videos: what a corruption costs for Gaussian images, before any training."""
 
-from pseudovideo.design.criteria import (
+from pseudovideo.beyond.design.covariances import ROUNDING, image_covariance, video_covariance
+from pseudovideo.beyond.design.criteria import (
     Design,
     check_design,
     gaussian_distance,
     measure_design,
     rank_designs,
 )
-from pseudovideo.design.law import ROUNDING, image_covariance, video_law
 
 __all__ = [
     "ROUNDING",
@@ -17,5 +17,5 @@ __all__ = [
     "image_covariance",
     "measure_design",
     "rank_designs",
-    "video_law",
+    "video_covariance",
 ]

@@ -1,4 +1,4 @@
-"""The Gaussian law of a pseudo video, in independent blocks, and conditioning within it.
+"""Covariances of Gaussian pseudo videos, in independent blocks, and conditioning within them.
 
 Images with covariance Σ make videos that are Gaussian, given the hidden order of a mask. Noise
 commutes with rotations: along the eigenvectors of Σ a video falls into one small video for each
@@ -26,12 +26,12 @@ from pseudovideo.spec import PseudoVideoConfig
 ROUNDING = (2 / 255) ** 2 / 12
 """D, the variance of rounding images in -1..1 to 8 bits."""
 
-Law = Float64[Tensor, "blocks T m T m"]
+VideoCovariance = Float64[Tensor, "blocks T m T m"]
 """Covariance of a video, blocks that are independent of each other."""
 
 
 def image_covariance(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, "d d"]:
-    """The covariance of images and of their rounding, Σ + D I.
+    """Return the covariance of images and of their rounding, Σ + D I.
 
     Args:
         images: in −1..1, at least two.
@@ -44,14 +44,14 @@ def image_covariance(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, "d d"]
     return covariance + ROUNDING * torch.eye(len(covariance), dtype=torch.float64)
 
 
-def video_law(
+def video_covariance(
     covariance: Float[Tensor, "d d"],
     shape: ImageShape,
     config: PseudoVideoConfig,
     *,
     hidden: Float[Tensor, " draws"] | None = None,
-) -> Law:
-    """The covariance of the videos of images with covariance Σ.
+) -> VideoCovariance:
+    """Return the covariance of the videos of images with covariance Σ.
 
     Args:
         covariance: Σ of the d = c·h·w pixels, positive definite.
@@ -86,35 +86,37 @@ def video_law(
     return joint[None]
 
 
-def part(law: Law, rows: Sequence[int], columns: Sequence[int]) -> Float64[Tensor, "blocks r c"]:
-    """The covariance of some frames with others, as matrices.
+def block(
+    joint: VideoCovariance, rows: Sequence[int], columns: Sequence[int]
+) -> Float64[Tensor, "blocks r c"]:
+    """Return the covariance of some frames with others, as matrices.
 
     Args:
-        law: of the video.
+        joint: of the video.
         rows: frames.
         columns: frames.
     """
-    chosen = law[:, list(rows)][:, :, :, list(columns)]
+    chosen = joint[:, list(rows)][:, :, :, list(columns)]
     return chosen.flatten(3).flatten(1, 2)
 
 
 def regression(
-    law: Law, latent: Sequence[int], given: Sequence[int], *, ridge: float = 0.0
+    joint: VideoCovariance, latent: Sequence[int], observed: Sequence[int], *, ridge: float = 0.0
 ) -> Tensor:
-    """B = V_lg (V_gg + κI)⁻¹, the matrices of the best linear prediction of frames from others."""
-    known = part(law, given, given)
+    """Return B = V_lo (V_oo + κI)⁻¹, by which frames are best predicted from others linearly."""
+    known = block(joint, observed, observed)
     known = known + ridge * torch.eye(known.shape[-1]).to(known)
     factor = torch.linalg.cholesky(known)
-    return torch.cholesky_solve(part(law, given, latent), factor).mT
+    return torch.cholesky_solve(block(joint, observed, latent), factor).mT
 
 
 def innovation(
-    law: Law, latent: Sequence[int], given: Sequence[int]
+    joint: VideoCovariance, latent: Sequence[int], observed: Sequence[int]
 ) -> Float64[Tensor, "blocks l l"]:
-    """S = V_ll − V_lg V_gg⁻¹ V_gl, the covariance of frames given others."""
-    own = part(law, latent, latent)
-    if not given:
+    """Return S = V_ll − V_lo V_oo⁻¹ V_ol, the covariance of frames given others."""
+    own = block(joint, latent, latent)
+    if not observed:
         return own
-    factor = torch.linalg.cholesky(part(law, given, given))
-    half = torch.linalg.solve_triangular(factor, part(law, given, latent), upper=False)
+    factor = torch.linalg.cholesky(block(joint, observed, observed))
+    half = torch.linalg.solve_triangular(factor, block(joint, observed, latent), upper=False)
     return own - half.mT @ half

@@ -24,12 +24,18 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from pseudovideo.beyond.design.covariances import (
+    ROUNDING,
+    VideoCovariance,
+    block,
+    innovation,
+    video_covariance,
+)
+from pseudovideo.beyond.design.learner import chain, limited_draw, mean_error
 from pseudovideo.corruptions.base import ImageShape
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.corruptions.kinds import KINDS, kept_operators
 from pseudovideo.corruptions.noise import NOISES
-from pseudovideo.design.law import ROUNDING, Law, innovation, part, video_law
-from pseudovideo.design.learner import chain, limited_draw, mean_error
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.stages import Stage, stages
 from pseudovideo.spec import DesignSpec, PseudoVideoConfig
@@ -80,7 +86,7 @@ class Design(NamedTuple):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Design":
         """Return the design that `to_dict` wrote."""
-        own = {**values, "videos": PseudoVideoConfig.from_dict(values["videos"])}
+        own: dict[str, Any] = {**values, "videos": PseudoVideoConfig.from_dict(values["videos"])}
         own |= {name: torch.tensor(own[name], dtype=torch.float64) for name in _BY_FRAME}
         return cls(**own)
 
@@ -141,11 +147,11 @@ def measure_design(
     process = GaussianDiffusion.make(spec.num_steps, spec.schedule).respaced(spec.sampling_steps)
     count, image = videos.num_frames, [videos.num_frames - 1]
     rows, drawn, true = list[Tensor](), list[Tensor](), list[Tensor]()
-    for law in _laws(covariance, shape, videos, spec):
-        rows.append(_measure(law, plan, pixels))
-        limited = {stage: limited_draw(law, stage, process, spec.ridge) for stage in plan}
-        drawn.append(part(chain(law, limited), image, image))
-        true = [part(law, image, image)]
+    for joint in _covariances(covariance, shape, videos, spec):
+        rows.append(_measure(joint, plan, pixels))
+        limited = {stage: limited_draw(joint, stage, process, spec.ridge) for stage in plan}
+        drawn.append(block(chain(joint, limited), image, image))
+        true = [block(joint, image, image)]
     found = torch.stack(rows).mean(0)
     # Images of all masks together: the covariance is the mean.
     distance = gaussian_distance(torch.stack(drawn).mean(0), true[0])
@@ -194,7 +200,7 @@ def rank_designs(
 def gaussian_distance(
     first: Float64[Tensor, "blocks m m"], second: Float64[Tensor, "blocks m m"]
 ) -> Float64[Tensor, ""]:
-    """The Fréchet distance of Gaussians of equal mean, tr A + tr B − 2 tr (AB)^{1/2}.
+    """Return the Fréchet distance of Gaussians of equal mean, tr A + tr B − 2 tr (AB)^{1/2}.
 
     Args:
         first: A, in independent blocks.
@@ -207,38 +213,38 @@ def gaussian_distance(
     return (traces - 2 * squares.sqrt().sum()).clamp_min(0)
 
 
-def _laws(
+def _covariances(
     covariance: Tensor, shape: ImageShape, videos: PseudoVideoConfig, spec: DesignSpec
-) -> Iterator[Law]:
-    """One law, or one for each of some masks."""
+) -> Iterator[VideoCovariance]:
+    """Yield the covariance of the videos, or one for each of some masks."""
     draws = KINDS[videos.kind].num_hidden(videos, shape) if videos.num_frames > 1 else 0
     if not draws:
-        yield video_law(covariance, shape, videos)
+        yield video_covariance(covariance, shape, videos)
         return
     for hidden in counter_normal(torch.arange(spec.num_masks), draws, seed=0, epoch=0):
-        yield video_law(covariance, shape, videos, hidden=hidden.double())
+        yield video_covariance(covariance, shape, videos, hidden=hidden.double())
 
 
-def _measure(law: Law, plan: tuple[Stage, ...], pixels: int) -> Tensor:
-    """All numbers but the distance, one after the other."""
-    frames, last = law.shape[1], law.shape[1] - 1
+def _measure(joint: VideoCovariance, plan: tuple[Stage, ...], pixels: int) -> Tensor:
+    """Return all numbers but the distance, one after the other."""
+    frames, last = joint.shape[1], joint.shape[1] - 1
     context = len(plan[0].latent)
-    exact = [innovation(law, [t], range(t)) for t in range(frames)]
-    window = [innovation(law, [t], range(max(0, t - context), t)) for t in range(frames)]
+    exact = [innovation(joint, [t], range(t)) for t in range(frames)]
+    window = [innovation(joint, [t], range(max(0, t - context), t)) for t in range(frames)]
     errors = torch.stack([_trace(S) / pixels for S in window])
     # P_k = Cov(x | z_1..z_k), and 0 bits are left once the image is known.
-    left = [innovation(law, [last], range(k)) for k in range(frames)]
+    left = [innovation(joint, [last], range(k)) for k in range(frames)]
     image_errors = torch.stack([_trace(P) / pixels for P in left])
-    eye = torch.eye(law.shape[2]).to(law)
+    eye = torch.eye(joint.shape[2]).to(joint)
     residual = torch.stack([_log2_det(eye + P / ROUNDING) / 2 for P in left])
     bits = residual - torch.cat((residual[1:], residual.new_zeros(1)))
     # KL(p‖chain) = Σ_t H(z_t | z_{t−C..t−1}) − H(z_t | z_{<t})
     entropies = [torch.stack([_log2_det(S) for S in each]).sum() / 2 for each in (window, exact)]
     forgotten = entropies[0] - entropies[1]
-    # Σ_t G_t Cov(m_t) G_tᵀ: the chain's law with errors in the place of innovations.
-    errs = chain(law, {stage: mean_error(law, stage) for stage in plan})
+    # Σ_t G_t Cov(m_t) G_tᵀ: the chain's covariance with errors in the place of innovations.
+    errs = chain(joint, {stage: mean_error(joint, stage) for stage in plan})
     image = [last]
-    amplification = _trace(part(errs, image, image)) / _trace(part(law, image, image))
+    amplification = _trace(block(errs, image, image)) / _trace(block(joint, image, image))
     return torch.cat([errors, image_errors, bits, torch.stack([forgotten, amplification])])
 
 

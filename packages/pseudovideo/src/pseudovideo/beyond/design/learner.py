@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from pseudovideo.design.law import Law, innovation, part, regression
+from pseudovideo.beyond.design.covariances import VideoCovariance, block, regression
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.stages import Stage
 
@@ -41,30 +41,27 @@ class Draw(NamedTuple):
     noise: Float64[Tensor, "blocks l l"]
 
 
-def exact_draw(law: Law, stage: Stage) -> Draw:
-    """The true conditional law: H = V_zc V_cc⁻¹ and Q = V_zz − H V_cz."""
-    return Draw(_gain(law, stage, 0.0), innovation(law, stage.latent, stage.observed))
+def mean_error(joint: VideoCovariance, stage: Stage) -> Draw:
+    """Return errors of the conditional mean, as large as its own variation: Q = H V_cc Hᵀ."""
+    gain = _gain(joint, stage, 0.0)
+    return Draw(gain, gain @ block(joint, stage.observed, stage.observed) @ gain.mT)
 
 
-def mean_error(law: Law, stage: Stage) -> Draw:
-    """Errors of the conditional mean, as large as its own variation: Q = H V_cc Hᵀ."""
-    gain = _gain(law, stage, 0.0)
-    return Draw(gain, gain @ part(law, stage.observed, stage.observed) @ gain.mT)
-
-
-def limited_draw(law: Law, stage: Stage, process: GaussianDiffusion, ridge: float) -> Draw:
-    """What ancestral steps with the regularised denoisers draw.
+def limited_draw(
+    joint: VideoCovariance, stage: Stage, process: GaussianDiffusion, ridge: float
+) -> Draw:
+    """Return what ancestral steps with the regularised denoisers draw.
 
     Args:
-        law: of the videos.
+        joint: of the videos.
         stage: frames that are drawn, and given ones.
         process: the diffusion's steps that are taken.
         ridge: κ.
     """
-    B = _gain(law, stage, ridge)
+    B = _gain(joint, stage, ridge)
     # R = V_zz − B V_cz = U diag(r) Uᵀ
-    residual = part(law, stage.latent, stage.latent)
-    residual = residual - B @ part(law, stage.observed, stage.latent)
+    residual = block(joint, stage.latent, stage.latent)
+    residual = residual - B @ block(joint, stage.observed, stage.latent)
     r, U = torch.linalg.eigh((residual + residual.mT) / 2)
     squares = (U.mT @ B).square().sum(-1)
     # Along an eigenvector y = h·(Uᵀ B c) + √v·n, from pure noise on.
@@ -92,18 +89,18 @@ def limited_draw(law: Law, stage: Stage, process: GaussianDiffusion, ridge: floa
     return Draw(rotated @ (U.mT @ B), (U * v[:, None]) @ U.mT)
 
 
-def chain(law: Law, draws: dict[Stage, Draw]) -> Law:
-    """The law of videos that are drawn stage after stage.
+def chain(joint: VideoCovariance, draws: dict[Stage, Draw]) -> VideoCovariance:
+    """Return the covariance of videos that are drawn stage after stage.
 
     ẑ_l = H ẑ_g + ξ: Cov(ẑ_l, ẑ_s) = H Cov(ẑ_g, ẑ_s) for earlier frames s, and
     Cov(ẑ_l) = H Cov(ẑ_g) Hᵀ + Q.
 
     Args:
-        law: of the true videos; its shape counts.
+        joint: of the true videos; its shape counts.
         draws: of all stages, in their order.
     """
-    blocks, frames, pixels = law.shape[:3]
-    drawn = torch.zeros(blocks, frames * pixels, frames * pixels).to(law)
+    blocks, frames, pixels = joint.shape[:3]
+    drawn = torch.zeros(blocks, frames * pixels, frames * pixels).to(joint)
     for stage, (gain, noise) in draws.items():
         start, end = stage.latent[0] * pixels, (stage.latent[-1] + 1) * pixels
         own = drawn[:, start:end, start:end]
@@ -113,10 +110,10 @@ def chain(law: Law, draws: dict[Stage, Draw]) -> Law:
             drawn[:, start:end, :start], drawn[:, :start, start:end] = across, across.mT
             own += across[:, :, first:] @ gain.mT
         own += noise
-    return drawn.view(law.shape)
+    return drawn.view(joint.shape)
 
 
-def _gain(law: Law, stage: Stage, ridge: float) -> Tensor:
+def _gain(joint: VideoCovariance, stage: Stage, ridge: float) -> Tensor:
     if not stage.observed:
-        return law.new_zeros(len(law), len(stage.latent) * law.shape[2], 0)
-    return regression(law, stage.latent, stage.observed, ridge=ridge)
+        return joint.new_zeros(len(joint), len(stage.latent) * joint.shape[2], 0)
+    return regression(joint, stage.latent, stage.observed, ridge=ridge)

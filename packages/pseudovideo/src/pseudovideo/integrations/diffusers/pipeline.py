@@ -20,7 +20,11 @@ from torch import Tensor
 from probseq.checks import check_counts
 from probseq.errors import require
 from pseudovideo.diffusion.image import ImageDiffusion
-from pseudovideo.diffusion.pipelines import (
+from pseudovideo.diffusion.sampling import LabelledNetwork, at_least_float32, conditioned
+from pseudovideo.diffusion.stages import Stage
+from pseudovideo.diffusion.video import VideoDiffusion
+from pseudovideo.diffusion.video_sampling import FRAME_LIMIT, stage_network
+from pseudovideo.integrations.diffusers.ddpm import (
     ddpm_scheduler,
     from_ddpm_pipeline,
     heads_have_one_width,
@@ -28,17 +32,13 @@ from pseudovideo.diffusion.pipelines import (
     reading_folder,
     to_ddpm_pipeline,
 )
-from pseudovideo.diffusion.sampling import LabelledNetwork, at_least_float32, conditioned
-from pseudovideo.diffusion.schedulers import (
+from pseudovideo.integrations.diffusers.schedulers import (
     check_scheduler,
     copy_scheduler,
     draws,
     has_variances,
     runs_in_ddpm_pipeline,
 )
-from pseudovideo.diffusion.stages import Stage
-from pseudovideo.diffusion.video import VideoDiffusion
-from pseudovideo.diffusion.video_sampling import FRAME_LIMIT, stage_network
 from pseudovideo.labels import Classes, sample_classes
 from pseudovideo.pretrained import eval_mode, load_pretrained
 
@@ -345,16 +345,12 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         device: torch.device,
     ) -> Classes:
         """Return the classes of samples; with a generator for each, of its own where drawn."""
-        config, first = self.model.config, generator
-        if isinstance(generator, list):
-            first = generator[0]
-            if labels is None and config.num_classes is not None:
-                each = [
-                    sample_classes(config, 1, None, 1.0, generator=g, device=device)
-                    for g in generator
-                ]
-                labels = torch.cat([one.labels for one in each if one.labels is not None])
-        return sample_classes(config, n, labels, guidance, generator=first, device=device)
+        config = self.model.config
+        each = generator if isinstance(generator, list) else [generator]
+        if len(each) > 1 and labels is None and config.num_classes is not None:
+            drawn = [sample_classes(config, 1, None, 1.0, generator=g, device=device) for g in each]
+            labels = torch.cat([one.labels for one in drawn if one.labels is not None])
+        return sample_classes(config, n, labels, guidance, generator=each[0], device=device)
 
     def _predictor(
         self, stage: Stage, frames: Tensor, classes: Classes
@@ -402,7 +398,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             steps=f"{config.num_steps:,}",
             schedule=config.schedule,
             library="diffusers" if kind == "DDPMPipeline" else "pseudovideo",
-            module="diffusers" if kind == "DDPMPipeline" else __name__,
+            module="diffusers" if kind == "DDPMPipeline" else __package__,
             kind=kind,
         )
         (folder / _CARD).write_text(card, encoding="utf-8")

@@ -9,9 +9,9 @@ import torch
 
 from probseq.errors import require
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.pipelines import ddpm_scheduler
 from pseudovideo.diffusion.respacing import spaced_steps
 from pseudovideo.diffusion.schedules import MAX_KEPT
+from pseudovideo.integrations.diffusers.ddpm import ddpm_scheduler
 
 diffusers: Any = require("diffusers", extra="diffusion", distribution="pseudovideo")
 
