@@ -248,7 +248,7 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _settings(model: Pretrained) -> dict[str, Any]:
-    """Settings by name, for JSON."""
+    """Return settings by name, for JSON."""
     config = model.config
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     if values.get("num_classes", 0) is None:
@@ -267,5 +267,5 @@ def _settings(model: Pretrained) -> dict[str, Any]:
 
 
 def _from_json(value: Any) -> Any:
-    """JSON's lists as the tuples that they were."""
+    """Return JSON's lists as the tuples that they were."""
     return tuple(map(_from_json, value)) if isinstance(value, list) else value

@@ -88,13 +88,13 @@ def _entry(one: Mapping[str, Any], key: str) -> float | None:
 
 
 def _decimals(values: Iterable[float | None]) -> int:
-    """Four for numbers below 1, none from 1,000 on."""
+    """Return four decimals for numbers below 1, none from 1,000 on."""
     largest = max((abs(value) for value in values if value is not None), default=0.0)
     return 4 - sum(largest >= bound for bound in (1.0, 10.0, 100.0, 1000.0))
 
 
 def _cell(own: Sequence[Mapping[str, Any]], key: str, interval: str, digits: int) -> str:
-    """Mean over the seeds, and the mean ends of the intervals; a dash where a seed lacks it."""
+    """Return the mean over seeds with the mean ends of intervals; a dash where a seed lacks it."""
     values = [_entry(one, key) for one in own]
     known = [float(value) for value in values if value is not None]
     if len(known) < len(values):

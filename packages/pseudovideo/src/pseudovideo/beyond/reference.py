@@ -272,7 +272,7 @@ class Reference:
         return number_or_none(frechet_distance(self.moments, features))
 
     def _compare(self, real: Tensor, fake: Tensor) -> dict[str, Interval]:
-        """Kernel distance and the four shares, as far as there are enough features."""
+        """Return the kernel distance and the four shares, as far as there are enough features."""
         found: dict[str, Interval] = {}
         least = min(len(real), len(fake))
         if least > 1:

@@ -25,7 +25,7 @@ _HALF = 1 << 32
 def counter_normal(
     index: Int64[Tensor, " b"], count: int, *, seed: int, epoch: int
 ) -> Float32[Tensor, "b count"]:
-    """Standard normal numbers, a row for each index.
+    """Return standard normal numbers, a row for each index.
 
     A 64-bit hash of (seed, epoch, index, place) gives two uniform numbers of 32 bits, and Box and
     Muller's transform two normal ones, of absolute value up to 6.8.
@@ -64,7 +64,7 @@ def counter_normal(
 
 
 def _uniform(words: Tensor) -> Tensor:
-    """(k + ½)/2³² of the lower 32 bits k: never 0; 1 where float32 rounds up."""
+    """Return (k + ½)/2³² of the lower 32 bits k: never 0; 1 where float32 rounds up."""
     return (words & (_HALF - 1)).to(torch.float32).add_(0.5).mul_(1 / _HALF)
 
 
@@ -75,7 +75,7 @@ def _mix(words: Tensor) -> Tensor:
 
 
 def _shifted(words: Tensor, shift: int) -> Tensor:
-    """Logical shift to the right: int64's own fills with the sign."""
+    """Return shift logically to the right: int64's own fills with the sign."""
     return (words >> shift).bitwise_and_((1 << (64 - shift)) - 1)
 
 

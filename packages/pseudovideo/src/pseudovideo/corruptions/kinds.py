@@ -69,7 +69,7 @@ KINDS: dict[CorruptionKind, Corruption] = {
 def kept_operators(
     config: PseudoVideoConfig, shape: ImageShape, device: torch.device, dtype: torch.dtype
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-    """Operators and L of a config's kind, kept on the device.
+    """Return operators and L of a config's kind, kept on the device.
 
     Raises:
         ValueError: there are no such videos of images of this shape.

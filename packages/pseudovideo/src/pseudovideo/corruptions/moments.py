@@ -34,7 +34,7 @@ def video_moments(
     *,
     hidden: Float[Tensor, " draws"] | None = None,
 ) -> VideoMoments:
-    """Moments of the videos of images with mean μ and covariance Σ, whatever their distribution.
+    """Return moments of the videos of images with mean μ and covariance Σ, of any distribution.
 
     A frame is A_t x + Σ_k L_tk ε_k, hence E z_t = A_t μ and
     Cov(z_s, z_t) = A_s Σ A_tᵀ + (L Lᵀ)_st I.

@@ -115,7 +115,7 @@ class LowPass(Separable):
 
 
 def _cosines(size: int) -> Tensor:
-    """V of the orthonormal DCT-II: V[n, k] = √((2−[k=0])/N) cos(πk(n+½)/N)."""
+    """Return V of the orthonormal DCT-II: V[n, k] = √((2−[k=0])/N) cos(πk(n+½)/N)."""
     places = torch.arange(size, dtype=torch.float64)
     basis = (math.pi / size * (places[:, None] + 0.5) * places).cos() * math.sqrt(2 / size)
     basis[:, 0] = math.sqrt(1 / size)

@@ -163,7 +163,7 @@ class GaussianDiffusion:
     def make(
         cls, num_steps: int, schedule: ScheduleName, prediction: Prediction = "epsilon"
     ) -> "GaussianDiffusion":
-        """The process of a named schedule.
+        """Return the process of a named schedule.
 
         Args:
             num_steps: S.
@@ -186,7 +186,7 @@ class GaussianDiffusion:
         return len(self.betas)
 
     def model_times(self, t: Int64[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """What the network is told of t: its step in the original process times 1000/steps."""
+        """Return what the network is told of t: its step in the original process × 1000/steps."""
         check_sizes("t", t, "n")
         check_integers(0, self.num_steps - 1, t=t)
         return self._on(t.device, torch.float32).model_times[t]
@@ -194,7 +194,7 @@ class GaussianDiffusion:
     def add_noise(
         self, x0: Float[Tensor, "n c h w"], noise: Float[Tensor, "n c h w"], t: Times
     ) -> Float[Tensor, "n c h w"]:
-        """x_t = √ᾱ_t x_0 + √(1−ᾱ_t) ε."""
+        """Return x_t = √ᾱ_t x_0 + √(1−ᾱ_t) ε."""
         self._check(t, x0=x0, noise=noise)
         c = self._on(x0.device, x0.dtype)
         signal = _at(c.sqrt_alphas_cumprod, t) * x0
@@ -203,7 +203,7 @@ class GaussianDiffusion:
     def predict_x0(
         self, x_t: Float[Tensor, "n c h w"], eps: Float[Tensor, "n c h w"], t: Times
     ) -> Float[Tensor, "n c h w"]:
-        """The image (x_t − √(1−ᾱ_t) ε)/√ᾱ_t."""
+        """Return the image (x_t − √(1−ᾱ_t) ε)/√ᾱ_t."""
         self._check(t, x_t=x_t, eps=eps)
         c = self._on(x_t.device, x_t.dtype)
         state = _at(c.sqrt_recip_alphas_cumprod, t) * x_t
@@ -212,7 +212,7 @@ class GaussianDiffusion:
     def predict_noise(
         self, x_t: Float[Tensor, "n c h w"], x0: Float[Tensor, "n c h w"], t: Times
     ) -> Float[Tensor, "n c h w"]:
-        """The noise (x_t/√ᾱ_t − x_0)/√(1/ᾱ_t − 1): `predict_x0` solved for ε."""
+        """Return the noise (x_t/√ᾱ_t − x_0)/√(1/ᾱ_t − 1): `predict_x0` solved for ε."""
         self._check(t, x_t=x_t, x0=x0)
         c = self._on(x_t.device, x_t.dtype)
         difference = _at(c.sqrt_recip_alphas_cumprod, t) * x_t - x0
@@ -221,7 +221,7 @@ class GaussianDiffusion:
     def target(
         self, x0: Float[Tensor, "n c h w"], noise: Float[Tensor, "n c h w"], t: Times
     ) -> Float[Tensor, "n c h w"]:
-        """What a network learns to predict: ε, x_0, or v = √ᾱ_t ε − √(1−ᾱ_t) x_0."""
+        """Return what a network learns to predict: ε, x_0, or v = √ᾱ_t ε − √(1−ᾱ_t) x_0."""
         self._check(t, x0=x0, noise=noise)
         if self.prediction == "v":
             c = self._on(x0.device, x0.dtype)
@@ -232,7 +232,7 @@ class GaussianDiffusion:
     def image_and_noise(
         self, predicted: Float[Tensor, "n c h w"], x_t: Float[Tensor, "n c h w"], t: Times
     ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
-        """The image and the noise of a prediction.
+        """Return the image and the noise of a prediction.
 
         Of v: x_0 = √ᾱ_t x_t − √(1−ᾱ_t) v and ε = √(1−ᾱ_t) x_t + √ᾱ_t v.
         """
@@ -248,7 +248,7 @@ class GaussianDiffusion:
     def posterior(
         self, x0: Float[Tensor, "n c h w"], x_t: Float[Tensor, "n c h w"], t: Times
     ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
-        """Mean and logarithm of the variance of q(x_{t−1} | x_t, x_0) (Ho et al., equation 7).
+        """Return mean and log-variance of q(x_{t−1} | x_t, x_0) (Ho et al., equation 7).
 
         At t = 0 the mean is x_0 and the variance, which is 0, is given as that of step 1.
         """
@@ -265,7 +265,7 @@ class GaussianDiffusion:
         *,
         limit: float | None = 1.0,
     ) -> Reverse:
-        """p(x_{t−1} | x_t) of what a network returns.
+        """Return p(x_{t−1} | x_t) of what a network returns.
 
         Its first half of channels is what `prediction` says, its second places the variance between
         the posterior's and β on the logarithmic scale (improved DDPM, equation 15; −1 is the
@@ -299,7 +299,7 @@ class GaussianDiffusion:
         *,
         limit: float | None = 1.0,
     ) -> Float[Tensor, "n c h w"]:
-        """x_{t−1} drawn from `reverse`; its mean at t = 0.
+        """Return x_{t−1} drawn from `reverse`; its mean at t = 0.
 
         Args:
             output: of the network.
@@ -327,7 +327,7 @@ class GaussianDiffusion:
         eta: float,
         limit: float | None = 1.0,
     ) -> Float[Tensor, "n c h w"]:
-        r"""x_{t−1} = √ᾱ' x_0 + √(1−ᾱ'−σ²) ε + σ·noise with σ² = η²β(1−ᾱ')/(1−ᾱ).
+        r"""Return x_{t−1} = √ᾱ' x_0 + √(1−ᾱ'−σ²) ε + σ·noise with σ² = η²β(1−ᾱ')/(1−ᾱ).
 
         Song, Meng & Ermon 2021, "Denoising diffusion implicit models", equations 12 and 16. Where
         the predicted image is clipped, ε is that of the clipped one, as in improved DDPM.
@@ -420,7 +420,7 @@ def _at(coefficient: Float[Tensor, " S"], t: Times) -> Float[Tensor, "#n 1 1 1"]
 def split_output(
     output: Float[Tensor, "n channels h w"], x_t: Float[Tensor, "n c h w"]
 ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
-    """The two halves of a network's channels: what it predicts, and the place of the variance.
+    """Return both halves of a network's channels: its prediction, and the place of the variance.
 
     Args:
         output: of the network; lifted to float32 at least.

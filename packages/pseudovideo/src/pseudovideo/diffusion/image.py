@@ -64,7 +64,7 @@ class ImageDiffusion(Pretrained):
         times: Float[Tensor, " b"],
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b o h w"]:
-        """Noise and places of the variances, each of all channels.
+        """Return noise and places of the variances, each of all channels.
 
         Args:
             x_t: noisy images.
@@ -90,7 +90,7 @@ class ImageDiffusion(Pretrained):
         *,
         generator: torch.Generator | None = None,
     ) -> HybridLosses:
-        """L_hybrid of each image at its step (improved DDPM, equation 16).
+        """Return L_hybrid of each image at its step (improved DDPM, equation 16).
 
         Args:
             images: in −1..1.
@@ -185,7 +185,7 @@ class ImageDiffusion(Pretrained):
         generator: torch.Generator | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> BitsPerDim:
-        """The bound on −log₂ p(image) in bits per dimension: S passes of the network in eval mode.
+        """Return the bound on −log₂ p(image) in bits per dimension, by S passes in eval mode.
 
         Args:
             images: levels k/127.5 − 1 of 8-bit images.

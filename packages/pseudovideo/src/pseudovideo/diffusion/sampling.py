@@ -48,7 +48,7 @@ class Solver(Protocol):
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
-    """One whole number for all noise that is to come; None: from torch's global generator."""
+    """Return one whole number for all noise to come; None: of torch's global generator."""
     device = None if generator is None else generator.device
     return int(torch.randint(2**63 - 1, (), generator=generator, device=device))
 
@@ -56,7 +56,7 @@ def draw_seed(generator: torch.Generator | None) -> int:
 def draw_noise(
     numbers: Int64[Tensor, " n"], shape: Sequence[int], *, seed: int, step: int, frame: int = 0
 ) -> Float32[Tensor, "n ..."]:
-    """Standard normal noise of one step of some samples.
+    """Return standard normal noise of one step of some samples.
 
     Args:
         numbers: of the samples, counted over all batches; on the device where the noise is wanted.
@@ -73,7 +73,7 @@ def draw_noise(
 def noise_like(
     images: Float[Tensor, "n ..."], generator: torch.Generator | None
 ) -> Float[Tensor, "n ..."]:
-    """Standard normal noise to train with, made on the images' device wherever the generator is.
+    """Return standard normal noise to train with, on the images' device.
 
     In the images' precision, at least float32.
 
@@ -87,7 +87,7 @@ def noise_like(
 
 
 def at_least_float32(tensor: Tensor) -> torch.dtype:
-    """The precision to compute in with images or a model's weights: their own, or float32."""
+    """Return the precision to compute in with images or weights: theirs, or float32."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
@@ -98,7 +98,7 @@ def sampling_process(
     solver: Solver | None,
     **counts: int,
 ) -> GaussianDiffusion:
-    """The process that a sampler walks; refuses what makes no samples.
+    """Return the process that a sampler walks; refuse what makes no samples.
 
     Args:
         diffusion: that was learned.
@@ -127,7 +127,7 @@ def sampling_process(
 
 
 def conditioned(network: LabelledNetwork, classes: Classes) -> Network:
-    """The network of samples of some classes, guided towards them where asked.
+    """Return the network of samples of some classes, guided towards them where asked.
 
     ε = ε_u + g (ε_c − ε_u) (Ho & Salimans 2022, equation 6, with g = 1 + w), both from one batch.
     The variances are those with the class: they were learned for its means.

@@ -72,7 +72,7 @@ class RelativePositions(nn.Module):
     def forward(
         self, features: Float[Tensor, "b i j 3"], temb: Float[Tensor, "b i e"]
     ) -> Float[Tensor, "b i j h f"]:
-        """Vectors of all pairs.
+        """Return vectors of all pairs.
 
         Args:
             features: φ of `distance_features`.
@@ -121,7 +121,7 @@ class TemporalAttention(nn.Module):
         mask: Float[Tensor, "b s k"],
         memory: Memory | None = None,
     ) -> tuple[Float[Tensor, "bs c y x"], Memory]:
-        """Attend.
+        """Return attend.
 
         Args:
             hidden: features of the frames, s slots for each of b videos.
@@ -187,7 +187,7 @@ def relative_positions(
 
 
 def _vectors(nets: Sequence[RelativePositions], features: Tensor, temb: Tensor) -> Tensor:
-    """What networks of one width give, (n, b, i, j, h, f)."""
+    """Return what networks of one width give, (n, b, i, j, h, f)."""
     time = F.linear(temb, *_joined(nets, "time"))
     distance = F.linear(features, *_joined(nets, "distance"))
     # (b, i, j, n·c) → (n, b·i·j, c)
@@ -206,7 +206,7 @@ def _joined(nets: Sequence[RelativePositions], name: str) -> tuple[Tensor, Tenso
 
 
 def _mapped(linear: nn.Linear, x: Float[Tensor, "n c d"]) -> Float[Tensor, "n o d"]:
-    """W x + b over the second dimension."""
+    """Return W x + b over the second dimension."""
     weight = linear.weight.expand(len(x), -1, -1)
     return torch.baddbmm(linear.bias[:, None], weight, x)
 

@@ -18,7 +18,7 @@ from pseudovideo.spec import UNetConfig
 
 
 def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn.Module:
-    """Improved DDPM's UNet with fresh weights; its output is exactly 0.
+    """Return improved DDPM's UNet with fresh weights; its output is exactly 0.
 
     Where the config has classes, each has a learned vector that is added to the embedding of the
     time, as improved DDPM and diffusers (`num_class_embeds`) do; also the token of none.
@@ -89,7 +89,7 @@ def apply_unet(
 
 
 def attentions(unet: nn.Module) -> list[Any]:
-    """Attentions within images, diffusers' `Attention`, in the order of their use.
+    """Return attentions within images, diffusers' `Attention`, in the order of their use.
 
     Args:
         unet: of `build_unet`.

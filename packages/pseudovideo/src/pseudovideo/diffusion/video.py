@@ -63,7 +63,7 @@ class VideoDiffusion(Pretrained):
         *,
         generator: torch.Generator | None = None,
     ) -> HybridLosses:
-        """L_hybrid of each video: the latent frames of one window stand for all its frames.
+        """Return L_hybrid of each video: the latent frames of one window stand for all its frames.
 
         It is the mean over the window's latent frames. Stages being drawn as often as they have
         such frames, its expectation is the mean over the video's frames, as they count in the
@@ -267,7 +267,7 @@ class VideoDiffusion(Pretrained):
     def evaluations_per_sample(
         self, num_steps: int | None = None, solver: Solver | None = None
     ) -> int:
-        """Frames that pass through the network for one video.
+        """Return how many frames pass through the network for one video.
 
         Args:
             num_steps: as of `sample`.

@@ -31,7 +31,7 @@ def frame_noise(
     seed: int,
     step: int,
 ) -> Float[Tensor, "b l c h w"]:
-    """Noise of one step; that of a frame is the same whatever other frames are asked for.
+    """Return noise of one step; that of a frame is the same whatever other frames are asked for.
 
     Args:
         numbers: of the samples, counted over all batches.

@@ -79,11 +79,11 @@ class HVAE(Pretrained):
     def encode(
         self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b c h w"]:
-        """m_t(x), the mean of q(z_t|x); the image itself where t = 0."""
+        """Return m_t(x), the mean of q(z_t|x); the image itself where t = 0."""
 
     @abstractmethod
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """KL(q(z_T|x) ‖ p(z_T)) in nats per dimension, as far as the arm counts it.
+        """Return KL(q(z_T|x) ‖ p(z_T)) in nats per dimension, as far as the arm counts it.
 
         Args:
             last: m_T(x).
@@ -99,7 +99,7 @@ class HVAE(Pretrained):
         labels: Int64[Tensor, " b"] | None = None,
         image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """z_T of the samples with these numbers, and of these classes."""
+        """Return z_T of the samples with these numbers, and of these classes."""
 
     def decode(
         self,
@@ -107,7 +107,7 @@ class HVAE(Pretrained):
         t: Int64[Tensor, " b"],
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """μ_θ(z_t, t), the mean of p(z_{t−1}|z_t), or of p(z_{t−1}|z_t, class).
+        """Return μ_θ(z_t, t), the mean of p(z_{t−1}|z_t), or of p(z_{t−1}|z_t, class).
 
         Args:
             z: frames of level t.
@@ -130,7 +130,7 @@ class HVAE(Pretrained):
         *,
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """An unbiased estimate of the bound: T times the cost of one step, drawn for each image.
+        """Return estimate the bound, unbiased: T times the cost of one step, drawn for each image.
 
         Args:
             images: in −1..1.
@@ -167,7 +167,7 @@ class HVAE(Pretrained):
         *,
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Bound:
-        """The negative evidence lower bound with all of its T steps, one z_t each, in eval mode.
+        """Return the negative evidence lower bound of all T steps, one z_t each, in eval mode.
 
         Args:
             images: in −1..1.
@@ -205,7 +205,7 @@ class HVAE(Pretrained):
         noise: Float[Tensor, "b c h w"],
         labels: Int64[Tensor, " b"] | None = None,
     ) -> LevelTerms:
-        """What level t adds to the bound; its sum over t = 1..T is the bound.
+        """Return what level t adds to the bound; its sum over t = 1..T is the bound.
 
         Gradients reach the encoder through z_t as well as through the target m_{t−1}(x).
 
@@ -298,7 +298,7 @@ class HVAE(Pretrained):
         seed: int,
         watch: Callable[[int, Tensor], None] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """z_0 of z_T, level by level; arguments as of `sample`.
+        """Return z_0 of z_T, level by level; arguments as of `sample`.
 
         Args:
             z: frames of level T.
@@ -318,7 +318,7 @@ class HVAE(Pretrained):
         return z
 
     def _noise(self, numbers: Int64[Tensor, " b"], seed: int, *, level: int) -> Tensor:
-        """Standard normal frames of one level, in the decoder's precision, at least float32."""
+        """Return standard normal frames of a level, in the decoder's precision or float32."""
         noise = draw_noise(numbers, self.config.image_shape, seed=seed, step=level)
         return noise.to(at_least_float32(self._weight))
 
@@ -337,7 +337,7 @@ class HVAE(Pretrained):
 def step_costs(
     mse: Float[Tensor, " b"], t: Int64[Tensor, " b"], *, noise_std: float, delta: float
 ) -> Float[Tensor, " b"]:
-    """The bound's term of step t: what it costs to tell the less blurred frame given z_t.
+    """Return the bound's term of step t: what it costs to tell the less blurred frame given z_t.
 
     Args:
         mse: mean squared distance of m_{t−1}(x), or of the image x where t = 1, to μ_θ(z_t, t).
@@ -357,7 +357,7 @@ def step_costs(
 
 
 def standard_normal_kl(mean: Float[Tensor, "b c h w"], std: float) -> Float[Tensor, " b"]:
-    """KL(N(mean, std²I) ‖ N(0, I)) in nats per dimension.
+    """Return KL(N(mean, std²I) ‖ N(0, I)) in nats per dimension.
 
     Args:
         mean: m_T(x).

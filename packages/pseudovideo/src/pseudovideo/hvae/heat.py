@@ -56,7 +56,7 @@ def heat_sigmas(
 def heat_blur(
     images: Float[Tensor, "b c h w"], sigmas: Float[Tensor, " b"]
 ) -> Float[Tensor, "b c h w"]:
-    """F_h: images after the heat equation, each with a blur of its own.
+    """Return F_h: images after the heat equation, each with a blur of its own.
 
     Args:
         images: any values.
@@ -88,14 +88,14 @@ def heat_blur(
 
 
 def _decay(sigmas: Tensor, size: int) -> Tensor:
-    """Multipliers exp(−π²k²σ²/(2N²)) of an axis, one row an image."""
+    """Return multipliers exp(−π²k²σ²/(2N²)) of an axis, one row an image."""
     frequencies = torch.arange(size, device=sigmas.device, dtype=sigmas.dtype) * (math.pi / size)
     return (-0.5 * (sigmas[:, None] * frequencies).square()).exp()
 
 
 @lru_cache(maxsize=16)
 def _basis(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The orthonormal DCT of type II, a row a frequency, kept on the device."""
+    """Return the orthonormal DCT of type II, a row a frequency, kept on the device."""
     # What is made in inference mode could not be used in training later.
     with torch.inference_mode(False):
         places = torch.arange(size, dtype=torch.float64)
@@ -126,7 +126,7 @@ class HeatHVAE(HVAE):
     def encode(
         self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b c h w"]:
-        """F_h(t) x; the image itself, bit for bit, where t = 0.
+        """Return F_h(t) x; the image itself, bit for bit, where t = 0.
 
         Args:
             images: in −1..1.
@@ -139,7 +139,7 @@ class HeatHVAE(HVAE):
         return heat_blur(images, _sigmas(self.config, t.device)[t])
 
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """0: the empirical prior's KL is no function of the parameters and is left out.
+        """Return 0: the empirical prior's KL is no function of the parameters and is left out.
 
         Args:
             last: F_h(T) x.
@@ -155,7 +155,7 @@ class HeatHVAE(HVAE):
         labels: Int64[Tensor, " b"] | None = None,
         image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """A training image each, blurred to level T, with noise of standard deviation δ.
+        """Return a training image each, blurred to level T, with noise of standard deviation δ.
 
         Args:
             numbers: of the samples.
@@ -192,7 +192,7 @@ class HeatHVAE(HVAE):
     def _places_of_classes(
         self, share: Tensor, labels: Tensor, image_labels: Tensor | None, count: int
     ) -> Int64[Tensor, " b"]:
-        """Numbers of images of the samples' classes, `share` in 0..1 being the place among them."""
+        """Return numbers of images of the samples' classes, at `share` in 0..1 among them."""
         if image_labels is None:
             raise ValueError(
                 f"image_labels must be the classes of the {count} images, as the prior of a class "

@@ -46,7 +46,7 @@ _ATTENTION = (("norm", "group_norm"), ("qkv", "to_qkv"), ("proj_out", "to_out.0"
 
 
 def load_improved_ddpm(path: Path | str, config: ImageDiffusionConfig) -> ImageDiffusion:
-    """An image model with weights that improved DDPM's code saved.
+    """Return an image model with weights that improved DDPM's code saved.
 
     The weights do not tell everything: the number of heads (4 in all published image models), the
     groups of the normalisations (32 in all), the dropout, the schedule and the number of steps are
@@ -168,7 +168,7 @@ def _check_architecture(
 
 
 def _architecture(weights: dict[str, Tensor], image_size: int) -> dict[str, Any]:
-    """Settings that can be read off the weights.
+    """Return settings that can be read off the weights.
 
     Raises:
         KeyError: something that every such network has is not there.
@@ -200,7 +200,7 @@ def _architecture(weights: dict[str, Tensor], image_size: int) -> dict[str, Any]
 
 
 def _names(config: UNetConfig) -> Iterator[tuple[str, str]]:
-    """Each layer's name in their files and in diffusers' network."""
+    """Yield each layer's name in their files and in diffusers' network."""
     yield from (("time_embed.0", "time_embedding.linear_1"),)
     yield from (("time_embed.2", "time_embedding.linear_2"), ("input_blocks.0.0", "conv_in"))
     attends = [size in config.attention_sizes for size in config.sizes]
@@ -250,7 +250,7 @@ def _their_shape(target: str, expected: dict[str, Tensor]) -> tuple[int, ...]:
 
 
 def _converted(target: str, tensor: Tensor, num_heads: int) -> dict[str, Tensor]:
-    """A tensor of theirs under its name here; three for one where it maps to all of q, k, v."""
+    """Return a tensor of theirs by its name here; three for one that maps to q, k and v."""
     if _attends(target) and target.endswith("weight"):
         tensor = tensor[..., 0]
     if "to_qkv" not in target:

@@ -72,12 +72,12 @@ def with_folder(file: Path | str) -> Path:
 
 
 def side(count: int) -> int:
-    """Images in a row of a grid that has as many rows."""
+    """Return how many images are in a row of a grid with as many rows."""
     return int(np.ceil(np.sqrt(count)))
 
 
 def tiles(images: Tensor, columns: int, least: int = LEAST_CELL) -> UInt8[np.ndarray, "y x 3"]:
-    """Images in rows, grey between them, small ones enlarged by a whole factor (bicubic).
+    """Return images in rows, grey between them, small ones enlarged by a whole factor (bicubic).
 
     Args:
         images: (n, c, h, w) in -1..1; values beyond are clamped.
@@ -101,12 +101,12 @@ def tiles(images: Tensor, columns: int, least: int = LEAST_CELL) -> UInt8[np.nda
 
 
 def frame_heads(count: int) -> list[str]:
-    """Heads of a video's frames: "1", "2", …, and "image" for the last."""
+    """Return heads of a video's frames: "1", "2", …, and "image" for the last."""
     return [*map(str, range(1, count)), "image"]
 
 
 def frame_captions(name: str, count: int) -> list[str]:
-    """Captions of a video's frames for `save_gif`: "frame 1", …, "image", each below the name."""
+    """Return captions of frames for `save_gif`: "frame 1", …, "image", below the name."""
     return [
         f"{name}\n{head if head == 'image' else f'frame {head}'}" for head in frame_heads(count)
     ]
@@ -164,7 +164,7 @@ def save_gif(
 
 
 def _captioned(pictures: "list[Image.Image]", captions: Sequence[str]) -> "list[Image.Image]":
-    """A caption above each picture, all of the same height."""
+    """Return a caption above each picture, all of the same height."""
     width = pictures[0].width
     letters = max(8, int(width / _LETTER))
     lines = [
@@ -192,7 +192,7 @@ def _headed(picture: "Image.Image", heads: Sequence[str]) -> "Image.Image":
 
 
 def _below(picture: "Image.Image", height: int) -> "Image.Image":
-    """The picture below white of a height."""
+    """Return the picture below white of a height."""
     white = np.full((height, picture.width, 3), 255, np.uint8)
     return _picture(np.concatenate([white, np.asarray(picture)]))
 

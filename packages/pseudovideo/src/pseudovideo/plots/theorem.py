@@ -79,7 +79,7 @@ def save_theorem(
 
 
 def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = None) -> "Figure":
-    """What longer contexts are worth: exact errors of Gaussian videos, one line for each kind.
+    """Draw what longer contexts are worth: exact errors of Gaussian videos, a line for each kind.
 
     Left: by how much the image's error falls when more of the frames next to it are known. Middle:
     the same for every frame, its context against the frame before it alone; the last frame is the
@@ -142,7 +142,7 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
 
 
 def _gain(error: Tensor, reference: Tensor) -> Tensor:
-    """By how many percent an error is below another; 0 where there is none at all."""
+    """Return by how many percent an error is below another; 0 where there is none at all."""
     return 100 * (1 - error / reference).nan_to_num(0.0)
 
 

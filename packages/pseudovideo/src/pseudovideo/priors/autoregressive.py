@@ -65,7 +65,7 @@ class AutoregressivePrior(TokenPrior):
     def forward(
         self, tokens: Integer[Tensor, "b t h w"], labels: Int64[Tensor, " b"] | None = None
     ) -> Float[Tensor, "b n K"]:
-        """Logits of each token given those before it.
+        """Return logits of each token given those before it.
 
         Args:
             tokens: token grids of any integer type.
@@ -85,7 +85,7 @@ class AutoregressivePrior(TokenPrior):
         *,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean of −log p(token | tokens before it), in nats per token.
+        """Return the mean of −log p(token | tokens before it), in nats per token.
 
         Args:
             tokens: token grids of any integer type.
@@ -166,7 +166,7 @@ class AutoregressivePrior(TokenPrior):
     def _logits(
         self, before: Int64[Tensor, "b m"], labels: Int64[Tensor, " b"] | None = None
     ) -> Float[Tensor, "b m+1 K"]:
-        """Of the first m + 1 tokens, given the first m."""
+        """Return logits of the first m + 1 tokens, given the first m."""
         start = self._starts(len(before), labels)[:, None]
         x = torch.cat([start, self.embedding(before)], dim=1)
         x = x + self.positions()[: x.shape[1]]
@@ -177,14 +177,14 @@ class AutoregressivePrior(TokenPrior):
     def _recomputed(
         self, tokens: Int64[Tensor, "b n"], classes: Classes = NO_CLASSES
     ) -> Iterator[Float[Tensor, "m K"]]:
-        """Logits of one token after the other, while the caller fills them in."""
+        """Yield logits of one token after the other, while the caller fills them in."""
         for i in range(tokens.shape[1]):
             yield self._logits(classes.twice(tokens[:, :i]), classes.tokens)[:, -1]
 
     def _cached(
         self, tokens: Int64[Tensor, "b n"], classes: Classes = NO_CLASSES
     ) -> Iterator[Float[Tensor, "m K"]]:
-        """The same through the keys and values of earlier tokens."""
+        """Yield the same through the keys and values of earlier tokens."""
         batch, length = len(classes.twice(tokens)), tokens.shape[1]
         decoder = StackDecoder(self._stack(), batch, length)
         embedding, head = self.embedding.weight, self.head.weight.t().contiguous()

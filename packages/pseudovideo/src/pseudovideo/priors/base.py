@@ -25,7 +25,7 @@ class Decoder(Protocol):
         ...
 
     def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
-        """Frames of token grids."""
+        """Return frames of token grids."""
         ...
 
 
@@ -45,7 +45,7 @@ class AxisPositions(nn.Module):
         self.columns = nn.Parameter(columns)
 
     def forward(self) -> Float[Tensor, "n d"]:
-        """The positions of all tokens in raster order."""
+        """Return the positions of all tokens in raster order."""
         return (self.time[:, None, None] + self.rows[:, None] + self.columns).flatten(0, 2)
 
 
@@ -165,7 +165,7 @@ class TokenPrior(Pretrained):
             )
 
     def _sequences(self, tokens: Integer[Tensor, "b t h w"]) -> Int64[Tensor, "b n"]:
-        """Token grids, of any integer type, in raster order with the blurriest slot first.
+        """Return token grids, of any integer type, in raster order with the blurriest slot first.
 
         Raises:
             ValueError: no integers, another shape than the grid's, or on the CPU, where the look

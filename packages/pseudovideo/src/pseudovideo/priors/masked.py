@@ -65,7 +65,7 @@ class MaskedPrior(TokenPrior):
         places: Int64[Tensor, "b m"] | None = None,
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b m k"]:
-        """Logits of the tokens given those that aren't masked.
+        """Return logits of the tokens given those that aren't masked.
 
         Args:
             tokens: in raster order, the blurriest slot first; any token where masked.
@@ -102,7 +102,7 @@ class MaskedPrior(TokenPrior):
         *,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean of −log p over the masked tokens of a batch, in nats per token.
+        """Return the mean of −log p over the masked tokens of a batch, in nats per token.
 
         Args:
             tokens: token grids of any integer type.
@@ -193,7 +193,7 @@ class MaskedPrior(TokenPrior):
 def draw_masks(
     tokens: Int64[Tensor, "b n"], *, generator: torch.Generator | None = None
 ) -> Bool[Tensor, "b n"]:
-    """Masks for training: ⌈n cos(πu/2)⌉ places of each sequence, u uniform, chosen evenly.
+    """Return masks for training: ⌈n cos(πu/2)⌉ places of each sequence, u uniform, chosen evenly.
 
     At least one place, since u < 1, and all of them for the smallest u: the first step of sampling
     is trained too.
@@ -211,7 +211,7 @@ def draw_masks(
 
 
 def unmasking_schedule(num_tokens: int, num_steps: int) -> list[int]:
-    """How many tokens are masked after each step: ⌊n cos(πs/2S)⌋, one less each step at least.
+    """Return how many tokens are masked after each step: ⌊n cos(πs/2S)⌋, fewer each time.
 
     Args:
         num_tokens: n.

@@ -95,7 +95,7 @@ class TokenizerObjective(nn.Module):
         step: int,
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """The loss and what to log of it: the same keys at every step, 0 while a term is off.
+        """Return the loss and what to log: the same keys at every step, 0 while a term is off.
 
         Without gradients (validation) there is no adaptive weight, hence no generator's term in
         the loss, and no gradient penalty.
@@ -149,7 +149,7 @@ class TokenizerObjective(nn.Module):
         decoded: Float[Tensor, "b f c y x"],
         generator: torch.Generator | None,
     ) -> tuple[Float[Tensor, "b c y x"], Float[Tensor, "b c y x"]]:
-        """The frame of each video that is looked at, real and decoded."""
+        """Return the frame of each video that is looked at, real and decoded."""
         count, frames = videos.shape[:2]
         if self.config.frame == "last":
             return videos[:, -1], decoded[:, -1]
@@ -166,7 +166,7 @@ class TokenizerObjective(nn.Module):
         faithful: Float[Tensor, ""],
         step: int,
     ) -> dict[str, Tensor]:
-        """The adversarial terms."""
+        """Return the adversarial terms."""
         config = self.config
         logits = discriminator(torch.cat((real, fake.detach()))).to(real.dtype)
         real_logits, fake_logits = logits.chunk(2)
@@ -188,7 +188,7 @@ class TokenizerObjective(nn.Module):
         return parts
 
     def _weighted(self, parts: dict[str, Tensor]) -> Float[Tensor, ""]:
-        """The adversarial terms' contribution to the loss."""
+        """Return the adversarial terms' contribution to the loss."""
         config = self.config
         generator = config.adversarial_weight * parts["adaptive_weight"] * parts["generator"]
         penalty = 0.5 * config.r1_weight * config.r1_every * parts["r1"]

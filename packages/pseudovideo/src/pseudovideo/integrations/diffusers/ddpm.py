@@ -287,5 +287,5 @@ def _plain(value: Any) -> Any:
 
 
 def _sinusoids(unet: Any, process: GaussianDiffusion) -> Tensor:
-    """Sinusoids of all times, as a UNet makes them."""
+    """Return sinusoids of all times, as a UNet makes them."""
     return unet.time_proj(process.model_times(torch.arange(process.num_steps)))
