@@ -128,7 +128,7 @@ def plain_tensors(module: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
     Raises:
         ValueError: it lacks a tensor, or has another one.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name in names:
         owner: Any = module
         for step in name.split("."):
@@ -137,15 +137,15 @@ def plain_tensors(module: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
             owner = getattr(owner, step, None)
         if not isinstance(owner, Tensor):
             raise ValueError(f"model must have the weights {name} to be stored, and has none")
-        found[name] = owner
-    known = {_unwrapped(name) for name in found}
+        tensors[name] = owner
+    known = {_unwrapped(name) for name in tensors}
     for name in module.state_dict():
         if _unwrapped(name) not in known and "parametrizations" not in name.split("."):
             raise ValueError(
                 f"model must have the weights of its class alone to be stored, and has {name}: "
                 "take off what was put around its parts"
             )
-    return found
+    return tensors
 
 
 def _unwrapped(name: str) -> str:
@@ -219,11 +219,11 @@ def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model
         MissingExtraError: diffusers is not installed, and the model has a UNet.
     """
     name = SavedFolder(Path(folder), None, (WEIGHTS,)).kind
-    found = getattr(import_module("pseudovideo"), name) if name in _MODELS else None
-    if found is None or not issubclass(found, kind):
+    model_class = getattr(import_module("pseudovideo"), name) if name in _MODELS else None
+    if model_class is None or not issubclass(model_class, kind):
         wanted = f"one of {', '.join(_MODELS)}" if kind is Pretrained else f"a {kind.__name__}"
         raise ValueError(f"{folder} must hold {wanted}, got a {name}")
-    return found.from_pretrained(folder)
+    return model_class.from_pretrained(folder)
 
 
 def fingerprint(model: nn.Module) -> str:

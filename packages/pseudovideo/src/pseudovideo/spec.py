@@ -86,8 +86,8 @@ class CorruptionSpec(Settings):
 
     def for_frames(self, num_frames: int, kind: CorruptionKind) -> "PseudoVideoConfig":
         """Return the settings of videos of so many frames."""
-        own = {name: getattr(self, name) for name in CorruptionSpec.__dataclass_fields__}
-        return PseudoVideoConfig(**own, num_frames=num_frames, kind=kind)
+        values = {name: getattr(self, name) for name in CorruptionSpec.__dataclass_fields__}
+        return PseudoVideoConfig(**values, num_frames=num_frames, kind=kind)
 
 
 class PseudoVideoConfig(CorruptionSpec):
@@ -356,8 +356,11 @@ class TokenSampling(Settings):
 
     def options(self, prior: PriorName) -> dict[str, Any]:
         """Return those of a kind of prior, for its `sample`."""
-        own = {"autoregressive": ("top_k", "top_p"), "masked": ("num_steps", "choice_temperature")}
-        return {name: getattr(self, name) for name in ("temperature", *own[prior])}
+        names = {
+            "autoregressive": ("top_k", "top_p"),
+            "masked": ("num_steps", "choice_temperature"),
+        }
+        return {name: getattr(self, name) for name in ("temperature", *names[prior])}
 
 
 class _ProcessSettings(Settings):

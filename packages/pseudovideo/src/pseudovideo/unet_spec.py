@@ -63,10 +63,10 @@ class ClassSpec(Settings):
     def check(self) -> None:
         """Refuse labels that are hidden where there are none, and other numbers of names."""
         for name in ("class_names", "class_counts"):
-            given = getattr(self, name)
-            if given is not None and len(given) != (self.num_classes or 0):
+            values = getattr(self, name)
+            if values is not None and len(values) != (self.num_classes or 0):
                 raise ValueError(
-                    f"{name} must be num_classes={self.num_classes or 0}, got {len(given)}"
+                    f"{name} must be num_classes={self.num_classes or 0}, got {len(values)}"
                 )
         if self.label_dropout and self.num_classes is None:
             raise ValueError(

@@ -79,17 +79,17 @@ def interpolate(
     if points < 2:
         raise ValueError(f"points must be at least 2, got {points}")
     seed, parameter = draw_seed(generator), next(model.parameters())
-    given: Any = {"generator": generator, "device": parameter.device}
-    of_pairs = sample_classes(model.config, n, labels, guidance, **given)
+    source: Any = {"generator": generator, "device": parameter.device}
+    of_pairs = sample_classes(model.config, n, labels, guidance, **source)
     pairs = torch.arange(2 * n, device=parameter.device)
     rows = torch.arange(n, device=parameter.device).repeat_interleave(points)
     classes, weight = of_pairs.of(rows), torch.linspace(0, 1, points)
     with eval_mode(model):
         if isinstance(model, HVAE):
-            asked = of_pairs.labels if guidance else None
-            asked = None if asked is None else asked.repeat(2)
-            own: Any = {"seed": seed, "labels": asked, "image_labels": image_labels}
-            first, second = model.draw_prior(pairs, images, **own).chunk(2)
+            prior_labels = of_pairs.labels if guidance else None
+            prior_labels = None if prior_labels is None else prior_labels.repeat(2)
+            options: Any = {"seed": seed, "labels": prior_labels, "image_labels": image_labels}
+            first, second = model.draw_prior(pairs, images, **options).chunk(2)
             if isinstance(model, HeatHVAE):
                 w = weight.to(first)[None, :, None, None, None]
                 z = ((1 - w) * first[:, None] + w * second[:, None]).flatten(0, 1)
@@ -105,8 +105,8 @@ def interpolate(
             first, second = start.chunk(2)
             z = slerp(first, second, weight).flatten(0, 1)
             if isinstance(model, VideoDiffusion):
-                own = {"numbers": rows, "seed": seed, "classes": classes, "eta": 0.0}
-                drawn = sample_videos(model.network, diffusion, model.stages, z, **own)[:, -1]
+                options = {"numbers": rows, "seed": seed, "classes": classes, "eta": 0.0}
+                drawn = sample_videos(model.network, diffusion, model.stages, z, **options)[:, -1]
             else:
                 quiet, network = torch.zeros_like(z[:, 0]), conditioned(model, classes)
                 drawn = denoise(network, z[:, 0], diffusion, step_noise=lambda _: quiet, eta=0.0)

@@ -39,14 +39,14 @@ def quality_table(
         rows: measurements over the seeds by the row's name; cells are means over the seeds, with
             the mean ends of the 95% intervals. What no row has is left out.
     """
-    every = [one for own in rows.values() for one in own]
+    every = [one for runs in rows.values() for one in runs]
     heads, columns = ["quality of samples", "n"], list[list[str]]()
     for key, head, interval, digits in _COLUMNS:
         if any(_entry(one, key) is not None for one in every):
             heads.append(head.format(fd=every[0].get("fd_name", "FD")))
             digits = _decimals(_entry(one, key) for one in every) if digits is None else digits
-            columns.append([_cell(own, key, interval, digits) for own in rows.values()])
-    names = [[name, str(len(own))] for name, own in rows.items()]
+            columns.append([_cell(runs, key, interval, digits) for runs in rows.values()])
+    names = [[name, str(len(runs))] for name, runs in rows.items()]
     return heads, [[*name, *cells] for name, *cells in zip(names, *columns, strict=True)]
 
 
@@ -60,7 +60,7 @@ def frame_table(
     """
     heads = ["frames of samples", "n", "FD ↓", "FD, real test videos", "KID ↓", "precision ↑"]
     heads += ["recall ↑", "density", "coverage ↑"]
-    every = [of_frame for own in rows.values() for one in own for of_frame in one.values()]
+    every = [of_frame for runs in rows.values() for one in runs for of_frame in one.values()]
     kinds: list[tuple[str, int]] = [
         *((key, _decimals(one.get(key) for one in every)) for key in ("fd", "real_fd", "kid")),
         *((share, 2) for share in SHARES),
@@ -70,11 +70,11 @@ def frame_table(
         kinds += [(key, _decimals(one.get(key) for one in every)) for key in ("fvd", "real_fvd")]
     heads.append("videos")
     cells: list[list[str]] = []
-    for name, own in rows.items():
-        for head in own[0]:
-            of_frame = [one[head] for one in own]
+    for name, runs in rows.items():
+        for head in runs[0]:
+            of_frame = [one[head] for one in runs]
             shown = head if head in ("image", "video") else f"frame {head}"
-            row = [f"{name}, {'whole video' if shown == 'video' else shown}", str(len(own))]
+            row = [f"{name}, {'whole video' if shown == 'video' else shown}", str(len(runs))]
             for key, digits in kinds:
                 row.append(_cell(of_frame, key, key, digits))
             cells.append([*row, f"{of_frame[0]['num_videos']:,}"])
@@ -83,8 +83,8 @@ def frame_table(
 
 def _entry(one: Mapping[str, Any], key: str) -> float | None:
     outer, _, inner = key.partition(".")
-    found: Any = one.get(outer)
-    return (found or {}).get(inner) if inner else found
+    entry: Any = one.get(outer)
+    return (entry or {}).get(inner) if inner else entry
 
 
 def _decimals(values: Iterable[float | None]) -> int:
@@ -93,13 +93,13 @@ def _decimals(values: Iterable[float | None]) -> int:
     return 4 - sum(largest >= bound for bound in (1.0, 10.0, 100.0, 1000.0))
 
 
-def _cell(own: Sequence[Mapping[str, Any]], key: str, interval: str, digits: int) -> str:
+def _cell(runs: Sequence[Mapping[str, Any]], key: str, interval: str, digits: int) -> str:
     """Return the mean over seeds with the mean ends of intervals; a dash where a seed lacks it."""
-    values = [_entry(one, key) for one in own]
+    values = [_entry(one, key) for one in runs]
     known = [float(value) for value in values if value is not None]
     if len(known) < len(values):
         return "—"
-    ends = [one.get("intervals", {}).get(interval) for one in own]
+    ends = [one.get("intervals", {}).get(interval) for one in runs]
     around = ""
     if all(ends):
         low, high = (fmean(end[place] for end in ends) for place in (0, 1))

@@ -109,12 +109,12 @@ class Reference:
         Args:
             count: of the samples.
         """
-        found = self.measure(self.test[:count])
+        measured = self.measure(self.test[:count])
         if len(self.test) < count:
-            found |= dict.fromkeys(("fd", *SHARES))
+            measured |= dict.fromkeys(("fd", *SHARES))
             for name in SHARES:
-                found["intervals"].pop(name, None)
-        return found
+                measured["intervals"].pop(name, None)
+        return measured
 
     def measure(self, images: UInt8[Tensor, "k c h w"]) -> dict[str, Any]:
         """Measure samples.
@@ -140,37 +140,37 @@ class Reference:
             What the samples are too few for is None.
         """
         check_sizes("images", images, "k", *self.train.shape[1:])
-        found, count = extract_features(self.extractor, images), len(images)
+        extracted, count = extract_features(self.extractor, images), len(images)
         score, spread, splits, intervals = None, None, None, dict[str, Interval]()
-        if found.probabilities is not None:
+        if extracted.probabilities is not None:
             splits = _SPLITS if count >= _SPLITS * _LEAST_PART else 1
-            score, spread, *_ = inception_score(found.probabilities, splits=splits)
+            score, spread, *_ = inception_score(extracted.probabilities, splits=splits)
             if count > 1:
                 drawn: dict[str, Any] = {"draws": _DRAWS, "generator": self._generator}
-                intervals["is"] = inception_interval(found.probabilities, **drawn)
+                intervals["is"] = inception_interval(extracted.probabilities, **drawn)
         measured: dict[str, Any] = {
-            "fd": self._distance(found.features),
+            "fd": self._distance(extracted.features),
             "fd_name": distance_name(self.extractor),
             "is": score,
             "is_std": spread,
             "is_splits": splits,
             "num_samples": count,
         }
-        if count > found.features.shape[1]:
-            draws = _DRAWS if found.features.shape[1] <= _WIDE else _FEW_DRAWS
+        if count > extracted.features.shape[1]:
+            draws = _DRAWS if extracted.features.shape[1] <= _WIDE else _FEW_DRAWS
             drawn: dict[str, Any] = {"draws": draws, "generator": self._generator}
-            intervals["fd"] = frechet_interval(self.moments, found.features, **drawn)
+            intervals["fd"] = frechet_interval(self.moments, extracted.features, **drawn)
         compared = self._train[self._order[: min(count, _MOST)]]
-        intervals |= self._compare(compared, found.features[:_MOST])
+        intervals |= self._compare(compared, extracted.features[:_MOST])
         measured |= {name: None for name in ("kid", *SHARES, "fd_unbiased", "is_unbiased")}
         for name, one in intervals.items():
             unbiased = name in ("fd", "is")
             measured[f"{name}_unbiased" if unbiased else name] = one.value
-        for end, own, train, test in (
-            ("", found.features, self._train, self._test_distances),
+        for end, samples, train, test in (
+            ("", extracted.features, self._train, self._test_distances),
             ("_pixels", _flat(images), _flat(self.train), self._test_pixels),
         ):
-            nearer = memorisation(test, nearest(own, train).distance)
+            nearer = memorisation(test, nearest(samples, train).distance)
             measured |= {f"nearer{end}": nearer.nearer, f"c_t{end}": nearer.c_t}
         measured["lpips"] = None
         if self.lpips is not None and count > 1:
@@ -181,9 +181,9 @@ class Reference:
             measured["looks_real"] = None if looks is None else float(looks[:, 1].mean())
         measured["intervals"] = {name: [one.low, one.high] for name, one in intervals.items()}
         if self.fidelity and min(count, len(self.train)) > _NEIGHBOURS:
-            given: dict[str, Any] = {"splits": splits or 1, "neighbours": _NEIGHBOURS}
+            options: dict[str, Any] = {"splits": splits or 1, "neighbours": _NEIGHBOURS}
             measured["torch_fidelity"] = torch_fidelity_metrics(
-                self.extractor, self.train, images, **given
+                self.extractor, self.train, images, **options
             )
         return measured
 
@@ -218,15 +218,15 @@ class Reference:
             videos[:count],
             _videos_of(self.test[:seen], corruption, index),
         )
-        known, own, tested = (self._frame_features(one) for one in compared)
+        known, drawn, tested = (self._frame_features(one) for one in compared)
         heads = [*map(str, range(1, corruption.num_frames)), "image"]
-        sets = {head: (known[:, t], own[:, t], tested[:, t]) for t, head in enumerate(heads)}
-        sets["video"] = (known.flatten(1), own.flatten(1), tested.flatten(1))
-        found: dict[str, dict[str, Any]] = {}
+        sets = {head: (known[:, t], drawn[:, t], tested[:, t]) for t, head in enumerate(heads)}
+        sets["video"] = (known.flatten(1), drawn.flatten(1), tested.flatten(1))
+        measured: dict[str, dict[str, Any]] = {}
         for head, (real, fake, test) in sets.items():
             intervals = self._compare(real, fake)
             values = {name: intervals[name].value for name in intervals}
-            found[head] = {
+            measured[head] = {
                 "fd": _distance_of(real, fake),
                 "real_fd": _distance_of(real, test),
                 **{name: values.get(name) for name in ("kid", *SHARES)},
@@ -235,12 +235,12 @@ class Reference:
             }
         if self.video_features is not None:
             real, fake, test = (self.video_features.of(one) for one in compared)
-            found["video"] |= {
+            measured["video"] |= {
                 "fvd": _distance_of(real, fake),
                 "real_fvd": _distance_of(real, test),
                 "fvd_name": f"FVD({self.video_features.name})",
             }
-        return found
+        return measured
 
     def copies(self, images: UInt8[Tensor, "k c h w"], count: int) -> Copies:
         """Return the samples that are most like training images by pixels, and these images."""
@@ -273,16 +273,16 @@ class Reference:
 
     def _compare(self, real: Tensor, fake: Tensor) -> dict[str, Interval]:
         """Return the kernel distance and the four shares, as far as there are enough features."""
-        found: dict[str, Interval] = {}
+        intervals: dict[str, Interval] = {}
         least = min(len(real), len(fake))
         if least > 1:
             drawn: dict[str, Any] = {"draws": _DRAWS, "generator": self._generator}
-            found["kid"] = kernel_interval(real, fake, **drawn)
+            intervals["kid"] = kernel_interval(real, fake, **drawn)
         if least > _NEIGHBOURS:
-            given: dict[str, Any] = {"neighbours": _NEIGHBOURS, "generator": self._generator}
+            options: dict[str, Any] = {"neighbours": _NEIGHBOURS, "generator": self._generator}
             draws = _DRAWS if least <= 2000 else _FEW_DRAWS
-            found |= precision_recall_intervals(real, fake, draws=draws, **given)
-        return found
+            intervals |= precision_recall_intervals(real, fake, draws=draws, **options)
+        return intervals
 
     def _frame_features(self, videos: UInt8[Tensor, "k t c h w"]) -> Float[Tensor, "k t d"]:
         features = extract_features(self.extractor, videos.flatten(0, 1)).features
@@ -309,9 +309,12 @@ def _distance_of(real: Tensor, fake: Tensor) -> float | None:
 def _videos_of(
     images: UInt8[Tensor, "n c h w"], corruption: PseudoVideoConfig, index: Tensor
 ) -> UInt8[Tensor, "n t c h w"]:
-    parts = zip(images.split(256), index.split(256), strict=True)
+    batches = zip(images.split(256), index.split(256), strict=True)
     return torch.cat(
-        [to_bytes(pseudo_videos(to_unit(own), corruption, seed=_SEED, index=i)) for own, i in parts]
+        [
+            to_bytes(pseudo_videos(to_unit(batch), corruption, seed=_SEED, index=i))
+            for batch, i in batches
+        ]
     )
 
 

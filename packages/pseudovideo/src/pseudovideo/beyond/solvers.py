@@ -89,8 +89,8 @@ def _multistep(
     corrected: bool,
 ) -> Tensor:
     """Step by x' = (σ'/σ) x + α'(1−e⁻ʰ)(m + D/2) with D = h · (slope of the images m in λ)."""
-    leaps, kept = _leaps(diffusion), diffusion.alpha_bars
-    alpha, sigma = kept.sqrt().tolist(), (1 - kept).sqrt().tolist()
+    leaps, alpha_bars = _leaps(diffusion), diffusion.alpha_bars
+    alpha, sigma = alpha_bars.sqrt().tolist(), (1 - alpha_bars).sqrt().tolist()
     first, gain, h_before, weights = x, 0.0, 0.0, None
     m = slope = torch.zeros_like(x)
     for t in reversed(range(diffusion.num_steps)):
@@ -129,8 +129,8 @@ def _heun(
     show: Callable[[int, Tensor], Tensor],
 ) -> Tensor:
     """Step x/α by the mean of the slopes at both ends, dy/ds = ε with y = x/α and s = σ/α."""
-    leaps, kept = _leaps(diffusion), diffusion.alpha_bars
-    alpha, ratio = kept.sqrt().tolist(), (1 / kept - 1).sqrt().tolist()
+    leaps, alpha_bars = _leaps(diffusion), diffusion.alpha_bars
+    alpha, ratio = alpha_bars.sqrt().tolist(), (1 / alpha_bars - 1).sqrt().tolist()
     m = image(x, diffusion.num_steps - 1)
     for t in reversed(range(1, diffusion.num_steps)):
         eps = diffusion.predict_noise(x, m, t)
@@ -145,6 +145,6 @@ def _heun(
 
 def _leaps(diffusion: GaussianDiffusion) -> list[float]:
     """Return by how much λ grows in each step; the last, of t = 0, leads to ∞."""
-    kept = diffusion.alpha_bars
-    grows = -(kept / (1 - kept)).log().diff() / 2
+    alpha_bars = diffusion.alpha_bars
+    grows = -(alpha_bars / (1 - alpha_bars)).log().diff() / 2
     return [math.inf, *grows.tolist()]

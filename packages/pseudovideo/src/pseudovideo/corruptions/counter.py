@@ -56,7 +56,7 @@ def counter_normal(
     # Places are hashed before they meet the key: streams of two keys are no shifts of each other.
     places = _mix(torch.arange(1, pairs + 1, device=index.device) * _signed(_GOLDEN))
     hashed = _mix(keys[:, None] ^ places)
-    radius, angle = (_uniform(part) for part in (hashed >> 32, hashed))
+    radius, angle = (_uniform(words) for words in (hashed >> 32, hashed))
     radius = radius.log_().mul_(-2).sqrt_()
     angle = angle.mul_(2 * math.pi)
     normals = torch.cat([angle.cos().mul_(radius), angle.sin_().mul_(radius)], dim=-1)

@@ -50,8 +50,8 @@ def image_spectrum(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, " pixels
     rows = rows - rows.mean(0)
     # The smaller of the two products has all eigenvalues that are not zero.
     gram = rows @ rows.mT if len(rows) < rows.shape[1] else rows.mT @ rows
-    found = torch.linalg.eigvalsh(gram / (len(rows) - 1)).clamp_min(0).flip(0)
-    return torch.nn.functional.pad(found, (0, rows.shape[1] - len(found)))
+    eigenvalues = torch.linalg.eigvalsh(gram / (len(rows) - 1)).clamp_min(0).flip(0)
+    return torch.nn.functional.pad(eigenvalues, (0, rows.shape[1] - len(eigenvalues)))
 
 
 def check_some_images(images: Float[Tensor, "n c h w"]) -> None:

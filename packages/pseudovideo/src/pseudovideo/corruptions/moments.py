@@ -63,8 +63,8 @@ def video_moments(
     # The linear map takes one side of Σ, then the other: first (n, T, n), then (T·n, T, n).
     once = frames(covariance).movedim(0, -1)
     both = frames(once).unflatten(0, once.shape[:2])
-    found = KINDS[config.kind].mixing(config)
-    if found is not None:
+    mixing_matrix = KINDS[config.kind].mixing(config)
+    if mixing_matrix is not None:
         added = both[:-1, :, :-1].diagonal(dim1=1, dim2=3)
-        added += (found @ found.mT).to(both)[..., None]
+        added += (mixing_matrix @ mixing_matrix.mT).to(both)[..., None]
     return VideoMoments(frames(mean)[0], both)

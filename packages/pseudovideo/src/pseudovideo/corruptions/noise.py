@@ -37,8 +37,8 @@ class Noise(Corruption):
         mean, mixing = _recursion(betas, high_order=True)
         signal, noise = mean.square(), mixing.square().sum(-1)
         # From the image on: ᾱ = 1, …, the noisiest frame's.
-        kept = (signal / (signal + noise)).flip(0)
-        return 1 - kept[1:] / kept[:-1]
+        alpha_bars = (signal / (signal + noise)).flip(0)
+        return 1 - alpha_bars[1:] / alpha_bars[:-1]
 
     def coefficients(
         self, config: PseudoVideoConfig

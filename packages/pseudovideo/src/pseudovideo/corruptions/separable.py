@@ -110,8 +110,10 @@ class LowPass(Separable):
                 f"config.kind=low-pass, a frequency more in each frame, got {size}"
             )
         V = _cosines(size)
-        kept = [-(-size * t // config.num_frames) for t in range(1, config.num_frames)]
-        return torch.stack([V[:, :count] @ V[:, :count].mT for count in kept] or [V])[: len(kept)]
+        counts = [-(-size * t // config.num_frames) for t in range(1, config.num_frames)]
+        return torch.stack([V[:, :count] @ V[:, :count].mT for count in counts] or [V])[
+            : len(counts)
+        ]
 
 
 def _cosines(size: int) -> Tensor:

@@ -375,10 +375,10 @@ class GaussianDiffusion:
             return self
         if len(steps) < 2:
             raise ValueError(f"count must be at least two steps, got {count!r}")
-        kept = self.alpha_bars[list(steps)]
-        before = torch.cat((kept.new_ones(1), kept[:-1]))
+        alphas_cumprod = self.alpha_bars[list(steps)]
+        before = torch.cat((alphas_cumprod.new_ones(1), alphas_cumprod[:-1]))
         return GaussianDiffusion(
-            1 - kept / before,
+            1 - alphas_cumprod / before,
             timesteps=[self.timesteps[step] for step in steps],
             original_steps=self.original_steps,
             prediction=self.prediction,

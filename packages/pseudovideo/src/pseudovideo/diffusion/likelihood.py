@@ -162,8 +162,8 @@ def bits_per_dim(
 def _prior(diffusion: GaussianDiffusion, x0: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
     lifted = x0.to(at_least_float32(x0))
     # A float64 number, which leaves the precision and the device to the images.
-    kept, standard = diffusion.alpha_bars[-1], lifted.new_zeros(1)
-    return _bits(normal_kl(kept.sqrt() * lifted, torch.log1p(-kept), standard, standard))
+    alpha_bar, standard = diffusion.alpha_bars[-1], lifted.new_zeros(1)
+    return _bits(normal_kl(alpha_bar.sqrt() * lifted, torch.log1p(-alpha_bar), standard, standard))
 
 
 def _bits(nats: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:

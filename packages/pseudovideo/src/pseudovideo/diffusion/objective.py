@@ -191,9 +191,9 @@ class ImportanceTimes(nn.Module):
         # How many of the same step come before, in this batch.
         before = torch.arange(len(t), device=t.device) - (fresh.cumsum(0) - fresh)[t]
         # Of more than the history holds, the last: no place is written twice.
-        kept = before >= fresh[t] - history
+        stays = before >= fresh[t] - history
         place = (self.counts[t] + before) % history
-        self.losses[t[kept], place[kept]] = losses[kept]
+        self.losses[t[stays], place[stays]] = losses[stays]
         self.counts += fresh
 
 

@@ -52,8 +52,8 @@ def cosine_betas(num_steps: int) -> Float64[Tensor, " S"]:
     """
     check_counts(num_steps=num_steps)
     times = torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)
-    kept = ((times + _COSINE_OFFSET) / (1 + _COSINE_OFFSET) * math.pi / 2).cos().square()
-    return (1 - kept[1:] / kept[:-1]).clamp(max=_COSINE_MAX)
+    alpha_bars = ((times + _COSINE_OFFSET) / (1 + _COSINE_OFFSET) * math.pi / 2).cos().square()
+    return (1 - alpha_bars[1:] / alpha_bars[:-1]).clamp(max=_COSINE_MAX)
 
 
 def check_betas(betas: Tensor) -> None:

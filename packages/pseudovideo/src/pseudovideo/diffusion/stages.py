@@ -74,7 +74,7 @@ def stage_window(stage: Stage, batch: int, *, device: torch.device | str = "cpu"
         batch: number of videos b.
         device: where the window is wanted.
     """
-    return Window(*(part.to(device).expand(batch, -1) for part in _table([stage])))
+    return Window(*(slots.to(device).expand(batch, -1) for slots in _table([stage])))
 
 
 def draw_windows(
@@ -118,14 +118,14 @@ def draw_windows(
         drawn = (frame - context + 1).clamp(min=0)
         # The generator's device is the videos' as a rule: then nothing waits for the other side.
         drawn = drawn.to(device)
-        return Window(*(part.to(device)[drawn] for part in table))
+        return Window(*(slots.to(device)[drawn] for slots in table))
     if masks != "random":
         raise ValueError(f"masks must be one of {', '.join(TRAINING_MASKS)}, got {masks!r}")
     origin = "cpu" if generator is None else generator.device
     seed = int(torch.randint(1 << 62, (), generator=generator, device=origin))
     rng = random.Random(seed)
     drawn_stages = [random_stage(num_frames, context + 1, rng) for _ in range(batch)]
-    return Window(*(part.to(device) for part in _table(drawn_stages, slots=context + 1)))
+    return Window(*(slots.to(device) for slots in _table(drawn_stages, slots=context + 1)))
 
 
 def random_stage(num_frames: int, max_frames: int, rng: random.Random) -> Stage:
@@ -164,8 +164,8 @@ def _table(plan: list[Stage] | tuple[Stage, ...], *, slots: int | None = None) -
     observed = torch.zeros(len(plan), width, dtype=torch.bool)
     latent = torch.zeros(len(plan), width, dtype=torch.bool)
     for row, stage in enumerate(plan):
-        given, used = len(stage.observed), len(stage.observed) + len(stage.latent)
+        num_observed, used = len(stage.observed), len(stage.observed) + len(stage.latent)
         frames[row, :used] = torch.tensor(stage.observed + stage.latent)
-        observed[row, :given] = True
-        latent[row, given:used] = True
+        observed[row, :num_observed] = True
+        latent[row, num_observed:used] = True
     return Window(frames, observed, latent)

@@ -115,8 +115,8 @@ def _lay_out(attention: nn.Module, args: tuple[Any, ...], output: Tensor) -> Ten
     """
     if not output.requires_grad:
         return output
-    given: Tensor = args[0]
-    last = given.is_contiguous(memory_format=torch.channels_last) and not given.is_contiguous()
+    hidden: Tensor = args[0]
+    last = hidden.is_contiguous(memory_format=torch.channels_last) and not hidden.is_contiguous()
     form = torch.channels_last if last else torch.contiguous_format
     return output.contiguous(memory_format=form)
 

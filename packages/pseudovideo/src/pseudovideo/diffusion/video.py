@@ -105,14 +105,14 @@ class VideoDiffusion(Pretrained):
         x0, eps, steps = clean.flatten(0, 1), noise.flatten(0, 1), repeat(t, "b -> (b s)", s=slots)
         x_t = self.diffusion.add_noise(x0, eps, steps)
         tokens = dropped_labels(labels, config, batch, training=self.training, generator=generator)
-        given = window.observed[:, :, None, None, None]
-        pixels = torch.where(given, clean, x_t.unflatten(0, (batch, slots)))
+        observed = window.observed[:, :, None, None, None]
+        pixels = torch.where(observed, clean, x_t.unflatten(0, (batch, slots)))
         times = self.diffusion.model_times(t)
         output = self.network(pixels, times, window, labels=tokens).flatten(0, 1)
         losses = hybrid_losses(self.diffusion, output, x0, x_t, eps, steps)
         weights = window.latent / window.latent.sum(1, keepdim=True)
         return HybridLosses(
-            *((weights * part.unflatten(0, (batch, slots))).sum(1) for part in losses)
+            *((weights * loss.unflatten(0, (batch, slots))).sum(1) for loss in losses)
         )
 
     @torch.no_grad()

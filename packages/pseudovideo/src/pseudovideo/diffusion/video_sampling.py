@@ -40,8 +40,8 @@ def frame_noise(
         seed: of all samples.
         step: t, or S for the noise that sampling starts from.
     """
-    parts = [draw_noise(numbers, shape, seed=seed, step=step, frame=frame) for frame in frames]
-    return torch.stack(parts, dim=1)
+    noises = [draw_noise(numbers, shape, seed=seed, step=step, frame=frame) for frame in frames]
+    return torch.stack(noises, dim=1)
 
 
 def stage_network(
@@ -62,13 +62,13 @@ def stage_network(
         observed: pixels of its observed frames.
         labels: token of each video's class, where the network has them.
     """
-    given, count = observed.shape[1], len(stage.latent)
+    num_observed, count = observed.shape[1], len(stage.latent)
     window = stage_window(stage, len(observed), device=observed.device)
     memories = None
-    if network.one_way and given:
+    if network.one_way and num_observed:
         with torch.no_grad():
-            memories = network.remember(observed, window.frames[:, :given], labels)
-        window, observed = Window(*(part[:, given:] for part in window)), observed[:, :0]
+            memories = network.remember(observed, window.frames[:, :num_observed], labels)
+        window, observed = Window(*(slots[:, num_observed:] for slots in window)), observed[:, :0]
 
     def predict(x: Tensor, times: Tensor) -> Tensor:
         pixels = torch.cat([observed, x], dim=1)

@@ -156,8 +156,11 @@ class HVAE(Pretrained):
         )
         terms = self.level_terms(images, t.to(images.device), noise, tokens)
         steps, prior = levels * terms.step.mean(), levels * terms.prior.mean()
-        parts = {"steps": steps, "prior": prior, "mse": terms.mse.mean()}
-        return {"loss": steps + prior, **{name: part.detach() for name, part in parts.items()}}
+        scalars = {"steps": steps, "prior": prior, "mse": terms.mse.mean()}
+        return {
+            "loss": steps + prior,
+            **{name: scalar.detach() for name, scalar in scalars.items()},
+        }
 
     @torch.no_grad()
     def bound(
@@ -278,9 +281,9 @@ class HVAE(Pretrained):
         with eval_mode(self):
             for numbers in torch.arange(n, device=device).split(batch_size):
                 classes = drawn.of(numbers)
-                asked = classes.labels if guidance else None
+                prior_labels = classes.labels if guidance else None
                 z = self.draw_prior(
-                    numbers, images, seed=seed, labels=asked, image_labels=image_labels
+                    numbers, images, seed=seed, labels=prior_labels, image_labels=image_labels
                 )
                 if watch is not None:
                     watch(self.config.num_levels, z)

@@ -199,17 +199,19 @@ class HeatHVAE(HVAE):
                 "is the blurred images of that class, got None"
             )
         check_labels(image_labels, self.config, count)
-        given = image_labels.to(labels.device)
-        numbers = given.bincount(minlength=self.config.num_classes or 0)
-        own = numbers[labels]
-        if not own.all():
-            missing = int(labels[own == 0].min())
+        image_classes = image_labels.to(labels.device)
+        numbers = image_classes.bincount(minlength=self.config.num_classes or 0)
+        counts = numbers[labels]
+        if not counts.all():
+            missing = int(labels[counts == 0].min())
             raise ValueError(
                 "images must have some of every class that is drawn, as they are its prior, got "
                 f"none of class {missing}"
             )
         first = (numbers.cumsum(0) - numbers)[labels]
-        return given.argsort(stable=True)[first + (share * own).long().minimum(own - 1)]
+        return image_classes.argsort(stable=True)[
+            first + (share * counts).long().minimum(counts - 1)
+        ]
 
 
 @lru_cache(maxsize=16)

@@ -76,29 +76,29 @@ def load_improved_ddpm(path: Path | str, config: ImageDiffusionConfig) -> ImageD
     _check_architecture(weights, config, path)
     model = ImageDiffusion(config)
     expected = model.unet.state_dict()
-    found: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
     left = dict(weights)
     for theirs, ours in _names(config):
         # Blocks that keep their width have no map beside them.
         if theirs.endswith("skip_connection") and f"{ours}.weight" not in expected:
             continue
-        for part in ("weight", "bias"):
-            name = f"{theirs}.{part}"
+        for parameter in ("weight", "bias"):
+            name = f"{theirs}.{parameter}"
             if name not in left:
                 raise ValueError(f"{path} must hold {name}, and has no such tensor")
-            tensor, target = left.pop(name), f"{ours}.{part}"
+            tensor, target = left.pop(name), f"{ours}.{parameter}"
             shape = _their_shape(target, expected)
             if tensor.shape != shape:
                 raise ValueError(
                     f"{path} must hold {name} of shape {shape}, got {tuple(tensor.shape)}"
                 )
-            found |= _converted(target, tensor, config.num_heads)
+            state |= _converted(target, tensor, config.num_heads)
     if left:
         raise ValueError(
             f"{path} holds {len(left)} tensors that this architecture has no place for, "
             f"the first of which is {min(left)}"
         )
-    model.unet.load_state_dict(found, strict=True)
+    model.unet.load_state_dict(state, strict=True)
     return model.eval()
 
 
@@ -144,18 +144,18 @@ def _check_architecture(
             f"{len(weights['label_emb.weight'])} classes"
         )
     try:
-        found = _architecture(weights, config.image_size)
+        architecture = _architecture(weights, config.image_size)
         last, moved = weights["out.2.weight"], weights["input_blocks.1.0.emb_layers.1.weight"]
     except KeyError as error:
         raise ValueError(
             f"{path} must hold improved DDPM's UNet, and has no tensor {error}"
         ) from error
     # In the order of the levels, in which those of the file are.
-    said = replace(config, attention_sizes=tuple(sorted(set(config.attention_sizes))[::-1]))
-    for name, value in found.items():
-        if value != getattr(said, name):
+    expected = replace(config, attention_sizes=tuple(sorted(set(config.attention_sizes))[::-1]))
+    for name, value in architecture.items():
+        if value != getattr(expected, name):
             raise ValueError(
-                f"{path} must hold a UNet with {name}={getattr(said, name)} as config says, "
+                f"{path} must hold a UNet with {name}={getattr(expected, name)} as config says, "
                 f"got {value}"
             )
     if len(last) != 2 * config.channels:
@@ -232,8 +232,8 @@ def _block(theirs: str, ours: str, place: int, attending: bool) -> Iterator[tupl
         yield from _parts(f"{theirs}.1", f"{ours}.attentions.{place}", _ATTENTION)
 
 
-def _parts(theirs: str, ours: str, parts: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
-    return ((f"{theirs}.{one}", f"{ours}.{other}") for one, other in parts)
+def _parts(theirs: str, ours: str, names: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
+    return ((f"{theirs}.{one}", f"{ours}.{other}") for one, other in names)
 
 
 def _attends(target: str) -> bool:

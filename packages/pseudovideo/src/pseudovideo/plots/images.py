@@ -168,15 +168,19 @@ def _captioned(pictures: "list[Image.Image]", captions: Sequence[str]) -> "list[
     width = pictures[0].width
     letters = max(8, int(width / _LETTER))
     lines = [
-        [part for line in caption.splitlines() for part in textwrap.wrap(line, letters)]
+        [
+            line_of_width
+            for line in caption.splitlines()
+            for line_of_width in textwrap.wrap(line, letters)
+        ]
         for caption in captions
     ]
-    height = _LINE * max(len(found) for found in lines) + GAP
+    height = _LINE * max(len(wrapped) for wrapped in lines) + GAP
     captioned: list["Image.Image"] = []
-    for picture, found in zip(pictures, lines, strict=True):
+    for picture, wrapped in zip(pictures, lines, strict=True):
         canvas = _below(picture, height)
         pen = _pen(canvas)
-        for row, line in enumerate(found):
+        for row, line in enumerate(wrapped):
             pen.text((width / 2, (row + 0.5) * _LINE), line, "black", _font(), anchor="mm")
         captioned.append(canvas)
     return captioned
@@ -323,11 +327,14 @@ def save_classes(
         file: the file; its folder is made.
         title: stands above all.
     """
-    found: list[int] = labels.unique()[:_CLASSES].tolist()
-    own = [to_unit(images[labels == label][:_OF_CLASS]) for label in found]
-    longest = max(map(len, own))
-    rows = [torch.cat([row, row.new_ones(longest - len(row), *row.shape[1:])]) for row in own]
-    return save_rows([class_names[label] for label in found], rows, file, title=title)
+    classes: list[int] = labels.unique()[:_CLASSES].tolist()
+    rows_of_classes = [to_unit(images[labels == label][:_OF_CLASS]) for label in classes]
+    longest = max(map(len, rows_of_classes))
+    rows = [
+        torch.cat([row, row.new_ones(longest - len(row), *row.shape[1:])])
+        for row in rows_of_classes
+    ]
+    return save_rows([class_names[label] for label in classes], rows, file, title=title)
 
 
 def save_grid(
@@ -374,8 +381,8 @@ def save_grids(
         ValueError: no images, or neither grey nor colour.
     """
     size, extra = _GRID_PANEL, (0.2, 0.45)
-    figure, found = panels(len(grids), _GRIDS_ACROSS, size, shared=False, extra=extra)
-    for axes, (label, images) in zip(found, grids.items(), strict=True):
+    figure, panel_axes = panels(len(grids), _GRIDS_ACROSS, size, shared=False, extra=extra)
+    for axes, (label, images) in zip(panel_axes, grids.items(), strict=True):
         check_images(label, images, 4)
         axes.imshow(tiles(images, side(len(images))))
         axes.set_axis_off()
@@ -413,7 +420,7 @@ def save_rows(
     strips = [tiles(row, len(row), LEAST_LABELLED) for row in rows]
     height, width, _ = strips[0].shape
     gap = np.full((GAP, width, 3), 255, np.uint8)
-    canvas = np.concatenate([part for strip in strips for part in (strip, gap)][:-1])
+    canvas = np.concatenate([piece for strip in strips for piece in (strip, gap)][:-1])
     figure, axes = _filled(canvas, title)
     lines = [textwrap.fill(label, _LABEL_LETTERS) for label in labels]
     axes.set_yticks([(height + GAP) * row + height / 2 for row in range(len(rows))], lines)

@@ -97,10 +97,10 @@ class AutoregressivePrior(TokenPrior):
             ValueError: tokens that are not of this prior's grid, or labels that are not its own.
         """
         sequences = self._sequences(tokens)
-        told = dropped_labels(
+        tokens_of_classes = dropped_labels(
             labels, self.config, len(tokens), training=self.training, generator=generator
         )
-        logits = self._logits(sequences[:, :-1], told)
+        logits = self._logits(sequences[:, :-1], tokens_of_classes)
         return F.cross_entropy(logits.flatten(0, 1), sequences.flatten())
 
     def sample_tokens(

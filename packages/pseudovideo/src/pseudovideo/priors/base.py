@@ -135,10 +135,10 @@ class TokenPrior(Pretrained):
         Raises:
             ValueError: K, the grid, or the weights differ; the message says what.
         """
-        found = None
+        hashed = None
         if self.tokenizer_fingerprint is not None and isinstance(tokenizer, nn.Module):
-            found = fingerprint(tokenizer)
-        self._check("tokenizer", tokenizer.grid, found)
+            hashed = fingerprint(tokenizer)
+        self._check("tokenizer", tokenizer.grid, hashed)
 
     def check_cache(self, cache: TokenCache) -> None:
         """Refuse tokens of another grid or from another tokenizer than this prior's.
@@ -151,17 +151,20 @@ class TokenPrior(Pretrained):
         """
         self._check("cache", cache.grid, cache.tokenizer_fingerprint)
 
-    def _check(self, name: str, grid: TokenGrid, found: str | None) -> None:
+    def _check(self, name: str, grid: TokenGrid, hashed: str | None) -> None:
         if grid != self.grid:
             raise ValueError(
                 f"{name} must have codebook_size={self.grid.codebook_size} and a grid "
                 f"(time, height, width)={self.grid.shape} as this prior, "
                 f"got {grid.codebook_size} and {grid.shape}"
             )
-        if None not in (self.tokenizer_fingerprint, found) and found != self.tokenizer_fingerprint:
+        if (
+            None not in (self.tokenizer_fingerprint, hashed)
+            and hashed != self.tokenizer_fingerprint
+        ):
             raise ValueError(
                 f"{name} must be of the tokenizer whose tokens this prior learns "
-                f"({self.tokenizer_fingerprint}), got one with other weights ({found})"
+                f"({self.tokenizer_fingerprint}), got one with other weights ({hashed})"
             )
 
     def _sequences(self, tokens: Integer[Tensor, "b t h w"]) -> Int64[Tensor, "b n"]:

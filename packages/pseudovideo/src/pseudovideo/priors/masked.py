@@ -116,10 +116,10 @@ class MaskedPrior(TokenPrior):
         """
         sequences = self._sequences(tokens)
         masked = draw_masks(sequences, generator=generator)
-        told = dropped_labels(
+        tokens_of_classes = dropped_labels(
             labels, self.config, len(tokens), training=self.training, generator=generator
         )
-        logits = self(sequences, masked, labels=told)
+        logits = self(sequences, masked, labels=tokens_of_classes)
         # -100 is what the loss passes over.
         targets = sequences.masked_fill(~masked, -100)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -175,16 +175,16 @@ class MaskedPrior(TokenPrior):
         # work on these alone.
         places = torch.arange(self.grid.num_tokens, device=self.mask.device).repeat(n, 1)
         for step, still_masked in enumerate(left, start=1):
-            state = (classes.twice(part) for part in (tokens, masked, places))
+            state = (classes.twice(tensor) for tensor in (tokens, masked, places))
             logits = classes.mixed(self(*state, labels=classes.tokens))
             drawn = draw(logits, temperature=temperature, generator=generator)
             confidence = logits.log_softmax(-1).gather(-1, drawn[..., None])[..., 0]
             noise = choice_temperature * (1.0 - step / len(left))
             confidence = confidence + noise * _gumbel(confidence, generator=generator)
             order = confidence.argsort(dim=1, descending=True)
-            kept, places_left = order.split([places.shape[1] - still_masked, still_masked], dim=1)
-            now = places.gather(1, kept)
-            tokens.scatter_(1, now, drawn.gather(1, kept))
+            surest, places_left = order.split([places.shape[1] - still_masked, still_masked], dim=1)
+            now = places.gather(1, surest)
+            tokens.scatter_(1, now, drawn.gather(1, surest))
             masked.scatter_(1, now, False)
             places = places.gather(1, places_left)
         return tokens.unflatten(1, self.grid.shape)

@@ -122,24 +122,24 @@ class TokenizerObjective(nn.Module):
         errors = (decoded - videos).square().mean(dim=(0, 2, 3, 4))
         # Not a matrix product, which autocast would do in bfloat16.
         faithful = (errors * self.frame_shares).sum()
-        parts: dict[str, Tensor] = {"reconstruction": faithful, "commitment": output.commitment}
+        terms: dict[str, Tensor] = {"reconstruction": faithful, "commitment": output.commitment}
         real, fake = self._frames(videos, decoded, generator)
         if self.perceptual is not None:
-            parts["perceptual"] = self.perceptual(fake, real)
-            faithful = faithful + self.config.perceptual_weight * parts["perceptual"]
+            terms["perceptual"] = self.perceptual(fake, real)
+            faithful = faithful + self.config.perceptual_weight * terms["perceptual"]
         loss = faithful + output.commitment
         if self.discriminator is not None:
-            parts |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_PARTS}
+            terms |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_PARTS}
             if step >= self.config.adversarial_start:
-                parts |= self._play(self.discriminator, real, fake, faithful, step)
-                loss = loss + self._weighted(parts)
+                terms |= self._play(self.discriminator, real, fake, faithful, step)
+                loss = loss + self._weighted(terms)
             elif torch.distributed.is_available() and torch.distributed.is_initialized():
                 # Parameters without gradients are an error to DistributedDataParallel.
                 loss = loss + 0 * sum(p.sum() for p in self.discriminator.parameters())
         with torch.no_grad():
             squares = (decoded[:, -1].clamp(-1, 1) - videos[:, -1]).square().mean(dim=(1, 2, 3))
             psnr = 10 * torch.log10(4 / squares.clamp(min=1e-10)).mean()
-        logs = {name: value.detach() for name, value in parts.items()}
+        logs = {name: value.detach() for name, value in terms.items()}
         state = {"usage": output.usage, "perplexity": output.perplexity, "psnr": psnr}
         return {"loss": loss, **logs, **state}
 
@@ -170,26 +170,26 @@ class TokenizerObjective(nn.Module):
         config = self.config
         logits = discriminator(torch.cat((real, fake.detach()))).to(real.dtype)
         real_logits, fake_logits = logits.chunk(2)
-        parts = {
+        terms = {
             "generator": hinge_generator_loss(discriminator, fake).to(real.dtype),
             "discriminator": hinge_discriminator_loss(real_logits, fake_logits),
             "real_logits": real_logits.mean(),
             "fake_logits": fake_logits.mean(),
         }
         if torch.is_grad_enabled():
-            parts["adaptive_weight"] = adaptive_weight(
+            terms["adaptive_weight"] = adaptive_weight(
                 faithful,
-                parts["generator"],
+                terms["generator"],
                 self.tokenizer.last_layer,
                 largest=config.adaptive_max,
             )
             if config.r1_weight and (step - config.adversarial_start) % config.r1_every == 0:
-                parts["r1"] = r1_penalty(discriminator, real)
-        return parts
+                terms["r1"] = r1_penalty(discriminator, real)
+        return terms
 
-    def _weighted(self, parts: dict[str, Tensor]) -> Float[Tensor, ""]:
+    def _weighted(self, terms: dict[str, Tensor]) -> Float[Tensor, ""]:
         """Return the adversarial terms' contribution to the loss."""
         config = self.config
-        generator = config.adversarial_weight * parts["adaptive_weight"] * parts["generator"]
-        penalty = 0.5 * config.r1_weight * config.r1_every * parts["r1"]
-        return generator + parts["discriminator"] + penalty
+        generator = config.adversarial_weight * terms["adaptive_weight"] * terms["generator"]
+        penalty = 0.5 * config.r1_weight * config.r1_every * terms["r1"]
+        return generator + terms["discriminator"] + penalty

@@ -88,12 +88,12 @@ class PatchKMeans(Pretrained):
         history: list[Tensor] = []
         before = None
         for _ in range(iterations):
-            found = _assign(points, codebook)
-            history.append(found.errors.mean() / points.shape[1])
-            if before is not None and torch.equal(found.indices, before):
+            assignment = _assign(points, codebook)
+            history.append(assignment.errors.mean() / points.shape[1])
+            if before is not None and torch.equal(assignment.indices, before):
                 break
-            before = found.indices
-            codebook = _update(points, found, codebook, generator)
+            before = assignment.indices
+            codebook = _update(points, assignment, codebook, generator)
         self.codebook.copy_(codebook)
         self.fitted.fill_(True)
         return torch.stack(history)
@@ -143,17 +143,17 @@ class PatchKMeans(Pretrained):
 def _assign(points: Float[Tensor, "n p"], codebook: Float[Tensor, "k p"]) -> _Assignment:
     """Return nearest codes, in pieces whose distances fit into memory."""
     pieces = points.split(max(1, _DISTANCES_AT_ONCE // len(codebook)))
-    found = [nearest_codes(piece, codebook) for piece in pieces]
+    nearest = [nearest_codes(piece, codebook) for piece in pieces]
     errors = [
         (piece - codebook[indices]).square().sum(dim=-1)
-        for piece, indices in zip(pieces, found, strict=True)
+        for piece, indices in zip(pieces, nearest, strict=True)
     ]
-    return _Assignment(torch.cat(found), torch.cat(errors))
+    return _Assignment(torch.cat(nearest), torch.cat(errors))
 
 
 def _update(
     points: Float[Tensor, "n p"],
-    found: _Assignment,
+    assignment: _Assignment,
     codebook: Float[Tensor, "k p"],
     generator: torch.Generator | None,
 ) -> Float[Tensor, "k p"]:
@@ -161,15 +161,17 @@ def _update(
     size = len(codebook)
     at_once = max(1, _DISTANCES_AT_ONCE // size)
     counts, sums = points.new_zeros(size), torch.zeros_like(codebook)
-    for piece, indices in zip(points.split(at_once), found.indices.split(at_once), strict=True):
+    for piece, indices in zip(
+        points.split(at_once), assignment.indices.split(at_once), strict=True
+    ):
         more, further = cluster_sums(piece, indices, size)
         counts, sums = counts + more, sums + further
     means = sums / counts.clamp(min=1)[:, None]
     empty = counts == 0
     # The first draws, the likeliest to be bad ones, go to the empty codes.
-    drawn = _draw(found.errors, size, generator)[(empty.cumsum(0) - 1).clamp(min=0)]
+    drawn = _draw(assignment.errors, size, generator)[(empty.cumsum(0) - 1).clamp(min=0)]
     # A patch that a code meets exactly is of no use as another code.
-    useful = found.errors[drawn] > 0
+    useful = assignment.errors[drawn] > 0
     fresh = torch.where(useful[:, None], points[drawn], codebook)
     return torch.where(empty[:, None], fresh, means)
 
@@ -180,8 +182,8 @@ def _seed(
     """Return patches far from each other."""
     first, *others = torch.arange(size).tensor_split(min(_SEEDING_ROUNDS, size))
     codebook = points[_draw(points.new_ones(len(points)), len(first), generator)]
-    for part in others:
-        drawn = _draw(_assign(points, codebook).errors, len(part), generator)
+    for piece in others:
+        drawn = _draw(_assign(points, codebook).errors, len(piece), generator)
         codebook = torch.cat((codebook, points[drawn]))
     return codebook
 

@@ -74,7 +74,7 @@ def video_covariance(
     steps = config.num_frames - 1
     if config.kind in NOISES and config.beta_min > 0:
         # Cov(z_s, z_t) = a_s a_t λ + (L Lᵀ)_st
-        mean, mixing = (part.to(covariance) for part in noise_coefficients(config))
+        mean, mixing = (table.to(covariance) for table in noise_coefficients(config))
         spectrum = torch.linalg.eigvalsh(covariance)
         joint = spectrum[:, None, None] * torch.outer(mean, mean) + mixing @ mixing.mT
         return joint[:, :, None, :, None]
@@ -114,9 +114,9 @@ def innovation(
     joint: VideoCovariance, latent: Sequence[int], observed: Sequence[int]
 ) -> Float64[Tensor, "blocks l l"]:
     """Return S = V_ll − V_lo V_oo⁻¹ V_ol, the covariance of frames given others."""
-    own = block(joint, latent, latent)
+    marginal = block(joint, latent, latent)
     if not observed:
-        return own
+        return marginal
     factor = torch.linalg.cholesky(block(joint, observed, observed))
     half = torch.linalg.solve_triangular(factor, block(joint, observed, latent), upper=False)
-    return own - half.mT @ half
+    return marginal - half.mT @ half

@@ -86,9 +86,9 @@ class Design(NamedTuple):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Design":
         """Return the design that `to_dict` wrote."""
-        own: dict[str, Any] = {**values, "videos": PseudoVideoConfig.from_dict(values["videos"])}
-        own |= {name: torch.tensor(own[name], dtype=torch.float64) for name in _BY_FRAME}
-        return cls(**own)
+        fields: dict[str, Any] = {**values, "videos": PseudoVideoConfig.from_dict(values["videos"])}
+        fields |= {name: torch.tensor(fields[name], dtype=torch.float64) for name in _BY_FRAME}
+        return cls(**fields)
 
 
 def design_stages(videos: PseudoVideoConfig, spec: DesignSpec) -> tuple[Stage, ...]:
@@ -152,17 +152,17 @@ def measure_design(
         limited = {stage: limited_draw(joint, stage, process, spec.ridge) for stage in plan}
         drawn.append(block(chain(joint, limited), image, image))
         true = [block(joint, image, image)]
-    found = torch.stack(rows).mean(0)
+    means = torch.stack(rows).mean(0)
     # Images of all masks together: the covariance is the mean.
     distance = gaussian_distance(torch.stack(drawn).mean(0), true[0])
     return Design(
         videos=videos,
         context=len(plan[0].latent) if count > 1 else 0,
-        errors=found[:count],
-        image_errors=found[count : 2 * count],
-        bits=found[2 * count : 3 * count],
-        forgotten=float(found[-2]),
-        amplification=float(found[-1]),
+        errors=means[:count],
+        image_errors=means[count : 2 * count],
+        bits=means[2 * count : 3 * count],
+        forgotten=float(means[-2]),
+        amplification=float(means[-1]),
         distance=float(distance),
     )
 
@@ -189,12 +189,12 @@ def rank_designs(
     """
     for videos in designs:
         check_design(shape, videos, spec)
-    found: list[Design] = []
+    measured: list[Design] = []
     for videos in designs:
-        found.append(measure_design(covariance, shape, videos, spec))
+        measured.append(measure_design(covariance, shape, videos, spec))
         if progress is not None:
             progress(1)
-    return sorted(found, key=lambda design: design.distance)
+    return sorted(measured, key=lambda design: design.distance)
 
 
 def gaussian_distance(

@@ -68,21 +68,21 @@ def limited_draw(
     h, v = torch.zeros_like(r), torch.ones_like(r)
     before = torch.cat((torch.ones(1).to(r), process.alpha_bars.to(r)[:-1]))
     steps = zip(process.alpha_bars.to(r), before, process.betas.to(r), strict=True)
-    for step, (kept, earlier, beta) in reversed([*enumerate(steps)]):
-        noise = 1 - kept
+    for step, (alpha_bar, earlier, beta) in reversed([*enumerate(steps)]):
+        noise = 1 - alpha_bar
         # Mean and variance of q(y_{s−1} | y_s, x₀).
         from_image = beta * earlier.sqrt() / noise
         from_state = (1 - earlier) * (1 - beta).sqrt() / noise
         least = beta * (1 - earlier) / noise
-        s = kept * r + noise + ridge
+        s = alpha_bar * r + noise + ridge
         # x̂₀ = (y − √(1−ᾱ) ε̂)/√ᾱ with ε̂ = √(1−ᾱ) (y − √ᾱ Bc)/s
-        of_state = from_image * (1 - noise / s) / kept.sqrt() + from_state
+        of_state = from_image * (1 - noise / s) / alpha_bar.sqrt() + from_state
         of_given = from_image * noise / s
         # E(ε − ε̂)² = 1 − (1−ᾱ)/s − κ (1−ᾱ)/s² (1 + ᾱ b²), and of x̂₀ (1−ᾱ)/ᾱ times that.
-        error = 1 - noise / s - ridge * noise / s**2 * (1 + kept * squares)
+        error = 1 - noise / s - ridge * noise / s**2 * (1 + alpha_bar * squares)
         # The learned variance at its best, within its range: β̃ + from_image² E(x₀ − x̂₀)² (one
         # number for all pixels), at most β; none in the last step.
-        added = least + from_image**2 * noise / kept * error.mean().clamp_min(0)
+        added = least + from_image**2 * noise / alpha_bar * error.mean().clamp_min(0)
         added = torch.minimum(added, beta) if step else torch.zeros_like(added)
         h, v = of_state * h + of_given, of_state**2 * v + added
     rotated = U * h[:, None]
@@ -103,13 +103,13 @@ def chain(joint: VideoCovariance, draws: dict[Stage, Draw]) -> VideoCovariance:
     drawn = torch.zeros(blocks, frames * pixels, frames * pixels).to(joint)
     for stage, (gain, noise) in draws.items():
         start, end = stage.latent[0] * pixels, (stage.latent[-1] + 1) * pixels
-        own = drawn[:, start:end, start:end]
+        covariance = drawn[:, start:end, start:end]
         if stage.observed:
             first = stage.observed[0] * pixels
             across = gain @ drawn[:, first:start, :start]
             drawn[:, start:end, :start], drawn[:, :start, start:end] = across, across.mT
-            own += across[:, :, first:] @ gain.mT
-        own += noise
+            covariance += across[:, :, first:] @ gain.mT
+        covariance += noise
     return drawn.view(joint.shape)
 
 

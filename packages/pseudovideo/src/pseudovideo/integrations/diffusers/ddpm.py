@@ -109,7 +109,9 @@ def ddpm_scheduler(
         trained_betas=process.betas.tolist(),
         variance_type="learned_range" if variance == "learned" else "fixed_small",
         clip_sample=True,
-        prediction_type=next(k for k, own in _PREDICTIONS.items() if own == process.prediction),
+        prediction_type=next(
+            k for k, prediction in _PREDICTIONS.items() if prediction == process.prediction
+        ),
         timestep_spacing="linspace",
     )
 
@@ -150,11 +152,11 @@ def from_ddpm_pipeline(folder: Path | str) -> ImageDiffusion:
             local_files_only=True,
         )
     with reading_folder(folder / "scheduler"):
-        own = read_settings(folder / "scheduler" / "scheduler_config.json")
+        settings = read_settings(folder / "scheduler" / "scheduler_config.json")
         scheduler = diffusers.DDPMScheduler.from_pretrained(
             folder / "scheduler", local_files_only=True
         )
-    fixed = _check_scheduler(folder, scheduler.config, own.get("_class_name"))
+    fixed = _check_scheduler(folder, scheduler.config, settings.get("_class_name"))
     config = _config_of(folder, unet.config, scheduler)
     model = ImageDiffusion(config)
     expected = dict(to_ddpm_pipeline(model).unet.config)
@@ -168,8 +170,10 @@ def from_ddpm_pipeline(folder: Path | str) -> ImageDiffusion:
     )
     outputs = config.channels * (1 if fixed is not None else 2)
     if wrong or unet.config.out_channels != outputs:
-        found = {name: unet.config.get(name) for name in wrong or ["out_channels"]}
-        raise ValueError(f"{folder} must hold a UNet of improved DDPM, and it differs in {found}")
+        differing = {name: unet.config.get(name) for name in wrong or ["out_channels"]}
+        raise ValueError(
+            f"{folder} must hold a UNet of improved DDPM, and it differs in {differing}"
+        )
     weights = dict(unet.state_dict())
     times = weights.pop("time_proj.weight", None)
     if (times is None) != (config.num_steps == _MODEL_STEPS) or (
@@ -212,20 +216,20 @@ def reading_folder(folder: Path) -> Generator[None]:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return what a JSON file of settings holds; raise ValueError where that is something else."""
-    found: Any = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
-        raise ValueError(f"{path.name} must hold settings by name, got {type(found).__name__}")
-    return found
+    settings: Any = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path.name} must hold settings by name, got {type(settings).__name__}")
+    return settings
 
 
 def _stored_dtype(folder: Path) -> torch.dtype:
     """Return the precision of the weights in a folder; float32 where they have several."""
-    found: set[str] = set()
+    dtypes: set[str] = set()
     for path in folder.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
-            found |= {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+            dtypes |= {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
     names = {"F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
-    return names.get(next(iter(found)), torch.float32) if len(found) == 1 else torch.float32
+    return names.get(next(iter(dtypes)), torch.float32) if len(dtypes) == 1 else torch.float32
 
 
 def _attention_widths(config: UNetConfig) -> set[int]:
@@ -257,13 +261,15 @@ def _config_of(folder: Path, unet: Any, scheduler: Any) -> ImageDiffusionConfig:
     widths, size = unet.block_out_channels, unet.sample_size
     attends = ["Attn" in name for name in unet.down_block_types]
     head = unet.attention_head_dim or widths[-1]
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "image_size": size,
         "channels": unet.in_channels,
         "base_channels": widths[0],
         "channel_multipliers": tuple(width // widths[0] for width in widths),
         "num_res_blocks": unet.layers_per_block,
-        "attention_sizes": tuple(size >> level for level, own in enumerate(attends) if own),
+        "attention_sizes": tuple(
+            size >> level for level, attending in enumerate(attends) if attending
+        ),
         "num_heads": max(1, widths[-1] // head),
         "num_groups": unet.norm_num_groups,
         "dropout": unet.dropout,
@@ -271,7 +277,7 @@ def _config_of(folder: Path, unet: Any, scheduler: Any) -> ImageDiffusionConfig:
         "prediction": _PREDICTIONS[scheduler.config.prediction_type],
     }
     for schedule in ("linear", "cosine"):
-        config = ImageDiffusionConfig(**given, schedule=schedule)
+        config = ImageDiffusionConfig(**values, schedule=schedule)
         betas = GaussianDiffusion.make(steps, schedule).betas
         if torch.allclose(scheduler.betas.double(), betas, rtol=_TOLERANCE, atol=1e-7):
             return config

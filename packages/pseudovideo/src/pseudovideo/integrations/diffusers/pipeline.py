@@ -199,8 +199,8 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
                     if callback_on_step_end is not None:
                         shown = frames.clone()
                         shown[:, latent] = _frames(x, len(latent))
-                        given = {name: shown for name in callback_on_step_end_tensor_inputs}
-                        found = callback_on_step_end(self, done, t, given)
+                        tensors = {name: shown for name in callback_on_step_end_tensor_inputs}
+                        found = callback_on_step_end(self, done, t, tensors)
                         x = found.get("frames", shown)[:, latent].flatten(1, 2)
                     done += 1
                     bar.update()
@@ -282,7 +282,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir():
             try:
-                found = huggingface_hub.snapshot_download(
+                snapshot = huggingface_hub.snapshot_download(
                     str(pretrained_model_name_or_path),
                     revision=revision,
                     token=token,
@@ -294,7 +294,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
                 raise FileNotFoundError(
                     f"{folder} is neither a folder nor a repository that can be read: {error}"
                 ) from error
-            folder = Path(found)
+            folder = Path(snapshot)
         if not (folder / _INDEX).is_file():
             raise FileNotFoundError(f"{folder} must hold a pipeline, and has no {_INDEX}")
         with reading_folder(folder):
@@ -310,12 +310,15 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             raise ValueError(f"{folder} must hold a diffusion model, got a {type(model).__name__}")
         with reading_folder(folder):
             name = str(index[_SCHEDULER][1])
-        own = getattr(diffusers, name, None)
-        if not (isinstance(own, type) and issubclass(own, diffusers.SchedulerMixin)):
+        scheduler_class = getattr(diffusers, name, None)
+        if not (
+            isinstance(scheduler_class, type)
+            and issubclass(scheduler_class, diffusers.SchedulerMixin)
+        ):
             raise ValueError(f"{folder} must have a scheduler of diffusers, got {name}")
         with reading_folder(folder / _SCHEDULER):
             read_settings(folder / _SCHEDULER / "scheduler_config.json")
-            scheduler = own.from_pretrained(folder / _SCHEDULER, local_files_only=True)
+            scheduler = scheduler_class.from_pretrained(folder / _SCHEDULER, local_files_only=True)
         return cls(
             model if torch_dtype is None else model.to(torch_dtype),
             scheduler,

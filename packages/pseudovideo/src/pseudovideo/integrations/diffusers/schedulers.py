@@ -70,11 +70,11 @@ def copy_scheduler(scheduler: Any) -> Any:
 
     `from_config` hands a scheduler the `variance_type` of the one before it.
     """
-    own = inspect.signature(type(scheduler).__init__).parameters.get("variance_type")
+    parameter = inspect.signature(type(scheduler).__init__).parameters.get("variance_type")
     learned = str(scheduler.config.get("variance_type")).startswith("learned")
-    if own is None or not learned or isinstance(scheduler, diffusers.DDPMScheduler):
+    if parameter is None or not learned or isinstance(scheduler, diffusers.DDPMScheduler):
         return deepcopy(scheduler)
-    return type(scheduler).from_config(scheduler.config, variance_type=own.default)
+    return type(scheduler).from_config(scheduler.config, variance_type=parameter.default)
 
 
 def check_scheduler(scheduler: Any, process: GaussianDiffusion, steps: int) -> None:
@@ -129,16 +129,16 @@ def _drawn_std(scheduler: Any, process: GaussianDiffusion, steps: int, std: floa
     Raises:
         _OtherProcessError: the scheduler has another ᾱ, or does not start from pure noise.
     """
-    kept, last = process.alpha_bars, process.num_steps - 1
+    alpha_bars, last = process.alpha_bars, process.num_steps - 1
     theirs = getattr(scheduler, "alphas_cumprod", None)
-    if theirs is None or len(theirs) != len(kept):
+    if theirs is None or len(theirs) != len(alpha_bars):
         raise _OtherProcessError("has no ᾱ of these steps")
-    difference = (torch.as_tensor(theirs).double().cpu().sqrt() - kept.sqrt()).abs().max()
+    difference = (torch.as_tensor(theirs).double().cpu().sqrt() - alpha_bars.sqrt()).abs().max()
     if not difference < _MAX_DIFFERENCE:
         raise _OtherProcessError(f"has another ᾱ, whose root differs by {difference:.2g}")
     scheduler.set_timesteps(steps)
     start = float(scheduler.timesteps[0])
-    if not 0 <= start <= last or kept[int(start)] > MAX_KEPT:
+    if not 0 <= start <= last or alpha_bars[int(start)] > MAX_KEPT:
         raise _OtherProcessError(f"starts at step {start:g}, which is no pure noise")
     for name in ("clip_sample", "thresholding"):  # of images; these have values of all sizes
         if scheduler.config.get(name):
@@ -147,7 +147,7 @@ def _drawn_std(scheduler: Any, process: GaussianDiffusion, steps: int, std: floa
     options = {"generator": generator} if draws(scheduler) else {}
     x = torch.randn(1, 1, 1, _PIXELS, generator=generator)
     x = x / x.std() * scheduler.init_noise_sigma
-    log_ratios = (kept / (1 - kept)).log().tolist()
+    log_ratios = (alpha_bars / (1 - alpha_bars)).log().tolist()
     for t in scheduler.timesteps:
         number = min(max(float(t), 0.0), last)
         low, share = int(number), number % 1
@@ -164,17 +164,17 @@ def _drawn_std(scheduler: Any, process: GaussianDiffusion, steps: int, std: floa
 def _ddim_std(process: GaussianDiffusion, steps: int, std: float) -> float:
     """Return the spread of what DDIM draws with the exact network of N(0, std²)."""
     numbers = spaced_steps(process.num_steps, steps) if steps > 1 else (process.num_steps - 1,)
-    kept = process.alpha_bars[list(numbers)].tolist()
+    alpha_bars = process.alpha_bars[list(numbers)].tolist()
     spread = 1.0
-    for before, after in zip(reversed(kept), [*reversed(kept[:-1]), 1.0], strict=True):
+    for before, after in zip(reversed(alpha_bars), [*reversed(alpha_bars[:-1]), 1.0], strict=True):
         slopes = _slopes(before, std)
         spread *= after**0.5 * slopes["x0"] + (1 - after) ** 0.5 * slopes["epsilon"]
     return spread
 
 
-def _slopes(kept: float, std: float) -> dict[str, float]:
+def _slopes(alpha_bar: float, std: float) -> dict[str, float]:
     """Return image, noise and v that the exact network of N(0, std²) predicts of x_t = 1."""
-    alpha, sigma = kept**0.5, (1 - kept) ** 0.5
-    x0 = alpha * std**2 / (kept * std**2 + 1 - kept)
-    epsilon = sigma / (kept * std**2 + 1 - kept)
+    alpha, sigma = alpha_bar**0.5, (1 - alpha_bar) ** 0.5
+    x0 = alpha * std**2 / (alpha_bar * std**2 + 1 - alpha_bar)
+    epsilon = sigma / (alpha_bar * std**2 + 1 - alpha_bar)
     return {"x0": x0, "epsilon": epsilon, "v": alpha * epsilon - sigma * x0}
