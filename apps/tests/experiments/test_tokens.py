@@ -19,7 +19,7 @@ from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_js
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiment import Job, RunFolder
-from probseq_apps.experiments import features, single, tokens
+from probseq_apps.experiments import features, tokens
 from probseq_apps.experiments.features import make_extractor, make_reference
 from probseq_apps.experiments.single import Evaluate, PriorStage, Sample, TokenizerStage
 from probseq_apps.experiments.stages import Samples, load_kept
@@ -344,9 +344,11 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, prior, tmp
 def test_evaluation_takes_the_images_and_noise_of_the_run_and_prints_numbers_alone(
     whole, tokenizer, digits, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(single.stages, "make_extractor", lambda *_, **__: RandomConvolution(1))
+    monkeypatch.setattr(features, "make_extractor", lambda *_, **__: RandomConvolution(1))
     where, file = whole / "tokenizers" / JOB.name, whole / "samples" / f"masked-{JOB.name}.npz"
-    settings = EvaluateSettings(samples=str(file), tokenizer=str(where), device="cpu")
+    settings = EvaluateSettings(
+        samples=str(file), tokenizer=str(where), device="cpu", features=Features(classifier_steps=2)
+    )
     run(Evaluate(settings), Options(run_dir=tmp_path / "e"), recipe="")
     told = capsys.readouterr()
     assert told.out == (tmp_path / "e" / "metrics.json").read_text("utf-8")
