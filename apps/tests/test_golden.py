@@ -37,6 +37,7 @@ NEW |= {"--sgpa-residual.kl-scale", "--sgpa-residual.jitter"}
 NEW |= {"--mask-patch", "--process.prediction", "--metrics", "--diversity-weights"}
 NEW |= {"--video-weights", "--skip-unreadable", "--no-skip-unreadable"}
 NEW |= {"--separator", "--decimal", "--encoding", "--widen", "--no-widen"}
+NEW |= {"--png", "folder-hvae"}
 NEW |= {"--labels", "--no-labels", "--label-dropout", "--guidance"}
 NEW |= {("--sampler", solver) for solver in ("dpm++", "unipc", "heun")}
 NEW |= {
@@ -60,7 +61,7 @@ NEW |= {
     *(f"fair-hvae-{noise}" for noise in (".02", ".05", ".1", ".3")),
 }
 # Commands that came later have tests of their own.
-LATER = ("calibrate", "language", "generate design")
+LATER = ("calibrate", "language", "generate design", "generate export")
 GOLDEN = Path(__file__).parent / "golden"
 
 

@@ -95,6 +95,10 @@ class Experiment(Generic[Data]):
         """Return a line about data and jobs; none where only the report is to be seen."""
         return ""
 
+    def seconds(self, jobs: Sequence[Job], data: Data) -> float:
+        """Return about how long the trainings of jobs take one after the other; 0: not known."""
+        return 0.0
+
     def prepare(self, data: Data, at: RunFolder) -> None:
         """Make the files that jobs share, before several processes do them."""
 

@@ -73,6 +73,9 @@ def _do_jobs(
     jobs = experiment.jobs
     missing = [job for job in jobs if not at.has(job.name)]
     workers = min(options.workers or _default_workers(), len(missing))
+    if missing and distributed.is_main() and (seconds := experiment.seconds(missing, data)):
+        beside = f", {workers} at a time" if workers > 1 else ""
+        log.say(f"about {log.duration(seconds / max(workers, 1))} of training{beside}")
     parallel = workers > 1 and not experiment.brief and distributed.world_size() == 1
     if parallel:
         experiment.prepare(data, at)

@@ -12,7 +12,7 @@ from probseq_apps.engine import log
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import read_finished
 from probseq_apps.engine.fit import fit, load_run
-from probseq_apps.engine.log import LossMonitor, NonFiniteLossError, read_metrics
+from probseq_apps.engine.log import LossMonitor, NonFiniteLossError, duration, read_metrics
 from probseq_apps.engine.trainer import LossParts, Step, epoch_order
 
 # 17 steps in epochs of 7.
@@ -151,6 +151,7 @@ def test_validation_comes_every_few_epochs_and_at_the_end_and_does_not_change_tr
         ({"epochs": 5, "checkpoint_every": 2}, 0.0, [14, 28, 35]),
         # Five minutes are over after two steps; epochs of 7 steps end at 7 and 14, the run at 17.
         (STEPS, 150.0, [2, 4, 6, 7, 9, 11, 13, 14, 16, 17]),
+        (STEPS | {"checkpoint_every": None}, 75.0, [4, 8, 12, 16, 17]),
     ],
 )
 def test_checkpoints_come_every_few_epochs_every_five_minutes_and_at_the_end(
@@ -367,3 +368,18 @@ def test_parts_that_change_their_names_or_are_named_like_the_sum_are_refused():
         add(monitor, 1.0, penalty=0.5)
     with pytest.raises(ValueError, match="none named 'loss'"):
         add(LossMonitor(every=1), 1.0, **{"loss": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "1 s"),
+        (59.4, "59 s"),
+        (60.0, "1 min"),
+        (3725.0, "1 h 2 min"),
+        (90000.0, "1 d 1 h"),
+        (7200.0, "2 h"),
+    ],
+)
+def test_durations_have_their_two_largest_units(seconds, text):
+    assert duration(seconds) == text

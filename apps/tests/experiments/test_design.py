@@ -12,8 +12,8 @@ from probseq_apps.data.images import load_generation_data
 from probseq_apps.experiments.design import Designs
 from probseq_apps.settings.design import DesignSettings
 from pseudovideo import PseudoVideoConfig
+from pseudovideo.beyond.design import Design, image_covariance, rank_designs
 from pseudovideo.corruptions import ImageShape
-from pseudovideo.design import Design, image_covariance, rank_designs
 from pseudovideo.pixels import to_unit
 from pseudovideo.spec import DesignSpec
 

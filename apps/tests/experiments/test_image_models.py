@@ -10,10 +10,12 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import DamagedFileError, read_json, write_json
-from probseq_apps.experiments import image_models
+from probseq_apps.engine.trainer import Trainer
+from probseq_apps.experiments import image_models, stages
 from probseq_apps.experiments.image_models import (
     Diffusion,
     DiffusionVariant,
@@ -37,6 +39,7 @@ from probseq_apps.settings.models import (
     HvaeSettings,
     ModelTraining,
 )
+from pseudovideo.beyond.solvers import SOLVERS
 from pseudovideo.samples import Film, draw_samples
 from pseudovideo.spec import DiffusionSpec, UNetSpec
 
@@ -116,6 +119,38 @@ def assert_same(kind, one, other):
         assert torch.equal(a.videos, b.videos)
 
 
+def test_a_run_says_how_long_its_trainings_take_by_the_second_step_of_each_arm(
+    tmp_path, digits, monkeypatch, capsys
+):
+    clock, steps = [0.0], []
+
+    class Slow(Trainer):
+        def train_step(self):
+            steps.append(self.step)
+            clock[0] += 10.0 if self.step == 0 else 2.0
+            return super().train_step()
+
+    monkeypatch.setattr(stages, "Trainer", Slow)
+    monkeypatch.setattr(stages.time, "perf_counter", lambda: clock[0])
+    experiment = Diffusion(replace(DIFFUSION, seeds=(0, 1, 2)))
+    before = torch.get_rng_state()
+    # Of six jobs, three of each arm, two are there: four trainings of six steps.
+    assert experiment.seconds(experiment.jobs[2:], digits) == 2.0 * 6 * 4
+    assert steps == [0, 1, 0, 1]
+    assert torch.equal(torch.get_rng_state(), before)
+
+    class Ends(Exception):
+        pass
+
+    def ends(*_):
+        raise Ends
+
+    monkeypatch.setattr(Diffusion, "run", ends)
+    with pytest.raises(Ends):
+        generate(Diffusion, run_dir=tmp_path / "run", workers=1)
+    assert "about 24 s of training\n" in capsys.readouterr().out
+
+
 def test_results_hold_all_that_reports_take(whole):
     found = results(whole[Diffusion])
     assert set(found) == {*names(Diffusion), "reference"}
@@ -140,6 +175,29 @@ def test_results_hold_all_that_reports_take(whole):
         assert (result["steps"], result["seed"]) == (6, 0)
         assert result["generation"]["num_samples"] == 20
         assert result["generation"]["fd_name"] == "FD(classifier)"
+
+
+def test_a_diffusion_model_is_written_as_a_pipeline_of_diffusers(whole, tmp_path, capsys):
+    diffusers = pytest.importorskip("diffusers")
+    folder = whole[Diffusion] / "models" / "1-frame-seed0"
+    words = ["generate", "export", "--model", str(folder), "--pipeline"]
+    assert main([*words, str(tmp_path / "p"), "--license", "mit"]) == 0
+    assert capsys.readouterr().out == f"pipeline: {tmp_path / 'p'}\n"
+    pipeline = diffusers.DDPMPipeline.from_pretrained(tmp_path / "p")
+    x, t = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3])
+    model = opened(folder)
+    with torch.no_grad():
+        found = pipeline.unet(x, t).sample
+        torch.testing.assert_close(found, model(x, model.diffusion.model_times(t)))
+    card = (tmp_path / "p" / "README.md").read_text("utf-8")
+    assert "license: mit" in card
+    assert "| trained on | digits |" in card
+    assert main([*words, str(tmp_path / "p")]) == 1
+    assert "pipeline must be a new or an empty folder" in capsys.readouterr().err
+    words[3] = str(whole[Hvae] / "models" / "heat-seed0")
+    assert main([*words, str(tmp_path / "q")]) == 1
+    assert "model must be one of diffusion" in capsys.readouterr().err
+    assert not (tmp_path / "q").exists()
 
 
 @both
@@ -231,6 +289,7 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
     folder = tmp_path / "cut"
     with monkeypatch.context() as patch:
         patch.setattr(variant, "loss", loss)
+        patch.setattr(kind, "seconds", lambda *_: 0.0)
         with pytest.raises(SystemExit) as left:
             generate(kind, run_dir=folder)
     assert left.value.code == 143
@@ -251,7 +310,10 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
     ("changes", "said"),
     [
         ({"unet": replace(UNET, channel_multipliers=(1, 1, 1, 1, 1))}, "image_size must be a mult"),
-        ({"unet": replace(UNET, channel_multipliers=None)}, "set channel_multipliers"),
+        (
+            {"unet": replace(UNET, channel_multipliers=None), "reading": Reading(image_size=10)},
+            "set channel_multipliers",
+        ),
         ({"unet": replace(UNET, num_heads=3)}, "num_heads must divide"),
         ({"unet": replace(UNET, attention_sizes=(5,))}, "attention_sizes must be among"),
         (
@@ -262,7 +324,11 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
             {"evaluation": DiffusionEvaluation(video_weights="other.pt")},
             "weights must hold the tensors of I3D",
         ),
-        ({"arms": ("1-frame",), "init_weights": "missing.pt"}, "init_weights must .*missing.pt"),
+        (
+            {"arms": ("1-frame",), "init_weights": "missing.pt"},
+            r"^init_weights must hold weights of this UNet: missing.pt must be a file "
+            r"of published weights, and is none$",
+        ),
         ({"arms": ("1-frame",), "init_weights": "other.pt"}, "init_weights must hold weights of"),
     ],
 )
@@ -342,7 +408,7 @@ def test_solvers_draw_the_samples_and_are_counted(tmp_path, arm):
     assert {name: found[name] for name in expected} == expected
     model = opened(tmp_path / "models" / f"{arm}-seed0")
     generator = one_model(arm=arm).generator(model, "samples")
-    own = {"num_steps": 3, "solver": "heun", "generator": generator}
+    own = {"num_steps": 3, "solver": SOLVERS["heun"], "generator": generator}
     images, _ = draw_samples(model, 20, **own)
     kept = load_kept(Samples, tmp_path / "samples" / f"{arm}-seed0.npz")
     assert torch.equal(images, kept.images)

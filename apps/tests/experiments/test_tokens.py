@@ -6,8 +6,10 @@ import shutil
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from probseq.metrics.image import I3DFeatures, RandomConvolution, frechet_distance
@@ -17,12 +19,13 @@ from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_js
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiment import Job, RunFolder
-from probseq_apps.experiments import single, stages, tokens
+from probseq_apps.experiments import features, tokens
+from probseq_apps.experiments.features import make_extractor, make_reference
 from probseq_apps.experiments.single import Evaluate, PriorStage, Sample, TokenizerStage
-from probseq_apps.experiments.stages import Samples, load_kept, make_extractor
+from probseq_apps.experiments.stages import Samples, load_kept
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, Tokens
 from probseq_apps.options import Options
-from probseq_apps.report.results import FLOOR
+from probseq_apps.report.results import FLOOR, groups_of, unranked
 from probseq_apps.run import run
 from probseq_apps.settings.common import Pick, config_values
 from probseq_apps.settings.generate import (
@@ -46,11 +49,11 @@ from probseq_apps.settings.models import (
     evaluate_defaults,
     sample_defaults,
 )
+from pseudovideo.beyond.reference import Reference
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.evaluation import mean_nats
 from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import fingerprint
-from pseudovideo.reference import Reference
 from pseudovideo.samples import Film
 from pseudovideo.spec import ObjectiveConfig, TokenizerSpec
 from pseudovideo.tokenizers import PatchKMeans
@@ -326,6 +329,7 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, prior, tmp
     own, trained = whole / "priors" / f"masked-{JOB.name}", load_file(prior / "pretrained" / name)
     assert all(torch.equal(t, trained[k]) for k, t in load_file(own / "pretrained" / name).items())
     where = {"tokenizer": str(whole / "tokenizers" / JOB.name), "prior": str(own)}
+    where["png"] = str(tmp_path / "png")
     settings = SampleSettings(**where, num=20, device="cpu", sampling=TINY.sampling)
     run(Sample(settings), Options(run_dir=tmp_path / "s"), recipe="")
     found = load_kept(Samples, tmp_path / "s" / "samples.npz")
@@ -333,14 +337,18 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, prior, tmp
     assert torch.equal(found.images, expected.images)
     plots = {path.name for path in (tmp_path / "s" / "plots").iterdir()}
     assert plots == {"samples.png", "samples-videos.png", "samples.gif"}
+    with Image.open(tmp_path / "png" / "00019.png") as last:
+        assert np.array_equal(np.asarray(last), found.images[19, 0].numpy())
 
 
 def test_evaluation_takes_the_images_and_noise_of_the_run_and_prints_numbers_alone(
     whole, tokenizer, digits, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(single.stages, "make_extractor", lambda *_, **__: RandomConvolution(1))
+    monkeypatch.setattr(features, "make_extractor", lambda *_, **__: RandomConvolution(1))
     where, file = whole / "tokenizers" / JOB.name, whole / "samples" / f"masked-{JOB.name}.npz"
-    settings = EvaluateSettings(samples=str(file), tokenizer=str(where), device="cpu")
+    settings = EvaluateSettings(
+        samples=str(file), tokenizer=str(where), device="cpu", features=Features(classifier_steps=2)
+    )
     run(Evaluate(settings), Options(run_dir=tmp_path / "e"), recipe="")
     told = capsys.readouterr()
     assert told.out == (tmp_path / "e" / "metrics.json").read_text("utf-8")
@@ -393,6 +401,26 @@ def test_without_labels_features_are_random_and_missing_weights_are_named(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+def test_noise_with_the_images_covariance_is_not_ranked_where_there_are_no_labels(tmp_path):
+    data = replace(load_generation_data("digits", image_size=8), labels=None)
+    reference = make_reference(data, Features(classifier_steps=80), tmp_path, seed=0, device="cpu")
+    rows = data.test.flatten(1).double()
+    spread = rows.T.cov() + 1e-6 * torch.eye(64, dtype=torch.float64)
+    drawn = torch.distributions.MultivariateNormal(rows.mean(0), spread).sample((300,))
+    noise = drawn.round().clamp(0, 255).to(torch.uint8).view(-1, 1, 8, 8)
+    white = torch.randint(256, noise.shape, dtype=torch.uint8)
+    score = {
+        name: reference.measure(images)["looks_real"]
+        for name, images in {"real": data.test, "noise": noise, "white": white}.items()
+    }
+    assert score["real"] > 0.8
+    results = [
+        {"arm": name, "seed": 0, "generation": {"looks_real": value}}
+        for name, value in score.items()
+    ]
+    assert unranked(groups_of(results), {"looks_real": score["real"]}) == {"noise", "white"}
+
+
 def test_videos_are_measured_in_i3d_where_its_weights_are_named(tmp_path, digits, monkeypatch):
     made = []
 
@@ -401,11 +429,12 @@ def test_videos_are_measured_in_i3d_where_its_weights_are_named(tmp_path, digits
             super(I3DFeatures, self).__init__("named", 1)
             made.append(weights)
 
-    monkeypatch.setattr(stages, "I3DFeatures", Named)
+    monkeypatch.setattr(features, "I3DFeatures", Named)
     data, given = replace(digits, labels=None), {"seed": 0, "device": "cpu"}
-    plain = stages.make_reference(data, Features(), tmp_path, **given)
+    few = Features(classifier_steps=2)
+    plain = make_reference(data, few, tmp_path, **given)
     assert plain.video_features is None
-    found = stages.make_reference(data, Features(), tmp_path, **given, video_weights="i3d.pt")
+    found = make_reference(data, few, tmp_path, **given, video_weights="i3d.pt")
     assert isinstance(found.video_features, Named)
     assert made == ["i3d.pt"]
 

@@ -20,7 +20,7 @@ from probseq_apps.report.generate_plots import Drawn, Quantity, save_curves
 from probseq_apps.report.results import REAL
 from probseq_apps.settings.models import DiffusionSettings
 from pseudovideo.arms import DiffusionArm
-from pseudovideo.reference import Copies
+from pseudovideo.beyond.reference import Copies
 from pseudovideo.samples import Film
 
 REAL_IMAGES = {"fd": 2.5, "fd_name": "FD(classifier)", "is": 9.0, "num_samples": 40}

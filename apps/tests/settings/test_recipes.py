@@ -77,7 +77,8 @@ def test_settings_and_recipes_load_no_torch():
         ("tokens", "folder:x", "folder-small"),
         ("diffusion", "folder:x", "folder-diffusion"),
         ("diffusion", "cifar10", "ddpm-fast"),
-        ("hvae", "celeba", "mnist-hvae"),
+        ("hvae", "celeba", "folder-hvae"),
+        ("hvae", "folder:x", "folder-hvae"),
     ],
 )
 def test_data_without_a_recipe_have_one_that_suits_them(kind, data, name):
@@ -169,6 +170,14 @@ def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
         for arm in settings.arms:
             images = stand_in(settings.data, settings.reading.image_size)
             DiffusionVariant(settings.one_model(arm, 0)).check(images)
+    for side in (24, 48, 96):
+        for settings in (
+            DIFFUSION_RECIPES.load("folder-diffusion"),
+            HVAE_RECIPES.load("folder-hvae"),
+        ):
+            variant = DiffusionVariant if settings.arms[0] != "heat" else HvaeVariant
+            for arm in settings.arms:
+                variant(settings.one_model(arm, 0)).check(stand_in("folder:images", side))
     for name in HVAE_RECIPES.known:
         settings = HVAE_RECIPES.load(name)
         side = settings.reading.image_size or (16 if settings.data == "digits" else 32)

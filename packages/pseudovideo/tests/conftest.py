@@ -1,5 +1,6 @@
 """Shape annotations are checked while the tests run; real images without files."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import torch
 from jaxtyping import install_import_hook
 
 install_import_hook(["probseq", "pseudovideo"], "beartype.beartype")
+# Networks that others are held against stand in modules of their own.
+sys.path.insert(0, str(Path(__file__).parent / "diffusion"))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pseudovideo.plots import (
     save_classes,
     save_grid,
     save_grids,
+    save_pngs,
     save_process,
     save_rows,
     save_samples,
@@ -54,6 +55,19 @@ def test_samples_stand_in_the_row_of_their_class_below_each_other(tmp_path, monk
     assert shown == [[1, 4, 255], [0, 2, 3]]  # white where a class has fewer
     save_classes(images, labels * 0, "abcd", tmp_path / "classes.png")
     assert len(seen[1][1]) == 1
+
+
+@pytest.mark.parametrize("c", [1, 3])
+def test_each_image_is_a_png_of_its_own_at_its_own_size(tmp_path, c):
+    images = torch.arange(2 * c * 20, dtype=torch.uint8).view(2, c, 5, 4)
+    files = save_pngs(images, tmp_path / "a" / "b")
+    assert [file.name for file in files] == ["00000.png", "00001.png"]
+    for file, image in zip(files, images, strict=True):
+        with Image.open(file) as picture:
+            assert picture.mode == ("L" if c == 1 else "RGB")
+        assert np.array_equal(pixels(file), image.expand(3, -1, -1).movedim(0, -1).numpy())
+    with pytest.raises(ValueError, match=r"images must have .* 1 or 3 channels"):
+        save_pngs(images[:, :1].expand(-1, 2, -1, -1), tmp_path)
 
 
 @pytest.mark.parametrize("c", [1, 3])

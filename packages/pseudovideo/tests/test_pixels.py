@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from pseudovideo.beyond.design import image_covariance
 from pseudovideo.corruptions import image_spectrum
-from pseudovideo.design import image_covariance
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.likelihood import bits_per_dim
 from pseudovideo.pixels import check_pixels, to_bytes

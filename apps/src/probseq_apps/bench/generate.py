@@ -25,7 +25,6 @@ from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.stages import stage_window
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig, MaskedPrior
-from pseudovideo.priors.videogpt import VideoGPTSampler
 from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig, channel_multipliers_for
 from pseudovideo.tokenizers import TokenizerConfig, build_tokenizer
 
@@ -69,9 +68,8 @@ def bench_generate(settings: BenchGenerateSettings) -> None:
         sizes = SHORT if settings.quick else PAPER if gpu else FULL
         found = [measure(group, settings.repeats) for group in groups(sizes, device)]
     note = (
-        "; noise for images, random weights. VideoGPT's sampler is written from a description of "
-        f"its code.\nTwo times are extrapolated: VideoGPT's beyond {LIMIT} tokens, each of which "
-        f"costs the same, and that without a cache, beyond one grid of {LIMIT}, from four lengths."
+        "; noise for images, random weights.\nTimes without a cache are extrapolated from four "
+        f"lengths beyond one grid of {LIMIT} tokens."
         + ("\nUNets and videos: on the GPU, wall time." if gpu else "")
     )
     show([row for rows in found for row in rows], settings.repeats, note, settings.json)
@@ -182,14 +180,13 @@ def autoregressive(tokens: int) -> AutoregressivePrior:
 
 
 def samplers(batch: int, tokens: int) -> list[Row]:
-    """Drawing a batch of grids with the cache, VideoGPT's way, or computing all anew.
+    """Drawing a batch of grids with the cache, or computing all anew.
 
-    Of `LIMIT` tokens VideoGPT's time is scaled, each of which costs the same; that of computing
-    anew is four lengths' mean where there are more tokens in all.
+    The time of computing anew is four lengths' mean where there are more than `LIMIT` tokens in
+    all.
     """
     prior = autoregressive(tokens)
-    length, sampler = prior.grid.num_tokens, VideoGPTSampler(prior)
-    steps = min(LIMIT, length)
+    length = prior.grid.num_tokens
 
     def part(count: int) -> Case:
         # A prior of one row is the same network on a sequence of that length.
@@ -203,22 +200,16 @@ def samplers(batch: int, tokens: int) -> list[Row]:
         parts = [part(round(length * (i + 0.5) / _PARTS)) for i in range(_PARTS)]
         scale = length / _PARTS
     cache = timed(lambda: prior.sample_tokens(batch))
-    drawn = timed(lambda: sampler.sample_tokens(batch, steps))
-
-    def videogpt() -> float:
-        return drawn() * length / steps
 
     def plain() -> float:
         return sum(run() for run in parts) * scale
 
     rate = partial(Row, unit="/s", amount=batch * tokens)
-    some, few = 3.0 if batch == 1 else 2.0, 6.0 if tokens == 64 else None
+    goal = 6.0 if tokens == 64 else None
     return [
         rate(f"autoregressive tokens with a cache, {batch}x{tokens}", cache),
-        rate("  VideoGPT's sampler", videogpt),
-        Row("  against VideoGPT's", videogpt, goal=some, least=True, over=cache),
         rate("  without a cache", plain),
-        Row("  against no cache", plain, goal=few, least=True, over=cache),
+        Row("  against no cache", plain, goal=goal, least=True, over=cache),
     ]
 
 

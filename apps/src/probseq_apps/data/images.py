@@ -31,7 +31,7 @@ from probseq_apps.data.parts import (
     hold_out_validation,
     stratified,
 )
-from pseudovideo.gaussian_images import NUM_TRAIN, gaussian_images
+from pseudovideo.beyond.gaussian_images import NUM_TRAIN, gaussian_images
 
 
 @dataclass(frozen=True, eq=False)

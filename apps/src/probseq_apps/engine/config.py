@@ -41,9 +41,9 @@ class EpochTraining(Settings):
     """Epochs between two validations; the last epoch always ends with one."""
     select: Selection = "best"
     """Keep the weights of the best validation score, or those of the last step."""
-    checkpoint_every: Count = 1
+    checkpoint_every: Count | None = 1
     """Epochs between two checkpoints; the last epoch always ends with one, and five minutes after
-    the last one another is due, wherever the run stands."""
+    the last one another is due, wherever the run stands. None: by time alone."""
     device: Device = "auto"
     """auto (CUDA if there is any, else the CPU), cpu, cuda or cuda:N."""
     precision: Precision = "float32"

@@ -168,7 +168,8 @@ def _train(
             if distributed.world_size() > 1:
                 met = distributed.gather((signum, late)) if looked or epoch_over else [(0, False)]
                 signum, late = map(max, zip(*met, strict=True))
-            if signum or late or last or (epoch_over and epoch % config.checkpoint_every == 0):
+            every = config.checkpoint_every
+            if signum or late or last or (every and epoch_over and epoch % every == 0):
                 snapshot = trainer.snapshot()
                 if log is not None:
                     save_checkpoint(folder / CHECKPOINTS, snapshot, settings)

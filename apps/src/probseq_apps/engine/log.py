@@ -189,6 +189,16 @@ def bar(rows: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
     return tqdm(rows, **given | options)
 
 
+def duration(seconds: float) -> str:
+    """Return a time in the two units that matter, such as "3 h 20 min"."""
+    minutes, rest = divmod(max(round(seconds), 1), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    units = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    first = next(place for place, (count, _) in enumerate(units) if count)
+    return " ".join(f"{count} {unit}" for count, unit in units[first : first + 2] if count)
+
+
 def say(text: str) -> None:
     """Print what a run is about to do: once among all processes, and not with --quiet."""
     if not quiet and distributed.is_main():

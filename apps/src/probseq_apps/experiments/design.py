@@ -10,8 +10,8 @@ from probseq_apps.experiment import Experiment, Job, Results, RunFolder
 from probseq_apps.options import Options
 from probseq_apps.report.design import design_report
 from probseq_apps.settings.design import DesignSettings
+from pseudovideo.beyond.design import check_design, image_covariance, measure_design
 from pseudovideo.corruptions import ImageShape
-from pseudovideo.design import check_design, image_covariance, measure_design
 from pseudovideo.pixels import to_unit
 
 

@@ -4,7 +4,8 @@ The folder has `models/ARM-seedS` (runs of `fit`, with the trained model in `pre
 `classifier/`, `samples/`, `process/` and `results/`.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,16 +32,16 @@ from probseq_apps.settings.models import (
     HvaeSettings,
 )
 from pseudovideo.arms import DiffusionArm
+from pseudovideo.beyond.interpolation import interpolate
+from pseudovideo.beyond.solvers import SOLVERS
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
-from pseudovideo.diffusion.published import load_improved_ddpm
 from pseudovideo.diffusion.sampling import sampling_process
-from pseudovideo.diffusion.solvers import solver_evaluations
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import frame_prediction, mean_bits_per_dim, mean_bound
 from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
-from pseudovideo.interpolation import interpolate
+from pseudovideo.integrations.improved_ddpm import load_improved_ddpm
 from pseudovideo.pixels import to_bytes, to_unit
 from pseudovideo.pretrained import Pretrained
 from pseudovideo.samples import Film, film
@@ -171,7 +172,7 @@ class DiffusionVariant(Variant):
                 model = load_improved_ddpm(file, config)
             except (FileNotFoundError, ValueError) as error:
                 raise type(error)(
-                    f"init_weights must hold weights of this UNet, and {file} does not: {error}"
+                    f"init_weights must hold weights of this UNet: {error}"
                 ) from error
         return DiffusionObjective(model, importance=importance), model
 
@@ -182,16 +183,20 @@ class DiffusionVariant(Variant):
 
     def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
         """Return what the model's `sample` takes."""
-        return {**self.settings.sampling.options(), "guidance": self.settings.classes.guidance}
+        return {**self._sampling(), "guidance": self.settings.classes.guidance}
+
+    def _sampling(self) -> dict[str, Any]:
+        options = self.settings.sampling.options()
+        return options | {"solver": SOLVERS.get(options["solver"])}
 
     def measure(
         self, model: ImageDiffusion | VideoDiffusion, data: GenerationData
     ) -> dict[str, Any]:
         """Measure the likelihood of images, or the errors of frames."""
         sampling, asked = self.settings.sampling, self.settings.evaluation
-        taken, solver = sampling.sampling_steps or self.steps, sampling.solver
+        taken, solver = sampling.sampling_steps or self.steps, self._sampling()["solver"]
         process = sampling_process(model.diffusion, sampling.sampling_steps, None, solver)
-        evaluations = solver_evaluations(solver, process)
+        evaluations = process.num_steps if solver is None else solver.evaluations(process)
         likelihood, errors, counted = None, None, 0
         if isinstance(model, VideoDiffusion):
             evaluations = model.evaluations_per_sample(sampling.sampling_steps, solver)
@@ -227,7 +232,7 @@ class DiffusionVariant(Variant):
                 *(model, self.videos, images, data.train),
                 labels=labels,
                 num_samples=samples,
-                **self.settings.sampling.options(),
+                **self._sampling(),
                 seed=derive_seed(self.seed, "test videos"),
                 generator=self.generator(model, "frame errors"),
                 progress=bar.update,
@@ -309,6 +314,12 @@ class Models(stages.ImageExperiment):
     def describe(self, data: GenerationData) -> str:
         """Return a line about data and jobs."""
         return self.described(data, ", ".join(self.settings.arms))
+
+    def seconds(self, jobs: Sequence[Job], data: GenerationData) -> float:
+        """Return about how long the trainings of jobs take, by one seed of each arm."""
+        rows = Counter(job.row for job in jobs)
+        ones = {job.row: variant for job, variant in self._variants.items()}
+        return sum((n * ones[row].training_seconds(data) for row, n in rows.items()), 0.0)
 
     def run(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
         """Train a model, draw from it, and return what was measured."""

@@ -16,6 +16,7 @@ from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.experiment import Experiment, Results, RunFolder
 from probseq_apps.experiments import image_models, stages
+from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.experiments.tokens import TOKENS, PriorPart, TokenizerPart
 from probseq_apps.options import Options
 from probseq_apps.settings.generate import (
@@ -25,10 +26,10 @@ from probseq_apps.settings.generate import (
     GENERATE_TOKENIZER,
     PriorSettings,
 )
-from probseq_apps.settings.models import DiffusionSampling
+from probseq_apps.settings.models import DiffusionSampling, ExportSettings
 from pseudovideo.evaluation import reconstruction
 from pseudovideo.labels import check_guidance, class_numbers
-from pseudovideo.plots import save_samples
+from pseudovideo.plots import save_pngs, save_samples
 
 SAMPLES, METRICS = "samples.npz", "metrics.json"
 
@@ -123,6 +124,8 @@ class Sample(Experiment[Draw]):
         stages.save_kept(samples, at.path / SAMPLES)
         own: Any = {"labels": samples.labels, "class_names": data.class_names}
         save_samples(samples.images, samples.videos, at.path / "plots", "samples", **own)
+        if self.settings.png:
+            save_pngs(samples.images, self.settings.png)
         return f"{len(samples.images)} images in {float(samples.seconds):.1f} s: {at.path}"
 
     def _prior(self, device: torch.device) -> Draw:
@@ -138,12 +141,7 @@ class Sample(Experiment[Draw]):
 
     def _model(self, options: Options, device: torch.device) -> Draw:
         settings, folder, images = self.settings, Path(self.settings.model), None
-        variant = image_models.variant_of(folder)
-        if variant is None:
-            raise FileNotFoundError(
-                "model must be a folder in models/ of `generate diffusion` or `generate hvae`, and "
-                f"{folder} is none"
-            )
+        variant = _variant(folder)
         self.data_name = variant.settings.data
         if isinstance(variant, image_models.DiffusionVariant):
             settings.diffusion.check_steps(variant.steps)
@@ -175,6 +173,36 @@ class Sample(Experiment[Draw]):
         check_guidance(model.config, guidance)
         labels = class_numbers(model.config, asked).repeat(num)[:num] if asked else None
         return {"labels": labels, "guidance": guidance}
+
+
+def export(settings: ExportSettings) -> None:
+    """Write a diffusion model as a pipeline of diffusers.
+
+    Raises:
+        ValueError: the model is none of diffusion, or files are where the pipeline should be.
+        FileNotFoundError: there is no trained model.
+    """
+    from pseudovideo.integrations.diffusers import PseudoVideoPipeline  # loads diffusers
+
+    source, target = Path(settings.model), Path(settings.pipeline)
+    variant = _variant(source)
+    if not isinstance(variant, image_models.DiffusionVariant):
+        raise ValueError(f"model must be one of diffusion, and {source} holds an HVAE")
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise ValueError(f"pipeline must be a new or an empty folder, and {target} is neither")
+    told = {"trained_on": settings.trained_on or variant.settings.data, "license": settings.license}
+    PseudoVideoPipeline(variant.read(source).model, **told).save_pretrained(target)
+    print(f"pipeline: {target}")
+
+
+def _variant(folder: Path) -> image_models.Variant:
+    variant = image_models.variant_of(folder)
+    if variant is None:
+        raise FileNotFoundError(
+            "model must be a folder in models/ of `generate diffusion` or `generate hvae`, and "
+            f"{folder} is none"
+        )
+    return variant
 
 
 class Measured(NamedTuple):
@@ -213,7 +241,7 @@ class Evaluate(Experiment[Measured]):
     def check(self, data: Measured) -> None:
         """Raise if samples, tokenizer and data don't go together."""
         images, samples, trained = data
-        stages.check_features(self.settings.features)
+        check_features(self.settings.features)
         shapes: dict[str, tuple[int, ...]] = {}
         if samples is not None:
             shapes["samples"] = tuple(samples.images.shape[1:])
@@ -239,7 +267,7 @@ class Evaluate(Experiment[Measured]):
         settings, device = self.settings, distributed.resolve_device(self.settings.device)
         place: dict[str, Any] = {"seed": settings.seed, "device": settings.device}
         folder = at.path / stages.CLASSIFIER
-        reference = stages.make_reference(images, settings.features, folder, **place)
+        reference = make_reference(images, settings.features, folder, **place)
         found: dict[str, Any] = {"data": images.name}
         if trained is not None:
             shown, tokenizer = images.test[: settings.num_images], trained.model.to(device)

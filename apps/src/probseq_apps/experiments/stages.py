@@ -1,27 +1,14 @@
-"""What the commands of `probseq generate` share: features, files of samples, and trained parts."""
+"""What the commands of `probseq generate` share: files of samples, and trained parts."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
-from probseq.metrics.image import (
-    LPIPS,
-    ClassifierFeatures,
-    FeatureExtractor,
-    FeatureMoments,
-    I3DFeatures,
-    InceptionFeatures,
-    ModuleFeatures,
-    RandomConvolution,
-    SmallClassifier,
-    check_torch_fidelity,
-)
 from probseq.settings import Settings
 from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.engine import distributed, log
@@ -39,23 +26,21 @@ from probseq_apps.engine.files import (
     write_manifest,
 )
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Batch, LossParts, Step, fork_random
+from probseq_apps.engine.trainer import Batch, LossParts, Step, Trainer, fork_random
 from probseq_apps.experiment import Experiment, Job, RunFolder
+from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.options import Options
 from probseq_apps.report.generate import generate_report
 from probseq_apps.settings.common import config_values, saved_settings
-from probseq_apps.settings.generate import ClassTraining, Features
+from probseq_apps.settings.generate import ClassTraining
+from pseudovideo.beyond.reference import Reference
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.labels import draw_labels
 from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import Pretrained, load_pretrained
-from pseudovideo.reference import Reference
 from pseudovideo.samples import Film, draw_samples
 
 CLASSIFIER, REFERENCE, SAMPLES, PRETRAINED = "classifier", "reference", "samples", "pretrained"
-# Of the classifier; ten epochs of a small data set pass in a second.
-_TRAINING = {"batch_size": 64, "learning_rate": 1e-3, "schedule": "cosine", "select": "last"}
-_EVERY = {"validate_every": 10, "checkpoint_every": 10}
 # Videos whose frames are kept and measured.
 _KEPT = 1000
 
@@ -338,6 +323,26 @@ class Part(Generic[Given]):
         """Return the settings of the training loop; None for a model that is taken as it is."""
         return self.settings.train_config()
 
+    def trial(self, data: Any) -> tuple[nn.Module, Batch]:
+        """Return a model to try a few steps with, and batches for them."""
+        return self.build(data)[0], self.batch(data)
+
+    def training_seconds(self, data: Any) -> float:
+        """Return about how long the training takes, by the time of its second step."""
+        config = self.train_config()
+        if config is None:
+            return 0.0
+        device = distributed.resolve_device(config.device)
+        with fork_random(device):
+            model, batch = self.trial(data)
+            few = tuple(tensor[: 3 * config.batch_size] for tensor in batch)
+            trainer = Trainer(model, few, config, device, self.loss)
+            trainer.train_step()
+            start = time.perf_counter()
+            trainer.train_step()
+            trainer.monitor.flush()  # waits for a device
+            return (time.perf_counter() - start) * (config.steps or 0)
+
     def train(self, data: Given, folder: Path, *, recipe: str, label: str) -> Trained:
         """Train the model, from where it stopped, and store it in `pretrained/`."""
         if read_finished(folder) is None or not (folder / PRETRAINED / MANIFEST).is_file():
@@ -392,93 +397,3 @@ def run_folder(folder: Path) -> Path:
     """Return the folder of the run whose model a folder holds: itself, or that it lies in."""
     inside = folder.name == PRETRAINED and (folder / MANIFEST).is_file()
     return folder.parent if inside and (folder.parent / CONFIG).is_file() else folder
-
-
-def check_features(settings: Features, video_weights: str | None = None) -> None:
-    """Raise if a file of weights is not there, or a library."""
-    for name, file in (
-        ("inception_weights", settings.inception_weights),
-        ("diversity_weights", settings.diversity_weights),
-        ("video_weights", video_weights),
-    ):
-        if file is not None and not Path(file).is_file():
-            raise FileNotFoundError(f"{name} must be a file of weights, and {file} is not there")
-    if settings.diversity_weights is not None:
-        LPIPS("alex", weights=settings.diversity_weights)
-    if video_weights is not None:
-        I3DFeatures(video_weights)
-    if settings.metrics == "torch-fidelity":
-        check_torch_fidelity()
-
-
-def make_reference(
-    data: GenerationData,
-    settings: Features,
-    folder: Path,
-    *,
-    seed: int,
-    device: str,
-    video_weights: str | None = None,
-) -> Reference:
-    """Return what samples are measured against; arguments as of `make_extractor`."""
-    extractor = make_extractor(data, settings, folder, seed=seed, device=device)
-    known: dict[str, Any] = {"fidelity": settings.metrics == "torch-fidelity"}
-    if data.covariance is not None:  # as that of two would be: scatter over 1
-        known["moments"] = FeatureMoments(
-            2, data.covariance.new_zeros(len(data.covariance)), data.covariance
-        )
-    if settings.diversity_weights is not None:
-        lpips = LPIPS("alex", weights=settings.diversity_weights)
-        known["lpips"] = lpips.to(distributed.resolve_device(device))
-    if video_weights is not None:
-        video_features = I3DFeatures(video_weights)
-        known["video_features"] = video_features.to(distributed.resolve_device(device))
-    return Reference(extractor, data.train, data.test, **known)
-
-
-def make_extractor(
-    data: GenerationData, settings: Features, folder: Path, *, seed: int, device: str
-) -> FeatureExtractor:
-    """Return Inception if its weights are named, else a classifier, else random features.
-
-    Of Gaussian images it is the pixels: a Fréchet distance in them leaves nothing out.
-
-    The classifier is trained here, as a run of its own in `folder` that can be resumed.
-    """
-    place = distributed.resolve_device(device)
-    if settings.inception_weights is not None:
-        return InceptionFeatures(settings.inception_weights).to(place)
-    if data.covariance is not None:
-        return ModuleFeatures(nn.Flatten(), name="pixels", dimension=len(data.covariance))
-    if data.labels is None:
-        return RandomConvolution(data.channels, seed=0).to(place)
-    classifier = SmallClassifier(data.channels, len(data.class_names), seed=seed)
-    steps = settings.classifier_steps
-    own: dict[str, Any] = {**_TRAINING, **_EVERY, "seed": seed, "device": device}
-    fit(
-        classifier,
-        (data.train, data.labels.train),
-        TrainConfig(steps=steps, warmup_steps=steps // 20, **own),
-        folder,
-        loss=classifier_loss,
-        score=classifier_accuracy,
-        held_out=(data.validation, data.labels.validation),
-        label="classifier",
-        metadata={"experiment": "generate-classifier", "data": data.name},
-    )
-    return ClassifierFeatures(classifier.trunk, classifier.head, name="classifier").to(place)
-
-
-def classifier_loss(model: nn.Module, batch: Batch, step: Step) -> LossParts:
-    """Return the cross-entropy of a batch of images and labels."""
-    images, labels = batch
-    logits = model(to_unit(images)).float()
-    right = (logits.detach().argmax(-1) == labels).float().mean()
-    return LossParts(F.cross_entropy(logits, labels), {"accuracy": right})
-
-
-def classifier_accuracy(model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
-    """Return the share of images that the classifier is right about."""
-    found = [(model(to_unit(images)).argmax(-1) == labels) for images, labels in batches]
-    right = torch.cat(found)
-    return {"accuracy": int(right.sum()) / len(right)}

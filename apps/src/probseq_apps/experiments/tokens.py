@@ -4,7 +4,8 @@ A tokenizer's folder and a prior's are runs of `fit` with the trained model in `
 of `run` are in `tokenizers/` and `priors/`, beside `tokens/`, `samples/` and `classifier/`.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,12 @@ from probseq_apps.settings.generate import (
     TokenizerSettings,
 )
 from pseudovideo.arms import TokenArm
+from pseudovideo.beyond.reference import Copies
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.evaluation import ImageCoder, encode_images, mean_nats, reconstruction
 from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior, build_token_prior
 from pseudovideo.priors.base import TokenPrior
-from pseudovideo.reference import Copies
 from pseudovideo.spec import PriorName, TokenGrid, TokenizerConfig, TokenSampling
 from pseudovideo.token_cache import TokenCache, cached_tokens
 from pseudovideo.tokenizers import PatchKMeans, Tokenizer, build_tokenizer
@@ -116,15 +117,15 @@ class TokenizerPart(stages.Part[GenerationData]):
         weight, file = self.settings.loss.perceptual_weight, self.settings.lpips_weights
         if not weight:
             return None
-        try:
-            if file is None or not Path(file).is_file():
-                raise ValueError("name it, or set perceptual_weight to 0")
-            return LPIPS(weights=file)
-        except ValueError as error:
+        if file is None or not Path(file).is_file():
             raise ValueError(
                 f"perceptual_weight={weight} needs lpips_weights, a file of torchvision's VGG-16 "
-                f"weights, got {file}: {error}"
-            ) from error
+                f"weights, got {file}: name it, or set perceptual_weight to 0"
+            )
+        try:
+            return LPIPS(weights=file)
+        except ValueError as error:
+            raise ValueError(f"lpips_weights must be of torchvision's VGG-16: {error}") from error
 
 
 class PriorPart(stages.Part[TokenCache]):
@@ -154,6 +155,14 @@ class PriorPart(stages.Part[TokenCache]):
         prior = stages.seeded(make, derive_seed(seed, f"{name} prior"))
         prior.check_cache(data)
         return prior, prior
+
+    def trial(self, data: TokenGrid) -> tuple[Prior, Batch]:
+        """Return a prior over a grid, and a few grids of any tokens."""
+        shape = (self.settings.prior_training.batch_size, *data.shape)
+        batch = (torch.randint(data.codebook_size, shape, dtype=torch.int16),)
+        if self._counts:
+            batch += (torch.zeros(len(batch[0]), dtype=torch.int64),)
+        return self._prior(data, None), batch
 
     def batch(self, data: TokenCache) -> Batch:
         """Return the tokens, and of classes the labels."""
@@ -220,6 +229,18 @@ class Tokens(stages.ImageExperiment):
         """Return a line about data and jobs."""
         arms, stems = (arm.name for arm in self.settings.arms), self.settings.stem
         return self.described(data, f"{', '.join(arms)}; stems {', '.join(stems)}")
+
+    def seconds(self, jobs: Sequence[Job], data: GenerationData) -> float:
+        """Return about how long the trainings of jobs take, by one seed of each variant."""
+        rows = Counter(job.row for job in jobs)
+        total = 0.0
+        for job in {job.row: job for job in jobs}.values():
+            part = self._variants[job][1]
+            own = [part.training_seconds(data)]
+            for prior in self._priors(job, data).values():
+                own.append(prior.training_seconds(part.config(data).grid))
+            total += rows[job.row] * sum(own)
+        return total
 
     def run(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
         """Train, draw and measure all that a variant has."""

@@ -6,7 +6,7 @@ from typing import Any
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.report import Report
 from probseq_apps.report.tables import DASH, Table
-from pseudovideo.design import Design
+from pseudovideo.beyond.design import Design
 from pseudovideo.plots import design_plot
 
 _HEADS = ["design", "C", "distance ↓", "error of the image, ‰", "largest share", "forgotten"]

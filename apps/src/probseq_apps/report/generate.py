@@ -43,7 +43,7 @@ from probseq_apps.report.tables import (
     plain,
     with_error,
 )
-from pseudovideo.quality_tables import frame_table, quality_table
+from pseudovideo.beyond.quality_tables import frame_table, quality_table
 
 PSNR = Measure("PSNR", "higher", ("reconstruction", "psnr"), " dB")
 INTERMEDIATE = Measure(

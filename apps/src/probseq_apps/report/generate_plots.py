@@ -25,6 +25,7 @@ from probseq_apps.report.results import (
     value_of,
 )
 from probseq_apps.report.tables import Measure
+from pseudovideo.beyond.reference import Copies
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pixels import to_unit
 from pseudovideo.plots import (
@@ -43,7 +44,6 @@ from pseudovideo.plots import (
     save_strips,
     save_theorem,
 )
-from pseudovideo.reference import Copies
 from pseudovideo.samples import Film
 
 # Strips of generated videos, videos of a film, and those of a film of their process.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from probseq.summary import Order, Summary, order_of, summarise
 from probseq_apps.report.tables import Measure, decimals_of, with_error
-from pseudovideo.reference import is_ranked
+from pseudovideo.beyond.reference import is_ranked
 
 # One entry of `results/`, as JSON holds it.
 Result = Mapping[str, Any]
@@ -114,8 +114,9 @@ def unranked(
     groups: Sequence[Group], real: Result, path: Sequence[str] = ("generation",)
 ) -> frozenset[str]:
     """Return the names of groups whose samples show too little to be compared by a distance."""
-    score = value_of(real, ("is",))
-    return frozenset(g.name for g in groups if not is_ranked(g.summary((*path, "is")).mean, score))
+    key = "looks_real" if value_of(real, ("is",)) is None else "is"
+    score = value_of(real, (key,))
+    return frozenset(g.name for g in groups if not is_ranked(g.summary((*path, key)).mean, score))
 
 
 def priors_of(results: Sequence[Result]) -> list[str]:

@@ -69,10 +69,10 @@ class Features(Settings):
 
     inception_weights: str | None = None
     """File of Inception's weights (pt_inception-2015-12-05-6726825d.pth) for FID and IS. None: a
-    classifier trained on the data's labels, or without labels a random convolution, and the
-    distance is called FD."""
+    classifier trained on the data's labels, or without labels a random convolution beside a
+    classifier that tells images from noise, and the distance is called FD."""
     classifier_steps: Count = 300
-    """Optimizer steps of that classifier."""
+    """Optimizer steps of such a classifier."""
     diversity_weights: str | None = None
     """File of torchvision's AlexNet weights (alexnet-owt-7be5be79.pth), with which LPIPS measures
     how unlike each other samples are; None leaves it out."""
@@ -110,8 +110,7 @@ class Training(Settings):
         # Whole where it is but for round-off.
         own["warmup_steps"] = int(own["steps"] * own.pop("warmup") + 1e-6)
         own["schedule"] = own.pop("decay", "cosine")
-        # The trainer never lets five minutes pass without a checkpoint.
-        return TrainConfig(**own, select="last", checkpoint_every=10, seed=seed)
+        return TrainConfig(**own, select="last", checkpoint_every=None, seed=seed)
 
 
 class Videos(CorruptionSpec):

@@ -222,6 +222,8 @@ class SampleSettings(Settings):
     """In place of both, a folder in models/ of `generate diffusion` or `generate hvae`."""
     num: Count = 64
     """Images to draw."""
+    png: str = ""
+    """Folder into which each image is also written as a PNG of its own."""
     seed: Index = 0
     """Of the draws: that of a run's model gives the run's own samples, from a prior where --num is
     the run's, too."""
@@ -250,6 +252,24 @@ class SampleSettings(Settings):
                 not (self.model or getattr(self, name)),
                 f"{name} must be given: name the folder of a trained one, or name --model",
             )
+
+
+class ExportSettings(Settings):
+    """What to write, and where."""
+
+    model: str = ""
+    """Folder in models/ of `generate diffusion`."""
+    pipeline: str = ""
+    """Folder of the pipeline; new or empty."""
+    trained_on: str | None = None
+    """For the model card; None: the name of the data."""
+    license: str | None = None
+    """For the model card, such as mit; None: unknown."""
+
+    def check_given(self) -> None:
+        """Refuse a command line that lacks one of the folders."""
+        for name in ("model", "pipeline"):
+            refuse(not getattr(self, name), f"{name} must be given: name a folder")
 
 
 class EvaluateSettings(Settings):

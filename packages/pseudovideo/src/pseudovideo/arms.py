@@ -95,12 +95,12 @@ class DiffusionArm(NamedTuple):
           ``T-frame-first-order-blur``, or by the kind's own name ``T-frame-pyramid`` and others,
           for any even T.
         """
-        found = _NAME.fullmatch(name)
-        frames = int(found["frames"] or 1) if found else 1
-        if found and found["steps"]:
-            if int(found["steps"]) < 2:
+        match = _NAME.fullmatch(name)
+        frames = int(match["frames"] or 1) if match else 1
+        if match and match["steps"]:
+            if int(match["steps"]) < 2:
                 raise ValueError(f"arms must have at least 2 diffusion steps, got {name!r}")
-            return cls(name, 1, None, int(found["steps"]))
+            return cls(name, 1, None, int(match["steps"]))
         lengths = sorted({4, 8, frames} - {1})  # the thesis has 4 and 8
         known = ["1-frame", "1-frame-4000"]
         known += [f"{length}-frame-{kind}" for length in lengths for kind in CORRUPTION_OF]
@@ -112,7 +112,7 @@ class DiffusionArm(NamedTuple):
             raise ValueError(
                 f"arms must have 1 frame or an even number, half as context, got {name!r}"
             )
-        return cls(name, frames, CORRUPTION_OF[found["kind"]] if found else None, None)
+        return cls(name, frames, CORRUPTION_OF[match["kind"]] if match else None, None)
 
     @property
     def is_video(self) -> bool:

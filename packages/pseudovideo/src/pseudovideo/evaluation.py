@@ -23,11 +23,12 @@ from pseudovideo.corruptions import (
 )
 from pseudovideo.diffusion.errors import frame_errors
 from pseudovideo.diffusion.image import ImageDiffusion
+from pseudovideo.diffusion.sampling import Solver
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HVAE
 from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior
-from pseudovideo.spec import SolverName, TokenGrid
+from pseudovideo.spec import TokenGrid
 
 # Enough for the covariance of 32x32 colour images; with more of them its product alone takes long.
 _SPECTRUM_IMAGES = 20_000
@@ -131,13 +132,13 @@ def mean_bits_per_dim(
         progress: called with the number of steps that are done, S for a batch.
     """
     device = next(model.parameters()).device
-    found = [
+    bounds = [
         model.bits_per_dim(
-            to_unit(part.to(device)), own, generator=generator, progress=progress
+            to_unit(batch.to(device)), classes, generator=generator, progress=progress
         ).total
-        for part, own in _labelled(images, labels, batch_size, device)
+        for batch, classes in _labelled(images, labels, batch_size, device)
     ]
-    return float(torch.cat(found).double().mean())
+    return float(torch.cat(bounds).double().mean())
 
 
 def mean_bound(
@@ -158,11 +159,11 @@ def mean_bound(
         batch_size: images at a time.
     """
     device = next(model.parameters()).device
-    found = [
-        model.bound(to_unit(part.to(device)), generator, labels=own).total
-        for part, own in _labelled(images, labels, batch_size, device)
+    bounds = [
+        model.bound(to_unit(batch.to(device)), generator, labels=classes).total
+        for batch, classes in _labelled(images, labels, batch_size, device)
     ]
-    return float(torch.cat(found).double().mean())
+    return float(torch.cat(bounds).double().mean())
 
 
 def encode_images(
@@ -175,12 +176,12 @@ def encode_images(
     device: torch.device | str = "cpu",
 ) -> Int64[Tensor, "n t rows columns"]:
     """Return the tokens of the videos of images, on `device`; arguments as of `reconstruction`."""
-    found: list[Tensor] = []
+    tokens: list[Tensor] = []
     for index in torch.arange(len(images)).split(batch_size):
-        part = to_unit(images[index].to(device))
-        videos = pseudo_videos(part, corruption, seed=seed, index=index.to(device))
-        found.append(tokenizer.encode(videos))
-    return torch.cat(found)
+        batch = to_unit(images[index].to(device))
+        videos = pseudo_videos(batch, corruption, seed=seed, index=index.to(device))
+        tokens.append(tokenizer.encode(videos))
+    return torch.cat(tokens)
 
 
 def mean_nats(
@@ -204,8 +205,8 @@ def mean_nats(
     devices = [tokens.device] if tokens.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(seed)
-        for part, own in _labelled(tokens, labels, batch_size, tokens.device):
-            total += len(part) * float(prior.loss(part, own))
+        for batch, classes in _labelled(tokens, labels, batch_size, tokens.device):
+            total += len(batch) * float(prior.loss(batch, classes))
     return total / len(tokens)
 
 
@@ -219,7 +220,7 @@ def frame_prediction(
     num_samples: int,
     num_steps: int | None = None,
     eta: float | None = None,
-    solver: SolverName | None = None,
+    solver: Solver | None = None,
     seed: int = 0,
     generator: torch.Generator | None = None,
     progress: Callable[[int], object] | None = None,
@@ -270,9 +271,9 @@ def frame_prediction(
     exact = None
     if corruption.is_noise:
         spectrum = image_spectrum(to_unit(train[:_SPECTRUM_IMAGES]).to(device))
-        found = prediction_errors(spectrum, corruption, context=context).next_frame
+        least = prediction_errors(spectrum, corruption, context=context).next_frame
         # Entries begin with the second frame.
-        exact = found[context - 1 :].tolist()
+        exact = least[context - 1 :].tolist()
     return {
         "frames": [frame + 1 for frame in predicted],
         "model": errors,
@@ -287,8 +288,8 @@ def _labelled(
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield batches, with their labels on a device where there are any."""
     for index in torch.arange(len(values)).split(batch_size):
-        own = None if labels is None else labels[index.to(labels.device)].to(device)
-        yield values[index.to(values.device)], own
+        classes = None if labels is None else labels[index.to(labels.device)].to(device)
+        yield values[index.to(values.device)], classes
 
 
 def number_or_none(value: Tensor) -> float | None:

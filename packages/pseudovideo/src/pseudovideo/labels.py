@@ -139,9 +139,9 @@ def class_numbers(spec: ClassSpec, asked: Sequence[str]) -> Int64[Tensor, " k"]:
     numbers |= {name: number for number, name in enumerate(known)}
     for one in asked:
         if one not in numbers:
-            told = ", ".join(known[:_TOLD]) + (", ..." if len(known) > _TOLD else "")
+            listed = ", ".join(known[:_TOLD]) + (", ..." if len(known) > _TOLD else "")
             raise ValueError(
-                f"labels must be classes of the model, by name ({told}) or by number "
+                f"labels must be classes of the model, by name ({listed}) or by number "
                 f"(0..{len(known) - 1}), got {one!r}"
             )
     return torch.tensor([numbers[one] for one in asked], dtype=torch.int64)
@@ -183,9 +183,9 @@ def check_labels(
     """
     if spec.num_classes is None:
         if labels is not None:
-            found = tuple(labels.shape) if isinstance(labels, Tensor) else labels
+            shape = tuple(getattr(labels, "shape", labels))
             raise ValueError(
-                f"labels must be None for a model of num_classes=None, got some of shape {found}"
+                f"labels must be None for a model of num_classes=None, got some of shape {shape}"
             )
         return
     last = spec.num_classes - 1 + int(none and spec.label_dropout > 0)

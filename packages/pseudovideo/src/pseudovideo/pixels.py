@@ -27,6 +27,25 @@ def check_pixels(**images: Tensor) -> None:
                 )
 
 
+def check_batch(name: str, images: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise if a batch is empty, no floats, of another shape, or not in −1..1 but for noise.
+
+    Args:
+        name: of the argument.
+        images: its value, images or videos.
+        shape: of each of them.
+
+    Raises:
+        ValueError: names the argument.
+    """
+    if images.shape[1:] != shape or not len(images) or not images.is_floating_point():
+        raise ValueError(
+            f"{name} must be floats of shape (batch, {', '.join(map(str, shape))}), got "
+            f"{images.dtype} of shape {tuple(images.shape)}"
+        )
+    check_pixels(**{name: images})
+
+
 def to_bytes(images: Float[Tensor, "*n c h w"]) -> UInt8[Tensor, "*n c h w"]:
     """Return pixels in −1..1 as bytes on the CPU; the noise of pseudo videos goes beyond.
 

@@ -128,24 +128,24 @@ def plain_tensors(module: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
     Raises:
         ValueError: it lacks a tensor, or has another one.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name in names:
         owner: Any = module
         for step in name.split("."):
             while isinstance(owner, nn.Module) and step not in _names_of(owner):
-                owner = next((getattr(owner, w) for w in _WRAPPERS if w in owner._modules), None)
+                owner = next((getattr(owner, w) for w in _WRAPPERS if w in _names_of(owner)), None)
             owner = getattr(owner, step, None)
         if not isinstance(owner, Tensor):
             raise ValueError(f"model must have the weights {name} to be stored, and has none")
-        found[name] = owner
-    known = {_unwrapped(name) for name in found}
+        tensors[name] = owner
+    known = {_unwrapped(name) for name in tensors}
     for name in module.state_dict():
         if _unwrapped(name) not in known and "parametrizations" not in name.split("."):
             raise ValueError(
                 f"model must have the weights of its class alone to be stored, and has {name}: "
                 "take off what was put around its parts"
             )
-    return found
+    return tensors
 
 
 def _unwrapped(name: str) -> str:
@@ -154,7 +154,8 @@ def _unwrapped(name: str) -> str:
 
 def _names_of(module: nn.Module) -> set[str]:
     parametrised = getattr(module, "parametrizations", ())
-    return {*module._parameters, *module._buffers, *module._modules, *parametrised}
+    tables = (module._parameters, module._buffers, module._modules)  # pyright: ignore[reportPrivateUsage]
+    return {name for table in (*tables, parametrised) for name in table}
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], source: object) -> None:
@@ -218,11 +219,11 @@ def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model
         MissingExtraError: diffusers is not installed, and the model has a UNet.
     """
     name = SavedFolder(Path(folder), None, (WEIGHTS,)).kind
-    found = getattr(import_module("pseudovideo"), name) if name in _MODELS else None
-    if found is None or not issubclass(found, kind):
+    model_class = getattr(import_module("pseudovideo"), name) if name in _MODELS else None
+    if model_class is None or not issubclass(model_class, kind):
         wanted = f"one of {', '.join(_MODELS)}" if kind is Pretrained else f"a {kind.__name__}"
         raise ValueError(f"{folder} must hold {wanted}, got a {name}")
-    return found.from_pretrained(folder)
+    return model_class.from_pretrained(folder)
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -247,7 +248,7 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _settings(model: Pretrained) -> dict[str, Any]:
-    """Settings by name, for JSON."""
+    """Return settings by name, for JSON."""
     config = model.config
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     if values.get("num_classes", 0) is None:
@@ -266,5 +267,5 @@ def _settings(model: Pretrained) -> dict[str, Any]:
 
 
 def _from_json(value: Any) -> Any:
-    """JSON's lists as the tuples that they were."""
+    """Return JSON's lists as the tuples that they were."""
     return tuple(map(_from_json, value)) if isinstance(value, list) else value

@@ -100,9 +100,9 @@ def film(
     every = max(1, total // snapshots)
     classes = NO_CLASSES
     if isinstance(model, ImageDiffusion):  # whose predictions are shown, of the same classes
-        asked = options.get("labels"), options.get("guidance", 1.0)
+        classes_of = options.get("labels"), options.get("guidance", 1.0)
         device = next(model.parameters()).device
-        classes = sample_classes(model.config, n, *asked, generator=generator, device=device)
+        classes = sample_classes(model.config, n, *classes_of, generator=generator, device=device)
         options["labels"] = classes.labels
 
     def watch(left: int, state: Tensor) -> None:
@@ -124,5 +124,5 @@ def film(
         frames.append(shown)
 
     model.sample(n, generator=generator, batch_size=n, watch=watch, **options)
-    parts = torch.tensor(max(1, len(stages)))
-    return Film(to_bytes(torch.stack(frames, 1)), torch.tensor(done), parts)
+    num_stages = torch.tensor(max(1, len(stages)))
+    return Film(to_bytes(torch.stack(frames, 1)), torch.tensor(done), num_stages)

@@ -51,7 +51,6 @@ ScheduleName = Literal["linear", "cosine"]
 Prediction = Literal["epsilon", "x0", "v"]
 PREDICTIONS: tuple[Prediction, ...] = get_args(Prediction)
 SolverName = Literal["dpm++", "unipc", "heun"]
-SOLVERS: tuple[SolverName, ...] = get_args(SolverName)
 TrainingMasks = Literal["stages", "random"]
 TRAINING_MASKS: tuple[TrainingMasks, ...] = get_args(TrainingMasks)
 
@@ -69,8 +68,8 @@ class CorruptionSpec(Settings):
     """How strongly the frames before the image are corrupted."""
 
     blur_rate: float | None = None
-    """Step i of the blur has standard deviation exp(rate·i) pixels, i = 0..T-2; None: as in the
-    thesis (section 5.3.2) 0.05, above 8 frames 0.01."""
+    """Step i of the blur has standard deviation exp(blur_rate·i) pixels, i = 0..T-2; None: as in
+    the thesis (section 5.3.2) 0.05, above 8 frames 0.01."""
     beta_min: Rate = 1e-4
     """Variance of the noise step next to the image."""
     beta_max: Rate = 0.05
@@ -87,8 +86,8 @@ class CorruptionSpec(Settings):
 
     def for_frames(self, num_frames: int, kind: CorruptionKind) -> "PseudoVideoConfig":
         """Return the settings of videos of so many frames."""
-        own = {name: getattr(self, name) for name in CorruptionSpec.__dataclass_fields__}
-        return PseudoVideoConfig(**own, num_frames=num_frames, kind=kind)
+        values = {name: getattr(self, name) for name in CorruptionSpec.__dataclass_fields__}
+        return PseudoVideoConfig(**values, num_frames=num_frames, kind=kind)
 
 
 class PseudoVideoConfig(CorruptionSpec):
@@ -125,7 +124,7 @@ class PseudoVideoConfig(CorruptionSpec):
 
 
 def check_blur_rate(name: str, rate: float, num_frames: int) -> None:
-    """Raise if the last of the steps exp(rate·i), i = 0..T−2, is 0/0."""
+    """Raise if the last of the steps exp(rate·i), i = 0..T−2, of rate `name` is 0/0."""
     if not abs(rate) * max(num_frames - 2, 1) <= _LARGEST_EXPONENT:
         raise ValueError(
             f"{name} must be at most {_LARGEST_EXPONENT:g} in absolute value, times "
@@ -351,14 +350,17 @@ class TokenSampling(Settings):
     top_p: Annotated[float, Bound("in (0, 1]", lambda value: 0 < value <= 1)] | None = None
     """autoregressive: draw from the likeliest tokens that together have probability p."""
     num_steps: Count = 18
-    """masked: steps of the decoding."""
+    """masked: steps of the decoding; with more of them draws lean to common tokens."""
     choice_temperature: NotNegative = 4.5
     """masked: how random it is which tokens are kept."""
 
     def options(self, prior: PriorName) -> dict[str, Any]:
         """Return those of a kind of prior, for its `sample`."""
-        own = {"autoregressive": ("top_k", "top_p"), "masked": ("num_steps", "choice_temperature")}
-        return {name: getattr(self, name) for name in ("temperature", *own[prior])}
+        names = {
+            "autoregressive": ("top_k", "top_p"),
+            "masked": ("num_steps", "choice_temperature"),
+        }
+        return {name: getattr(self, name) for name in ("temperature", *names[prior])}
 
 
 class _ProcessSettings(Settings):

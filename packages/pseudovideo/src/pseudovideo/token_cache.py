@@ -248,8 +248,8 @@ def cached_tokens(
             "labels": labels,
         }
         return TokenCache.open(folder, **known, seed=seed)
-    given: dict[str, Any] = {"labels": labels, "seed": seed, "progress": progress}
-    return write_token_cache(folder, tokenizer, images, config, **given)
+    options: dict[str, Any] = {"labels": labels, "seed": seed, "progress": progress}
+    return write_token_cache(folder, tokenizer, images, config, **options)
 
 
 def hash_images(images: Shaped[Tensor, "n c h w"]) -> str:

@@ -5,14 +5,16 @@ from typing import Annotated, Any
 from probseq.settings import Bound, Count, Rate, Settings
 
 _DISTINCT = Bound("without repetitions", lambda names: len(set(names)) == len(names))
-# Those of 32, 64 and 256 pixels are improved DDPM's; the others halve the image as far as it goes.
+# Improved DDPM's.
 _MULTIPLIERS: dict[int, tuple[int, ...]] = {
-    16: (1, 2, 2),
-    28: (1, 2, 2),
     32: (1, 2, 2, 2),
     64: (1, 2, 3, 4),
     256: (1, 1, 2, 2, 4, 4),
 }
+# Images of fewer pixels are halved twice, others three times where they can be.
+_HALVED_TWICE = 32
+# Sizes at which there is attention where none are named.
+_ATTENTION = range(6, 17)
 
 
 class UNetSpec(Settings):
@@ -22,11 +24,11 @@ class UNetSpec(Settings):
     """Channels at full size; even."""
     channel_multipliers: tuple[Count, ...] | None = None
     """Channels at each size as multiples of the base, from full size down, halving each time; None:
-    1 2 2 2, for 64 pixels 1 2 3 4, for 16 and fewer 1 2 2."""
+    1 2 2 2, for 64 pixels 1 2 3 4, for fewer than 32 and for what halves only twice 1 2 2."""
     num_res_blocks: Count = 2
     """Residual blocks at each size on the way down; one more on the way up."""
-    attention_sizes: tuple[Count, ...] = (16, 8)
-    """Sizes in pixels at which there is attention, besides the middle."""
+    attention_sizes: tuple[Count, ...] | None = None
+    """Sizes in pixels at which there is attention, besides the middle; None: those from 6 to 16."""
     num_heads: Count = 4
     """Attention heads; must divide the channels where there is attention."""
     num_groups: Count = 32
@@ -61,10 +63,10 @@ class ClassSpec(Settings):
     def check(self) -> None:
         """Refuse labels that are hidden where there are none, and other numbers of names."""
         for name in ("class_names", "class_counts"):
-            given = getattr(self, name)
-            if given is not None and len(given) != (self.num_classes or 0):
+            values = getattr(self, name)
+            if values is not None and len(values) != (self.num_classes or 0):
                 raise ValueError(
-                    f"{name} must be num_classes={self.num_classes or 0}, got {len(given)}"
+                    f"{name} must be num_classes={self.num_classes or 0}, got {len(values)}"
                 )
         if self.label_dropout and self.num_classes is None:
             raise ValueError(
@@ -92,6 +94,8 @@ class UNetConfig(UNetSpec, ClassSpec):
     channel_multipliers: tuple[Count, ...] = (1, 2, 2, 2)
     """Width of each level in units of `base_channels`; each level but the last halves the image.
     See `channel_multipliers_for`."""
+    attention_sizes: tuple[Count, ...] = (16, 8)
+    """Sizes in pixels at which there is attention, besides the middle."""
 
     def check(self) -> None:
         """Refuse what makes no UNet."""
@@ -129,6 +133,11 @@ class UNetConfig(UNetSpec, ClassSpec):
                 )
 
     @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        return (self.channels, self.image_size, self.image_size)
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """Channels of each level."""
         return tuple(self.base_channels * m for m in self.channel_multipliers)
@@ -149,19 +158,25 @@ def unet_values(
 ) -> dict[str, Any]:
     """Return the values of a `UNetConfig`, or of a model with one, for images and their classes."""
     multipliers = spec.channel_multipliers or channel_multipliers_for(image_size)
-    sizes = {"image_size": image_size, "channels": channels, "channel_multipliers": multipliers}
-    return {**spec.to_dict(), **sizes, **(classes or ClassSpec()).to_dict()}
+    attended = spec.attention_sizes
+    if attended is None:
+        sizes = (image_size >> level for level in range(len(multipliers)))
+        attended = tuple(size for size in sizes if size in _ATTENTION)
+    values = {"image_size": image_size, "channels": channels}
+    values |= {"channel_multipliers": multipliers, "attention_sizes": attended}
+    return {**spec.to_dict(), **values, **(classes or ClassSpec()).to_dict()}
 
 
 def channel_multipliers_for(image_size: int) -> tuple[int, ...]:
     """Return the widths of a UNet's levels: improved DDPM's at 32, 64, 256 pixels, else ours.
 
     Raises:
-        ValueError: nobody has chosen any for this size.
+        ValueError: the size can't be halved twice.
     """
-    if image_size not in _MULTIPLIERS:
+    if image_size % 4:
         raise ValueError(
-            f"image_size must be one of {', '.join(map(str, _MULTIPLIERS))} to have usual "
-            f"channel multipliers, got {image_size}: set channel_multipliers"
+            f"image_size must be a multiple of 4, to be halved twice, got {image_size}: "
+            "take another, or set channel_multipliers"
         )
-    return _MULTIPLIERS[image_size]
+    twice = image_size < _HALVED_TWICE or image_size % 8
+    return _MULTIPLIERS.get(image_size, (1, 2, 2) if twice else (1, 2, 2, 2))

@@ -183,8 +183,10 @@ def test_a_ddim_step_is_diffusers(diffusion, place, eta, clip):
     scheduler.set_timesteps(25)
     exactly_ours(scheduler, diffusion)
     x_t, output, noise = normal(2, 3, 4, 4), normal(2, 6, 4, 4, seed=1), normal(2, 3, 4, 4, seed=2)
-    spaced = diffusion.respaced("ddim25")
-    assert spaced.timesteps[place] == 40 * place
+    steps = range(0, 1000, 40)  # those of diffusers
+    kept = diffusion.alpha_bars[::40]
+    betas = 1 - kept / torch.cat((kept.new_ones(1), kept[:-1]))
+    spaced = GaussianDiffusion(betas, timesteps=steps, original_steps=1000)
     expected = scheduler.step(
         output[:, :3],
         40 * place,
@@ -233,7 +235,7 @@ def test_predicted_images_are_clipped_only_when_asked(diffusion):
     assert torch.equal(clipped.mean, expected)
 
 
-@pytest.mark.parametrize("spec", [2, 25, 999, "ddim50", [10, 20, 30], "5,10"])
+@pytest.mark.parametrize("spec", [2, 25, 999])
 def test_respacing_keeps_alpha_bar(diffusion, spec):
     spaced = diffusion.respaced(spec)
     kept = diffusion.alpha_bars[list(spaced.timesteps)]
@@ -249,18 +251,17 @@ def test_respacing_keeps_alpha_bar(diffusion, spec):
 
 
 def test_a_respaced_process_with_all_steps_is_the_same(diffusion):
-    for spec in (1000, "1000", "ddim1000", [500, 500]):
-        assert torch.equal(diffusion.respaced(spec).betas, diffusion.betas)
+    assert torch.equal(diffusion.respaced(1000).betas, diffusion.betas)
 
 
 def test_respacing_twice_counts_in_the_original_steps():
     diffusion = GaussianDiffusion.make(4000, "cosine").respaced(1000)
-    twice = diffusion.respaced("ddim50")
+    twice = diffusion.respaced(28)
     assert twice.original_steps == 4000
-    expected = [diffusion.timesteps[20 * i] for i in range(50)]
+    expected = [diffusion.timesteps[37 * i] for i in range(28)]
     assert list(twice.timesteps) == expected
-    times = twice.model_times(torch.tensor([0, 49]))
-    assert times.tolist() == [0, expected[49] / 4]
+    times = twice.model_times(torch.tensor([0, 27]))
+    assert times.tolist() == [0, expected[27] / 4]
 
 
 def test_a_respaced_posterior_leads_to_the_kept_marginal():
@@ -376,10 +377,9 @@ def test_processes_that_are_none_are_refused():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (0, "at least one step"),
-        ("ddim1", "at least two steps"),
+        (0, "count must be a whole number of at least 1"),
         (1, "at least two steps"),
-        ("ddim2", "at most 0.01 of the image's variance"),
+        (1001, "count must be at most the 1000 steps, got 1001"),
     ],
 )
 def test_respacing_that_leaves_no_process_is_refused(spec, message):

@@ -10,11 +10,12 @@ from improved_ddpm import randomised
 from test_video_sampling import slow_sample
 from tiny_video import SIZES, frames, seeded, shaken, video_model
 
-from pseudovideo.diffusion import VideoDiffusion, from_ddpm_pipeline, to_ddpm_pipeline
+from pseudovideo.diffusion import VideoDiffusion
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
-from pseudovideo.diffusion.published import load_improved_ddpm
 from pseudovideo.diffusion.sampling import conditioned, denoise
+from pseudovideo.integrations.diffusers.ddpm import from_ddpm_pipeline, to_ddpm_pipeline
+from pseudovideo.integrations.improved_ddpm import load_improved_ddpm
 from pseudovideo.labels import Classes
 from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig
 

@@ -52,7 +52,7 @@ def walked(diffusion, eta):
 
 @pytest.mark.parametrize(
     ("steps", "spec", "eta"),
-    [(40, 40, None), (1000, 20, None), (40, 40, 1.0), (100, 100, 0.0), (1000, "ddim100", 0.3)],
+    [(40, 40, None), (1000, 20, None), (40, 40, 1.0), (100, 100, 0.0), (1000, 100, 0.3)],
 )
 def test_samples_of_gaussian_pixels_have_their_mean_and_variance(steps, spec, eta):
     """The last step gives x_1's mean: what it leaves out shrinks with the first β."""

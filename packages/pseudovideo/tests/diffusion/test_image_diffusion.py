@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -166,7 +165,7 @@ def test_fewer_steps_are_passes_of_the_network(monkeypatch):
         "forward",
         lambda self, x, times, labels=None: (calls.append(len(x)), forward(self, x, times))[1],
     )
-    for num_steps, count in ((None, 40), (5, 5), (np.int64(5), 5), ("ddim20", 20), ((2, 3), 5)):
+    for num_steps, count in ((None, 40), (5, 5)):
         calls.clear()
         net.sample(3, num_steps=num_steps, batch_size=3)
         assert calls == [3] * count
@@ -325,7 +324,7 @@ def test_what_makes_no_model_is_refused_by_name(changes, message, plain_calls):
 )
 def test_images_of_another_kind_are_refused(wrong, plain_calls):
     net = ImageDiffusion(config())
-    said = r"images must be floats of shape \(batch, 1, 8, 8\) with values in -1..1, got "
+    said = r"images must be floats of shape \(batch, 1, 8, 8\), got "
     with pytest.raises(ValueError, match=said):
         net.training_losses(wrong, torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match=said):
@@ -338,13 +337,11 @@ def test_images_of_another_kind_are_refused(wrong, plain_calls):
         ({"n": 0}, "n must be a whole number of at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"eta": 1.5}, r"eta must lie in 0\.\.1, got 1\.5"),
-        ({"num_steps": 0}, "num_steps must choose from the 6 steps .* got 0: .* at least one step"),
-        ({"num_steps": 7}, "num_steps must choose .* got 7: spec must ask for at most 6 steps"),
-        ({"num_steps": 1}, "num_steps must choose .* got 1: spec must leave at least two steps"),
-        ({"num_steps": True}, "num_steps must choose .* got True: spec must be whole numbers"),
-        ({"num_steps": 2.5}, "num_steps must choose .* got 2.5: spec must be whole numbers"),
-        ({"num_steps": (5.0,)}, r"num_steps must choose .* got \(5.0,\): spec must be whole"),
-        ({"num_steps": "ddim2"}, "got 'ddim2': spec must keep a last step .* take 2 steps"),
+        ({"num_steps": 0}, "num_steps must be a whole number of at least 1, got 0"),
+        ({"num_steps": 7}, "num_steps must be from 2 to the 6 steps of the process, got 7"),
+        ({"num_steps": 1}, "num_steps must be from 2 to the 6 steps of the process, got 1"),
+        ({"num_steps": True}, "num_steps must be a whole number of at least 1, got True"),
+        ({"num_steps": 2.5}, r"num_steps must be a whole number of at least 1, got 2\.5"),
     ],
 )
 def test_samples_that_cannot_be_drawn_are_refused(arguments, message, plain_calls):

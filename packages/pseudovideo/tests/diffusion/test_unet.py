@@ -12,7 +12,7 @@ from torch import nn
 
 from probseq.errors import MissingExtraError
 from pseudovideo.diffusion.unet import apply_unet, attentions, build_unet
-from pseudovideo.spec import UNetConfig, channel_multipliers_for
+from pseudovideo.spec import UNetConfig, UNetSpec, channel_multipliers_for
 
 TINY = UNetConfig(
     image_size=8,
@@ -219,8 +219,27 @@ def test_usual_widths_of_the_levels_fit_their_sizes():
     for size in (16, 28, 256):
         multipliers = channel_multipliers_for(size)
         UNetConfig(image_size=size, channel_multipliers=multipliers, attention_sizes=())
-    with pytest.raises(ValueError, match=r"image_size must be one of .* got 30"):
+    with pytest.raises(ValueError, match=r"image_size must be a multiple of 4, .* got 30"):
         channel_multipliers_for(30)
+
+
+@pytest.mark.parametrize(
+    ("size", "widths", "attended"),
+    [
+        (12, (1, 2, 2), (12, 6)),
+        (20, (1, 2, 2), (10,)),
+        (24, (1, 2, 2), (12, 6)),
+        (32, (1, 2, 2, 2), (16, 8)),
+        (36, (1, 2, 2), (9,)),
+        (48, (1, 2, 2, 2), (12, 6)),
+        (64, (1, 2, 3, 4), (16, 8)),
+        (96, (1, 2, 2, 2), (12,)),
+    ],
+)
+def test_whatever_halves_twice_has_levels_and_attention(size, widths, attended):
+    config = UNetSpec().for_images(size, 3)
+    assert (config.channel_multipliers, config.attention_sizes) == (widths, attended)
+    assert UNetSpec(attention_sizes=(size,)).for_images(size, 3).attention_sizes == (size,)
 
 
 @pytest.mark.parametrize(

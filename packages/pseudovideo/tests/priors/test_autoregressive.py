@@ -1,6 +1,5 @@
 """The autoregressive prior: order, cache, loss, samples."""
 
-import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from pseudovideo.layers import StackDecoder
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior
-from pseudovideo.priors.videogpt import VideoGPTSampler
 from pseudovideo.spec import TokenGrid
 
 
@@ -161,26 +159,6 @@ def test_samples_with_a_cache_are_those_without(
     cached = prior.sample_tokens(6, generator=seeded(3), **options)
     plain = prior.sample_tokens(6, generator=seeded(3), cache=False, **options)
     assert torch.equal(cached, plain)
-
-
-@torch.no_grad()
-def test_videogpt_s_way_gives_the_same_logits_and_draws_from_them() -> None:
-    prior = small_prior().double()
-    tokens, sampler = random_tokens(prior, 3), VideoGPTSampler(prior)
-    places = list(itertools.product(range(2), range(2), range(3)))
-    found = [
-        sampler.logits(tokens, places[max(step - 1, 0)], place, step)
-        for step, place in enumerate(places)
-    ]
-    torch.testing.assert_close(torch.stack(found, dim=1), prior(tokens), rtol=1e-10, atol=1e-10)
-    # Of two tokens each pair as often as its probability, within five standard errors.
-    prior = small_prior((1, 1, 2)).double()
-    pairs = torch.cartesian_prod(torch.arange(5), torch.arange(5)).view(25, 1, 1, 2)
-    p = prior(pairs).log_softmax(-1).gather(-1, pairs.flatten(1)[..., None]).sum((1, 2)).exp()
-    torch.manual_seed(2)
-    drawn = VideoGPTSampler(prior).sample_tokens(20_000).flatten(1)
-    shares = (5 * drawn[:, 0] + drawn[:, 1]).bincount(minlength=25) / 20_000
-    assert ((shares - p).abs() <= 5 * (p * (1 - p) / 20_000).sqrt() + 1e-4).all()
 
 
 def test_samples_come_as_often_as_the_prior_says() -> None:

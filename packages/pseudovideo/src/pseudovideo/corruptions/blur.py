@@ -18,7 +18,7 @@ _HALF_WIDTH = 5
 
 
 def blur_matrices(size: int, num_frames: int, rate: float) -> Float64[Tensor, "T size size"]:
-    """Matrices M_t of the recursive blur, frame_t = M_t X M_tᵀ: M_T = I, M_{T−1−i} = B_i M_{T−i}.
+    """Return M_t of the recursive blur M_t X M_tᵀ: M_T = I, M_{T−1−i} = B_i M_{T−i}.
 
     Args:
         size: pixels N along the axis.
@@ -46,7 +46,7 @@ def blur_matrices(size: int, num_frames: int, rate: float) -> Float64[Tensor, "T
 
 
 def blur_eigenvalues(size: int, num_steps: int, rate: float) -> Float64[Tensor, "steps size"]:
-    """Eigenvalues of B_i: λ_k = w_0 + 2 Σ_{j=1..5} w_j cos(πkj/(N−1)), k = 0..N−1.
+    """Return eigenvalues of B_i: λ_k = w_0 + 2 Σ_{j=1..5} w_j cos(πkj/(N−1)), k = 0..N−1.
 
     Args:
         size: pixels N along the axis.
@@ -65,7 +65,7 @@ def blur_eigenvalues(size: int, num_steps: int, rate: float) -> Float64[Tensor, 
 def cosine_basis(
     size: int,
 ) -> tuple[Float64[Tensor, "size size"], Float64[Tensor, "size size"]]:
-    """The eigenvectors V of every B_i and V⁻¹: B_i = V diag(λ) V⁻¹.
+    """Return the eigenvectors V of every B_i and V⁻¹: B_i = V diag(λ) V⁻¹.
 
     V[n, k] = cos(πkn/(N−1)), and V⁻¹ = 2/(N−1)·D V D, where D halves the two borders; this is the
     DCT of type I.
@@ -83,7 +83,7 @@ def cosine_basis(
 def high_order_multipliers(
     height: int, width: int, num_frames: int, rate: float
 ) -> Float64[Tensor, "T height width"]:
-    """Multipliers of the high-order blur (Table 5.5) in the cosine basis of both axes.
+    """Return multipliers of the high-order blur (Table 5.5) in the cosine basis of both axes.
 
     A frame is the blur of the mean of all cleaner frames. The mean of products M_s X M_sᵀ is no
     such product, but stays diagonal: Λ_T = 1 and Λ_{T−1−i} = λ_i λ_iᵀ ∘ mean(Λ_{T−i}, …, Λ_T).
@@ -111,7 +111,7 @@ def high_order_multipliers(
 
 
 def _taps(num_steps: int, rate: float) -> Tensor:
-    """Kernels (num_steps, 11), each of sum 1."""
+    """Return kernels (num_steps, 11), each of sum 1."""
     sigmas = (rate * torch.arange(num_steps, dtype=torch.float64)).exp()
     shifts = torch.arange(-_HALF_WIDTH, _HALF_WIDTH + 1, dtype=torch.float64)
     return (-0.5 * (shifts / sigmas[:, None]).square()).softmax(-1)

@@ -25,7 +25,7 @@ _HALF = 1 << 32
 def counter_normal(
     index: Int64[Tensor, " b"], count: int, *, seed: int, epoch: int
 ) -> Float32[Tensor, "b count"]:
-    """Standard normal numbers, a row for each index.
+    """Return standard normal numbers, a row for each index.
 
     A 64-bit hash of (seed, epoch, index, place) gives two uniform numbers of 32 bits, and Box and
     Muller's transform two normal ones, of absolute value up to 6.8.
@@ -56,7 +56,7 @@ def counter_normal(
     # Places are hashed before they meet the key: streams of two keys are no shifts of each other.
     places = _mix(torch.arange(1, pairs + 1, device=index.device) * _signed(_GOLDEN))
     hashed = _mix(keys[:, None] ^ places)
-    radius, angle = (_uniform(part) for part in (hashed >> 32, hashed))
+    radius, angle = (_uniform(words) for words in (hashed >> 32, hashed))
     radius = radius.log_().mul_(-2).sqrt_()
     angle = angle.mul_(2 * math.pi)
     normals = torch.cat([angle.cos().mul_(radius), angle.sin_().mul_(radius)], dim=-1)
@@ -64,7 +64,7 @@ def counter_normal(
 
 
 def _uniform(words: Tensor) -> Tensor:
-    """(k + ½)/2³² of the lower 32 bits k: never 0; 1 where float32 rounds up."""
+    """Return (k + ½)/2³² of the lower 32 bits k: never 0; 1 where float32 rounds up."""
     return (words & (_HALF - 1)).to(torch.float32).add_(0.5).mul_(1 / _HALF)
 
 
@@ -75,7 +75,7 @@ def _mix(words: Tensor) -> Tensor:
 
 
 def _shifted(words: Tensor, shift: int) -> Tensor:
-    """Logical shift to the right: int64's own fills with the sign."""
+    """Return shift logically to the right: int64's own fills with the sign."""
     return (words >> shift).bitwise_and_((1 << (64 - shift)) - 1)
 
 

@@ -37,7 +37,7 @@ class PredictionErrors(NamedTuple):
 
 
 def image_spectrum(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, " pixels"]:
-    """Eigenvalues of the covariance of images, falling; zero beyond their number.
+    """Return eigenvalues of the covariance of images, falling; zero beyond their number.
 
     Args:
         images: at least two.
@@ -50,8 +50,8 @@ def image_spectrum(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, " pixels
     rows = rows - rows.mean(0)
     # The smaller of the two products has all eigenvalues that are not zero.
     gram = rows @ rows.mT if len(rows) < rows.shape[1] else rows.mT @ rows
-    found = torch.linalg.eigvalsh(gram / (len(rows) - 1)).clamp_min(0).flip(0)
-    return torch.nn.functional.pad(found, (0, rows.shape[1] - len(found)))
+    eigenvalues = torch.linalg.eigvalsh(gram / (len(rows) - 1)).clamp_min(0).flip(0)
+    return torch.nn.functional.pad(eigenvalues, (0, rows.shape[1] - len(eigenvalues)))
 
 
 def check_some_images(images: Float[Tensor, "n c h w"]) -> None:
@@ -69,7 +69,7 @@ def check_some_images(images: Float[Tensor, "n c h w"]) -> None:
 def prediction_error(
     spectrum: Float[Tensor, " d"], config: PseudoVideoConfig, *, frame: int, given: Iterable[int]
 ) -> Float64[Tensor, " d"]:
-    """Conditional variance of a frame given earlier ones, along each eigenvector.
+    """Return the conditional variance of a frame given earlier ones, along each eigenvector.
 
     With x = √λ·u a frame is the product of a row f_t = (√λ a_t, L_t) and standard normal numbers,
     and its conditional variance is the squared distance of f_t from the span of the given rows: no
@@ -116,7 +116,7 @@ def prediction_error(
 def prediction_errors(
     spectrum: Float[Tensor, " d"], config: PseudoVideoConfig, *, context: int | None = None
 ) -> PredictionErrors:
-    """The errors that matter when videos are generated frame after frame.
+    """Return the errors that matter when videos are generated frame after frame.
 
     Args:
         spectrum: eigenvalues of the images' covariance.

@@ -69,7 +69,7 @@ KINDS: dict[CorruptionKind, Corruption] = {
 def kept_operators(
     config: PseudoVideoConfig, shape: ImageShape, device: torch.device, dtype: torch.dtype
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-    """Operators and L of a config's kind, kept on the device.
+    """Return operators and L of a config's kind, kept on the device.
 
     Raises:
         ValueError: there are no such videos of images of this shape.
@@ -77,6 +77,6 @@ def kept_operators(
     kind = KINDS[config.kind]
     # What is made in inference mode could not be used in training later.
     with torch.inference_mode(False):
-        operators = tuple(part.to(device, dtype) for part in kind.operators(config, shape))
+        operators = tuple(operator.to(device, dtype) for operator in kind.operators(config, shape))
         mixing = kind.mixing(config)
         return operators, None if mixing is None else mixing.to(device, dtype)

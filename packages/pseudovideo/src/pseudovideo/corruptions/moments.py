@@ -34,7 +34,7 @@ def video_moments(
     *,
     hidden: Float[Tensor, " draws"] | None = None,
 ) -> VideoMoments:
-    """Moments of the videos of images with mean μ and covariance Σ, whatever their distribution.
+    """Return moments of the videos of images with mean μ and covariance Σ, of any distribution.
 
     A frame is A_t x + Σ_k L_tk ε_k, hence E z_t = A_t μ and
     Cov(z_s, z_t) = A_s Σ A_tᵀ + (L Lᵀ)_st I.
@@ -63,8 +63,8 @@ def video_moments(
     # The linear map takes one side of Σ, then the other: first (n, T, n), then (T·n, T, n).
     once = frames(covariance).movedim(0, -1)
     both = frames(once).unflatten(0, once.shape[:2])
-    found = KINDS[config.kind].mixing(config)
-    if found is not None:
+    mixing_matrix = KINDS[config.kind].mixing(config)
+    if mixing_matrix is not None:
         added = both[:-1, :, :-1].diagonal(dim1=1, dim2=3)
-        added += (found @ found.mT).to(both)[..., None]
+        added += (mixing_matrix @ mixing_matrix.mT).to(both)[..., None]
     return VideoMoments(frames(mean)[0], both)

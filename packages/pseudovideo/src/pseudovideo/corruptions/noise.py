@@ -37,8 +37,8 @@ class Noise(Corruption):
         mean, mixing = _recursion(betas, high_order=True)
         signal, noise = mean.square(), mixing.square().sum(-1)
         # From the image on: ᾱ = 1, …, the noisiest frame's.
-        kept = (signal / (signal + noise)).flip(0)
-        return 1 - kept[1:] / kept[:-1]
+        alpha_bars = (signal / (signal + noise)).flip(0)
+        return 1 - alpha_bars[1:] / alpha_bars[:-1]
 
     def coefficients(
         self, config: PseudoVideoConfig
@@ -74,7 +74,7 @@ NOISES: dict[CorruptionKind, Noise] = {
 
 
 def noise_schedule(config: PseudoVideoConfig) -> Float64[Tensor, " steps"]:
-    """β_1..β_{T−1}, the smallest next to the image.
+    """Return β_1..β_{T−1}, the smallest next to the image.
 
     For `matched-noise` they are those of the first-order noise whose frames have the signal-to-
     noise ratios of the high-order ones: ᾱ_t = r_t/(1+r_t) with r_t = a_t²/Σ_s L_ts², and
@@ -93,7 +93,7 @@ def noise_schedule(config: PseudoVideoConfig) -> Float64[Tensor, " steps"]:
 def noise_coefficients(
     config: PseudoVideoConfig,
 ) -> tuple[Float64[Tensor, " T"], Float64[Tensor, "T steps"]]:
-    """Coefficients a and L of z = a·x + L ε, with independent standard normal ε_1..ε_{T−1}.
+    """Return coefficients a and L of z = a·x + L ε, with independent standard normal ε_1..ε_{T−1}.
 
     Args:
         config: a kind of noise.

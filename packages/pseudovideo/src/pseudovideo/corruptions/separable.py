@@ -110,12 +110,14 @@ class LowPass(Separable):
                 f"config.kind=low-pass, a frequency more in each frame, got {size}"
             )
         V = _cosines(size)
-        kept = [-(-size * t // config.num_frames) for t in range(1, config.num_frames)]
-        return torch.stack([V[:, :count] @ V[:, :count].mT for count in kept] or [V])[: len(kept)]
+        counts = [-(-size * t // config.num_frames) for t in range(1, config.num_frames)]
+        return torch.stack([V[:, :count] @ V[:, :count].mT for count in counts] or [V])[
+            : len(counts)
+        ]
 
 
 def _cosines(size: int) -> Tensor:
-    """V of the orthonormal DCT-II: V[n, k] = √((2−[k=0])/N) cos(πk(n+½)/N)."""
+    """Return V of the orthonormal DCT-II: V[n, k] = √((2−[k=0])/N) cos(πk(n+½)/N)."""
     places = torch.arange(size, dtype=torch.float64)
     basis = (math.pi / size * (places[:, None] + 0.5) * places).cos() * math.sqrt(2 / size)
     basis[:, 0] = math.sqrt(1 / size)

@@ -24,7 +24,7 @@ def pseudo_videos(
     epoch: int = 0,
     index: Int64[Tensor, " b"] | None = None,
 ) -> Float[Tensor, "b T c h w"]:
-    """Videos whose last frame is the image, bit for bit, and whose first is the most corrupted.
+    """Return videos whose last frame is the image, bit for bit, and first the most corrupted.
 
     Args:
         images: in −1..1.
@@ -78,7 +78,7 @@ def corrupted_signal(
     *,
     hidden: Float[Tensor, "b draws"] | None = None,
 ) -> Float[Tensor, "b steps c h w"]:
-    """The part of the frames 1..T−1 that is linear in the images, A_t x.
+    """Return the part of the frames 1..T−1 that is linear in the images, A_t x.
 
     Args:
         images: float32 or float64, any values.

@@ -11,8 +11,6 @@ from pseudovideo.diffusion.objective import (
     UniformTimes,
     hybrid_losses,
 )
-from pseudovideo.diffusion.pipelines import from_ddpm_pipeline, to_ddpm_pipeline
-from pseudovideo.diffusion.published import load_improved_ddpm
 from pseudovideo.diffusion.sampling import denoise
 from pseudovideo.diffusion.schedules import cosine_betas, linear_betas
 from pseudovideo.diffusion.stages import Stage
@@ -47,9 +45,6 @@ __all__ = [
     "cosine_betas",
     "denoise",
     "frame_errors",
-    "from_ddpm_pipeline",
     "hybrid_losses",
     "linear_betas",
-    "load_improved_ddpm",
-    "to_ddpm_pipeline",
 ]

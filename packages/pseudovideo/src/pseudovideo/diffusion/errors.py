@@ -12,7 +12,7 @@ from probseq.checks import check_floating
 def frame_errors(
     frames: Float[Tensor, "b c h w"], samples: Float[Tensor, "b k c h w"]
 ) -> Float64[Tensor, " b"]:
-    """Unbiased estimate of ‖z − m‖² per pixel, m the mean of the model's conditional.
+    """Return an unbiased estimate of ‖z − m‖² per pixel, m the mean of the model's conditional.
 
     The mean z̄ of K samples is m plus noise of variance σ²/K, so E‖z − z̄‖² = ‖z − m‖² + σ²/K; the
     samples' own variance s² (over K−1) says what is to be taken off: ‖z − z̄‖² − s²/K. For a model

@@ -28,13 +28,8 @@ from probseq.checks import (
     check_same_shape,
     check_sizes,
 )
-from pseudovideo.diffusion.respacing import StepChoice, check_timesteps, spaced_steps
-from pseudovideo.diffusion.schedules import (
-    MAX_KEPT,
-    check_betas,
-    cosine_betas,
-    linear_betas,
-)
+from pseudovideo.diffusion.respacing import check_timesteps, spaced_steps
+from pseudovideo.diffusion.schedules import check_betas, cosine_betas, linear_betas
 from pseudovideo.spec import PREDICTIONS, Prediction, ScheduleName
 
 Times = Int64[Tensor, " #n"] | Int64[Tensor, ""] | int
@@ -57,6 +52,38 @@ class Reverse(NamedTuple):
     mean: Tensor
     log_variance: Tensor
     x0: Tensor
+
+
+class Coefficients(NamedTuple):
+    """Coefficients of all steps, by the literature's names; `prev` is the step before, ᾱ' = 1 at 0.
+
+    Attributes:
+        sqrt_alphas_cumprod: √ᾱ.
+        sqrt_one_minus_alphas_cumprod: √(1−ᾱ).
+        sqrt_alphas_cumprod_prev: √ᾱ'.
+        one_minus_alphas_cumprod_prev: 1−ᾱ'.
+        sqrt_recip_alphas_cumprod: √(1/ᾱ).
+        sqrt_recipm1_alphas_cumprod: √(1/ᾱ − 1).
+        posterior_mean_coef1: β√ᾱ'/(1−ᾱ), the image's in the mean of q(x_{t−1} | x_t, x_0).
+        posterior_mean_coef2: √(1−β)(1−ᾱ')/(1−ᾱ), that of x_t.
+        posterior_variance: β(1−ᾱ')/(1−ᾱ), 0 at step 0.
+        posterior_log_variance_clipped: its logarithm; at step 0 that of step 1.
+        log_betas: log β.
+        model_times: what networks are told of the steps.
+    """
+
+    sqrt_alphas_cumprod: Float[Tensor, " S"]
+    sqrt_one_minus_alphas_cumprod: Float[Tensor, " S"]
+    sqrt_alphas_cumprod_prev: Float[Tensor, " S"]
+    one_minus_alphas_cumprod_prev: Float[Tensor, " S"]
+    sqrt_recip_alphas_cumprod: Float[Tensor, " S"]
+    sqrt_recipm1_alphas_cumprod: Float[Tensor, " S"]
+    posterior_mean_coef1: Float[Tensor, " S"]
+    posterior_mean_coef2: Float[Tensor, " S"]
+    posterior_variance: Float[Tensor, " S"]
+    posterior_log_variance_clipped: Float[Tensor, " S"]
+    log_betas: Float[Tensor, " S"]
+    model_times: Float[Tensor, " S"]
 
 
 class GaussianDiffusion:
@@ -107,36 +134,36 @@ class GaussianDiffusion:
         self.timesteps = tuple(range(len(betas)) if timesteps is None else timesteps)
         self.original_steps = len(betas) if original_steps is None else original_steps
         check_timesteps(self.timesteps, len(betas), self.original_steps)
-        self.alpha_bars = kept = (1 - betas).cumprod(0)
-        before = torch.cat((kept.new_ones(1), kept[:-1]))
+        self.alpha_bars = alphas_cumprod = (1 - betas).cumprod(0)
+        alphas_cumprod_prev = torch.cat((alphas_cumprod.new_ones(1), alphas_cumprod[:-1]))
         # 1−ᾱ without the difference, which would leave it 12 digits where ᾱ is close to 1.
         total = list(accumulate(betas.tolist(), lambda sum, beta: sum + beta * (1 - sum)))
         noise = torch.tensor(total, dtype=torch.float64)
-        noise_before = torch.cat((noise.new_zeros(1), noise[:-1]))
-        variance = betas * noise_before / noise
-        self._table = {
-            "signal": kept.sqrt(),
-            "noise": noise.sqrt(),
-            "signal_before": before.sqrt(),
-            # x_0 = inverse_signal x_t − noise_to_signal ε.
-            "inverse_signal": kept.rsqrt(),
-            "noise_to_signal": (noise / kept).sqrt(),
-            # Mean of q(x_{t−1} | x_t, x_0).
-            "from_image": betas * before.sqrt() / noise,
-            "from_state": noise_before * (1 - betas).sqrt() / noise,
+        noise_prev = torch.cat((noise.new_zeros(1), noise[:-1]))
+        variance = betas * noise_prev / noise
+        times = torch.tensor(self.timesteps, dtype=torch.float64)
+        self._coefficients = Coefficients(
+            sqrt_alphas_cumprod=alphas_cumprod.sqrt(),
+            sqrt_one_minus_alphas_cumprod=noise.sqrt(),
+            sqrt_alphas_cumprod_prev=alphas_cumprod_prev.sqrt(),
+            one_minus_alphas_cumprod_prev=noise_prev,
+            sqrt_recip_alphas_cumprod=alphas_cumprod.rsqrt(),
+            sqrt_recipm1_alphas_cumprod=(noise / alphas_cumprod).sqrt(),
+            posterior_mean_coef1=betas * alphas_cumprod_prev.sqrt() / noise,
+            posterior_mean_coef2=noise_prev * (1 - betas).sqrt() / noise,
+            posterior_variance=variance,
             # Step 0 has no variance, and the logarithm would be −∞.
-            "least_log_variance": torch.cat((variance[1:2], variance[1:])).log(),
-            "most_log_variance": betas.log(),
-            "variance": variance,
-            "noise_variance_before": noise_before,
-        }
-        self._moved: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+            posterior_log_variance_clipped=torch.cat((variance[1:2], variance[1:])).log(),
+            log_betas=betas.log(),
+            model_times=_MODEL_STEPS / self.original_steps * times,
+        )
+        self._moved: dict[tuple[torch.device, torch.dtype], Coefficients] = {}
 
     @classmethod
     def make(
         cls, num_steps: int, schedule: ScheduleName, prediction: Prediction = "epsilon"
     ) -> "GaussianDiffusion":
-        """The process of a named schedule.
+        """Return the process of a named schedule.
 
         Args:
             num_steps: S.
@@ -159,49 +186,53 @@ class GaussianDiffusion:
         return len(self.betas)
 
     def model_times(self, t: Int64[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """What the network is told of t: its step in the original process times 1000/steps."""
+        """Return what the network is told of t: its step in the original process × 1000/steps."""
         check_sizes("t", t, "n")
         check_integers(0, self.num_steps - 1, t=t)
-        scale = _MODEL_STEPS / self.original_steps
-        times = scale * torch.tensor(self.timesteps, dtype=torch.float64)
-        return self._cached("model_times", times, t.device, torch.float32)[t]
+        return self._on(t.device, torch.float32).model_times[t]
 
     def add_noise(
         self, x0: Float[Tensor, "n c h w"], noise: Float[Tensor, "n c h w"], t: Times
     ) -> Float[Tensor, "n c h w"]:
-        """x_t = √ᾱ_t x_0 + √(1−ᾱ_t) ε."""
+        """Return x_t = √ᾱ_t x_0 + √(1−ᾱ_t) ε."""
         self._check(t, x0=x0, noise=noise)
-        return self._at("signal", t, x0) * x0 + self._at("noise", t, x0) * noise
+        c = self._on(x0.device, x0.dtype)
+        signal = _at(c.sqrt_alphas_cumprod, t) * x0
+        return signal + _at(c.sqrt_one_minus_alphas_cumprod, t) * noise
 
     def predict_x0(
         self, x_t: Float[Tensor, "n c h w"], eps: Float[Tensor, "n c h w"], t: Times
     ) -> Float[Tensor, "n c h w"]:
-        """The image (x_t − √(1−ᾱ_t) ε)/√ᾱ_t."""
+        """Return the image (x_t − √(1−ᾱ_t) ε)/√ᾱ_t."""
         self._check(t, x_t=x_t, eps=eps)
-        state = self._at("inverse_signal", t, x_t) * x_t
-        return state - self._at("noise_to_signal", t, x_t) * eps
+        c = self._on(x_t.device, x_t.dtype)
+        state = _at(c.sqrt_recip_alphas_cumprod, t) * x_t
+        return state - _at(c.sqrt_recipm1_alphas_cumprod, t) * eps
 
     def predict_noise(
         self, x_t: Float[Tensor, "n c h w"], x0: Float[Tensor, "n c h w"], t: Times
     ) -> Float[Tensor, "n c h w"]:
-        """The noise (x_t/√ᾱ_t − x_0)/√(1/ᾱ_t − 1): `predict_x0` solved for ε."""
+        """Return the noise (x_t/√ᾱ_t − x_0)/√(1/ᾱ_t − 1): `predict_x0` solved for ε."""
         self._check(t, x_t=x_t, x0=x0)
-        difference = self._at("inverse_signal", t, x_t) * x_t - x0
-        return difference / self._at("noise_to_signal", t, x_t)
+        c = self._on(x_t.device, x_t.dtype)
+        difference = _at(c.sqrt_recip_alphas_cumprod, t) * x_t - x0
+        return difference / _at(c.sqrt_recipm1_alphas_cumprod, t)
 
     def target(
         self, x0: Float[Tensor, "n c h w"], noise: Float[Tensor, "n c h w"], t: Times
     ) -> Float[Tensor, "n c h w"]:
-        """What a network learns to predict: ε, x_0, or v = √ᾱ_t ε − √(1−ᾱ_t) x_0."""
+        """Return what a network learns to predict: ε, x_0, or v = √ᾱ_t ε − √(1−ᾱ_t) x_0."""
         self._check(t, x0=x0, noise=noise)
         if self.prediction == "v":
-            return self._at("signal", t, x0) * noise - self._at("noise", t, x0) * x0
+            c = self._on(x0.device, x0.dtype)
+            signal, sigma = _at(c.sqrt_alphas_cumprod, t), _at(c.sqrt_one_minus_alphas_cumprod, t)
+            return signal * noise - sigma * x0
         return noise if self.prediction == "epsilon" else x0
 
     def image_and_noise(
         self, predicted: Float[Tensor, "n c h w"], x_t: Float[Tensor, "n c h w"], t: Times
     ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
-        """The image and the noise of a prediction.
+        """Return the image and the noise of a prediction.
 
         Of v: x_0 = √ᾱ_t x_t − √(1−ᾱ_t) v and ε = √(1−ᾱ_t) x_t + √ᾱ_t v.
         """
@@ -210,19 +241,21 @@ class GaussianDiffusion:
         if self.prediction == "x0":
             return predicted, self.predict_noise(x_t, predicted, t)
         self._check(t, x_t=x_t, predicted=predicted)
-        signal, noise = self._at("signal", t, x_t), self._at("noise", t, x_t)
+        c = self._on(x_t.device, x_t.dtype)
+        signal, noise = _at(c.sqrt_alphas_cumprod, t), _at(c.sqrt_one_minus_alphas_cumprod, t)
         return signal * x_t - noise * predicted, noise * x_t + signal * predicted
 
     def posterior(
         self, x0: Float[Tensor, "n c h w"], x_t: Float[Tensor, "n c h w"], t: Times
     ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
-        """Mean and logarithm of the variance of q(x_{t−1} | x_t, x_0) (Ho et al., equation 7).
+        """Return mean and log-variance of q(x_{t−1} | x_t, x_0) (Ho et al., equation 7).
 
         At t = 0 the mean is x_0 and the variance, which is 0, is given as that of step 1.
         """
         self._check(t, x0=x0, x_t=x_t)
-        mean = self._at("from_image", t, x0) * x0 + self._at("from_state", t, x0) * x_t
-        return mean, self._at("least_log_variance", t, x0).expand(mean.shape)
+        c = self._on(x0.device, x0.dtype)
+        mean = _at(c.posterior_mean_coef1, t) * x0 + _at(c.posterior_mean_coef2, t) * x_t
+        return mean, _at(c.posterior_log_variance_clipped, t).expand(mean.shape)
 
     def reverse(
         self,
@@ -232,7 +265,7 @@ class GaussianDiffusion:
         *,
         limit: float | None = 1.0,
     ) -> Reverse:
-        """p(x_{t−1} | x_t) of what a network returns.
+        """Return p(x_{t−1} | x_t) of what a network returns.
 
         Its first half of channels is what `prediction` says, its second places the variance between
         the posterior's and β on the logarithmic scale (improved DDPM, equation 15; −1 is the
@@ -253,7 +286,8 @@ class GaussianDiffusion:
         x0 = x0 if limit is None else x0.clamp(-limit, limit)
         mean, least = self.posterior(x0, x_t, t)
         share = (position + 1) / 2
-        log_variance = share * self._at("most_log_variance", t, x0) + (1 - share) * least
+        c = self._on(x0.device, x0.dtype)
+        log_variance = share * _at(c.log_betas, t) + (1 - share) * least
         return Reverse(mean, log_variance, x0)
 
     def step(
@@ -265,7 +299,7 @@ class GaussianDiffusion:
         *,
         limit: float | None = 1.0,
     ) -> Float[Tensor, "n c h w"]:
-        """x_{t−1} drawn from `reverse`; its mean at t = 0.
+        """Return x_{t−1} drawn from `reverse`; its mean at t = 0.
 
         Args:
             output: of the network.
@@ -278,8 +312,9 @@ class GaussianDiffusion:
         if noise is None:
             return reverse.mean
         self._check(t, x_t=x_t, noise=noise)
+        c = self._on(x_t.device, x_t.dtype)
         # Exactly 0 at step 0, and √variance elsewhere.
-        moves = self._at("variance", t, x_t) > 0
+        moves = _at(c.posterior_variance, t) > 0
         return reverse.mean + moves * (reverse.log_variance / 2).exp() * noise
 
     def ddim_step(
@@ -292,7 +327,7 @@ class GaussianDiffusion:
         eta: float,
         limit: float | None = 1.0,
     ) -> Float[Tensor, "n c h w"]:
-        r"""x_{t−1} = √ᾱ' x_0 + √(1−ᾱ'−σ²) ε + σ·noise with σ² = η²β(1−ᾱ')/(1−ᾱ).
+        r"""Return x_{t−1} = √ᾱ' x_0 + √(1−ᾱ'−σ²) ε + σ·noise with σ² = η²β(1−ᾱ')/(1−ᾱ).
 
         Song, Meng & Ermon 2021, "Denoising diffusion implicit models", equations 12 and 16. Where
         the predicted image is clipped, ε is that of the clipped one, as in improved DDPM.
@@ -318,44 +353,32 @@ class GaussianDiffusion:
         if limit is not None:
             x0 = x0.clamp(-limit, limit)
             eps = self.predict_noise(x_t, x0, t)
-        variance = eta**2 * self._at("variance", t, x_t)
+        c = self._on(x_t.device, x_t.dtype)
+        variance = eta**2 * _at(c.posterior_variance, t)
         # Rounding may leave −10⁻¹⁷.
-        left = (self._at("noise_variance_before", t, x_t) - variance).clamp(min=0)
-        mean = self._at("signal_before", t, x_t) * x0 + left.sqrt() * eps
+        left = (_at(c.one_minus_alphas_cumprod_prev, t) - variance).clamp(min=0)
+        mean = _at(c.sqrt_alphas_cumprod_prev, t) * x0 + left.sqrt() * eps
         return mean if noise is None else mean + variance.sqrt() * noise
 
-    def respaced(self, spec: StepChoice) -> "GaussianDiffusion":
-        """The process that takes some of the steps only, with the same ᾱ at each of them.
-
-        The last step that is kept must leave at most 1% of the image's variance, as sampling starts
-        from pure noise. A number of steps always keeps the last one; "ddimN" keeps an earlier one,
-        which is too early where N is small: "ddim10" of 1,000 cosine steps ends at step 900.
+    def respaced(self, count: int) -> "GaussianDiffusion":
+        """Return the process that takes some of the steps only, with the same ᾱ at each of them.
 
         Args:
-            spec: a number of even steps, "ddimN", or a number for each of several sections, see
-                `spaced_steps`.
+            count: how many, evenly spaced, the first and the last among them.
 
         Raises:
-            ValueError: `spec` is no choice of steps, or leaves a process that is none: a single
-                step, or a last one that is no pure noise.
+            ValueError: `count` is no number of its steps, or 1, which is no process.
         """
-        steps = spaced_steps(self.num_steps, spec)
+        steps = spaced_steps(self.num_steps, count)
         if len(steps) == self.num_steps:
             # The very same: quotients of products would differ in the last digit.
             return self
         if len(steps) < 2:
-            raise ValueError(f"spec must leave at least two steps, got {spec!r}")
-        kept = self.alpha_bars[list(steps)]
-        if kept[-1] > MAX_KEPT:
-            raise ValueError(
-                f"spec must keep a last step that leaves at most {MAX_KEPT} of the image's "
-                f"variance, as sampling starts from pure noise, got {spec!r}, whose last step "
-                f"{steps[-1]} leaves {float(kept[-1]):.3g}: take {len(steps)} steps without "
-                "'ddim', which keep the very last one, or more of them"
-            )
-        before = torch.cat((kept.new_ones(1), kept[:-1]))
+            raise ValueError(f"count must be at least two steps, got {count!r}")
+        alphas_cumprod = self.alpha_bars[list(steps)]
+        before = torch.cat((alphas_cumprod.new_ones(1), alphas_cumprod[:-1]))
         return GaussianDiffusion(
-            1 - kept / before,
+            1 - alphas_cumprod / before,
             timesteps=[self.timesteps[step] for step in steps],
             original_steps=self.original_steps,
             prediction=self.prediction,
@@ -377,25 +400,27 @@ class GaussianDiffusion:
         elif t not in range(self.num_steps):
             raise ValueError(f"t must be from 0 to {self.num_steps - 1}, got {t!r}")
 
-    def _at(self, name: str, t: Times, images: Tensor) -> Tensor:
-        """A coefficient of each entry, to be multiplied with images."""
-        dtype = torch.promote_types(images.dtype, torch.float32)
-        values = self._cached(name, self._table[name], images.device, dtype)[t]
-        return values.reshape(-1, *(1,) * (images.ndim - 1))
-
-    def _cached(self, name: str, table: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-        key = name, device, dtype
+    def _on(self, device: torch.device, dtype: torch.dtype) -> Coefficients:
+        """Return the coefficients where and as precise as images are, at least float32."""
+        key = device, torch.promote_types(dtype, torch.float32)
         if key not in self._moved:
             # What is made in inference mode could not be used in training later.
             with torch.inference_mode(False):
-                self._moved[key] = table.to(device, dtype, copy=True)
+                self._moved[key] = Coefficients(
+                    *(c.to(*key, copy=True) for c in self._coefficients)
+                )
         return self._moved[key]
+
+
+def _at(coefficient: Float[Tensor, " S"], t: Times) -> Float[Tensor, "#n 1 1 1"]:
+    """Return the coefficient of the step of each image, to be multiplied with images."""
+    return coefficient[t].reshape(-1, 1, 1, 1)
 
 
 def split_output(
     output: Float[Tensor, "n channels h w"], x_t: Float[Tensor, "n c h w"]
 ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
-    """The two halves of a network's channels: what it predicts, and the place of the variance.
+    """Return both halves of a network's channels: its prediction, and the place of the variance.
 
     Args:
         output: of the network; lifted to float32 at least.

@@ -15,8 +15,8 @@ from probseq.checks import check_floating, check_sizes
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
 from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.respacing import StepChoice
 from pseudovideo.diffusion.sampling import (
+    Solver,
     at_least_float32,
     conditioned,
     denoise,
@@ -27,9 +27,9 @@ from pseudovideo.diffusion.sampling import (
 )
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
-from pseudovideo.pixels import check_pixels
+from pseudovideo.pixels import check_batch
 from pseudovideo.pretrained import Pretrained, eval_mode
-from pseudovideo.spec import ImageDiffusionConfig, SolverName
+from pseudovideo.spec import ImageDiffusionConfig
 
 
 class ImageDiffusion(Pretrained):
@@ -64,7 +64,7 @@ class ImageDiffusion(Pretrained):
         times: Float[Tensor, " b"],
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b o h w"]:
-        """Noise and places of the variances, each of all channels.
+        """Return noise and places of the variances, each of all channels.
 
         Args:
             x_t: noisy images.
@@ -76,8 +76,7 @@ class ImageDiffusion(Pretrained):
             ValueError: states or times of another shape, or no floats; labels that are not the
                 model's.
         """
-        side = self.config.image_size
-        check_sizes("x_t", x_t, "b", self.config.channels, side, side)
+        check_sizes("x_t", x_t, "b", *self.config.image_shape)
         check_sizes("times", times, len(x_t))
         check_floating(x_t=x_t, times=times)
         check_labels(labels, self.config, len(x_t), none=True)
@@ -91,7 +90,7 @@ class ImageDiffusion(Pretrained):
         *,
         generator: torch.Generator | None = None,
     ) -> HybridLosses:
-        """L_hybrid of each image at its step (improved DDPM, equation 16).
+        """Return L_hybrid of each image at its step (improved DDPM, equation 16).
 
         Args:
             images: in −1..1.
@@ -104,7 +103,7 @@ class ImageDiffusion(Pretrained):
             ValueError: images or labels of another kind than the model's, or steps that are not
                 theirs.
         """
-        self._check(images)
+        check_batch("images", images, self.config.image_shape)
         check_sizes("t", t, len(images))
         noise = noise_like(images, generator)
         x_t = self.diffusion.add_noise(images, noise, t)
@@ -121,9 +120,9 @@ class ImageDiffusion(Pretrained):
         *,
         labels: Int64[Tensor, " n"] | None = None,
         guidance: float = 1.0,
-        num_steps: StepChoice | None = None,
+        num_steps: int | None = None,
         eta: float | None = None,
-        solver: SolverName | None = None,
+        solver: Solver | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
@@ -138,11 +137,10 @@ class ImageDiffusion(Pretrained):
             guidance: g of ε = ε_u + g (ε_c − ε_u), see `conditioned`. 1 is the model of the class;
                 more makes images more typical of it, and less varied; 0 leaves the class out.
                 Other values than these two take twice the evaluations.
-            num_steps: steps to take, 2 at least, see `GaussianDiffusion.respaced` (also for why
-                "ddimN" is refused where N is small); None takes all.
+            num_steps: steps to take, 2 at least, see `GaussianDiffusion.respaced`; None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
-            solver: in place of both, dpm++, unipc or heun: solvers of the probability flow, which
-                leave the learned variances out; heun evaluates the network up to twice a step.
+            solver: in place of both, such as `beyond.solvers.SOLVERS["dpm++"]`: solvers of the
+                probability flow leave the learned variances out.
             generator: draws the one seed that all noise follows from. Each sample has noise of
                 its own: it depends neither on `batch_size` nor, but for round-off, on the others.
             batch_size: images drawn at once.
@@ -154,9 +152,9 @@ class ImageDiffusion(Pretrained):
             In −1..1, on the model's device and in its precision, at least float32.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, `eta`
-                is outside 0..1 or given with a solver, `solver` is unknown, labels are not the
-                model's, or `guidance` is not 1 and the model was trained without `label_dropout`.
+            ValueError: `n` or `batch_size` is below 1, `num_steps` is no number of steps, `eta`
+                is outside 0..1 or given with a solver, labels are not the model's, or `guidance` is
+                not 1 and the model was trained without `label_dropout`.
         """
         diffusion = sampling_process(
             self.diffusion, num_steps, eta, solver, n=n, batch_size=batch_size
@@ -187,7 +185,7 @@ class ImageDiffusion(Pretrained):
         generator: torch.Generator | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> BitsPerDim:
-        """The bound on −log₂ p(image) in bits per dimension: S passes of the network in eval mode.
+        """Return the bound on −log₂ p(image) in bits per dimension, by S passes in eval mode.
 
         Args:
             images: levels k/127.5 − 1 of 8-bit images.
@@ -199,7 +197,7 @@ class ImageDiffusion(Pretrained):
         Raises:
             ValueError: images or labels of another kind than the model's.
         """
-        self._check(images)
+        check_batch("images", images, self.config.image_shape)
         check_labels(labels, self.config, len(images))
         model = conditioned(self, Classes(labels))
         with eval_mode(self):
@@ -208,16 +206,4 @@ class ImageDiffusion(Pretrained):
             )
 
     def _noise(self, numbers: Int64[Tensor, " b"], seed: int, step: int) -> Tensor:
-        config = self.config
-        shape = (config.channels, config.image_size, config.image_size)
-        return draw_noise(numbers, shape, seed=seed, step=step)
-
-    def _check(self, images: Tensor) -> None:
-        config = self.config
-        shape = (config.channels, config.image_size, config.image_size)
-        if images.shape[1:] != shape or not len(images) or not images.is_floating_point():
-            raise ValueError(
-                f"images must be floats of shape (batch, {', '.join(map(str, shape))}) with "
-                f"values in -1..1, got {images.dtype} of shape {tuple(images.shape)}"
-            )
-        check_pixels(images=images)
+        return draw_noise(numbers, self.config.image_shape, seed=seed, step=step)

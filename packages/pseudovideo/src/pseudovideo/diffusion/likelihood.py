@@ -39,7 +39,7 @@ def normal_kl(
     other_mean: Float[Tensor, "*#n"],
     other_log_variance: Float[Tensor, "*#n"],
 ) -> Float[Tensor, "*n"]:
-    """KL(N(m, s²) ‖ N(m', s'²)) = ½(log s'²/s² + s²/s'² − 1 + (m−m')²/s'²), element by element.
+    """Return KL(N(m, s²) ‖ N(m', s'²)) = ½(log s'²/s² + s²/s'² − 1 + (m−m')²/s'²), each.
 
     Returns:
         In nats.
@@ -53,7 +53,7 @@ def normal_kl(
 def discretized_log_likelihood(
     images: Float[Tensor, "*n"], mean: Float[Tensor, "*n"], log_variance: Float[Tensor, "*n"]
 ) -> Float[Tensor, "*n"]:
-    """Logarithm of a Gaussian's mass on the bin of each pixel's level, one of 256 in −1..1.
+    """Return logarithm of a Gaussian's mass on the bin of each pixel's level, one of 256 in −1..1.
 
     The bins of the lowest and of the highest level reach to infinity, so that the masses sum to 1.
     Improved DDPM takes a tanh for Φ and cuts masses off at 10⁻¹²; here Φ is exact, also far out,
@@ -92,7 +92,7 @@ def vlb_terms(
     *,
     limit: float | None,
 ) -> Float[Tensor, " n"]:
-    """The term of the bound that belongs to step t, in bits per dimension.
+    """Return the bound's term of step t, in bits per dimension.
 
     Args:
         diffusion: the process.
@@ -119,7 +119,7 @@ def bits_per_dim(
     generator: torch.Generator | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> BitsPerDim:
-    """The whole bound: one pass of the network for each step; no gradients.
+    """Return the whole bound, by one pass of the network for each step; no gradients.
 
     It bounds the likelihood of 8-bit images only: `x0` must hold levels k/127.5 − 1.
 
@@ -162,10 +162,10 @@ def bits_per_dim(
 def _prior(diffusion: GaussianDiffusion, x0: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
     lifted = x0.to(at_least_float32(x0))
     # A float64 number, which leaves the precision and the device to the images.
-    kept, standard = diffusion.alpha_bars[-1], lifted.new_zeros(1)
-    return _bits(normal_kl(kept.sqrt() * lifted, torch.log1p(-kept), standard, standard))
+    alpha_bar, standard = diffusion.alpha_bars[-1], lifted.new_zeros(1)
+    return _bits(normal_kl(alpha_bar.sqrt() * lifted, torch.log1p(-alpha_bar), standard, standard))
 
 
 def _bits(nats: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
-    """Nats of pixels as bits per dimension of each entry."""
+    """Return nats of pixels as bits per dimension of each entry."""
     return nats.flatten(1).mean(1) / math.log(2)

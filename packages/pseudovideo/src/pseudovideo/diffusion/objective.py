@@ -45,7 +45,7 @@ def hybrid_losses(
     noise: Float[Tensor, "n c h w"],
     t: Int64[Tensor, " n"],
 ) -> HybridLosses:
-    """Squared error of the prediction, plus the bound as a loss of the variances alone.
+    """Return the squared error of the prediction, plus the bound as a loss of the variances alone.
 
     The mean is frozen in the bound: its gradient reaches the second half of the channels only, as
     the squared error's reaches the first.
@@ -110,7 +110,7 @@ class UniformTimes(nn.Module):
         return t, torch.ones(b, device=device)
 
     def update(self, t: Int64[Tensor, " b"], losses: Float[Tensor, " b"]) -> None:
-        """Nothing is learned from losses."""
+        """Return learn nothing from losses."""
 
 
 class ImportanceTimes(nn.Module):
@@ -191,9 +191,9 @@ class ImportanceTimes(nn.Module):
         # How many of the same step come before, in this batch.
         before = torch.arange(len(t), device=t.device) - (fresh.cumsum(0) - fresh)[t]
         # Of more than the history holds, the last: no place is written twice.
-        kept = before >= fresh[t] - history
+        stays = before >= fresh[t] - history
         place = (self.counts[t] + before) % history
-        self.losses[t[kept], place[kept]] = losses[kept]
+        self.losses[t[stays], place[stays]] = losses[stays]
         self.counts += fresh
 
 
@@ -213,7 +213,7 @@ class DiffusionModel(Protocol):
         *,
         generator: torch.Generator | None = None,
     ) -> HybridLosses:
-        """Losses (b,) at steps t, of images or videos of these classes."""
+        """Return losses (b,) at steps t, of images or videos of these classes."""
         ...
 
 
@@ -237,7 +237,7 @@ class DiffusionObjective(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """The loss and what to log of it.
+        """Return the loss and what to log of it.
 
         Importance sampling learns from calls with gradients only, not from validation.
 

@@ -7,6 +7,7 @@ and the noise of one frame has no part in another.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float32, Int64
@@ -15,10 +16,7 @@ from torch import Tensor
 from probseq.checks import check_counts, check_floating, check_sizes
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.respacing import StepChoice
-from pseudovideo.diffusion.solvers import check_solver, solve
 from pseudovideo.labels import Classes
-from pseudovideo.spec import SolverName
 
 Network = Callable[[Tensor, Tensor], Tensor]
 """Takes x_t (n, c, h, w) and the model's times (n,) to noise and variances (n, 2c, h, w)."""
@@ -28,8 +26,29 @@ LabelledNetwork = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 _FRAME = 1 << 32
 
 
+@runtime_checkable
+class Solver(Protocol):
+    """A way from noise to images that draws nothing, such as those of `beyond.solvers`."""
+
+    def evaluations(self, diffusion: GaussianDiffusion) -> int:
+        """Return how often the network is evaluated on the way."""
+        ...
+
+    def solve(
+        self,
+        model: Network,
+        x_start: Float[Tensor, "n c h w"],
+        diffusion: GaussianDiffusion,
+        *,
+        limit: float,
+        watch: Callable[[int, Tensor], None] | None,
+    ) -> Float[Tensor, "n c h w"]:
+        """Return images; arguments as of `denoise`."""
+        ...
+
+
 def draw_seed(generator: torch.Generator | None) -> int:
-    """One whole number for all noise that is to come; None: from torch's global generator."""
+    """Return one whole number for all noise to come; None: of torch's global generator."""
     device = None if generator is None else generator.device
     return int(torch.randint(2**63 - 1, (), generator=generator, device=device))
 
@@ -37,7 +56,7 @@ def draw_seed(generator: torch.Generator | None) -> int:
 def draw_noise(
     numbers: Int64[Tensor, " n"], shape: Sequence[int], *, seed: int, step: int, frame: int = 0
 ) -> Float32[Tensor, "n ..."]:
-    """Standard normal noise of one step of some samples.
+    """Return standard normal noise of one step of some samples.
 
     Args:
         numbers: of the samples, counted over all batches; on the device where the noise is wanted.
@@ -54,7 +73,7 @@ def draw_noise(
 def noise_like(
     images: Float[Tensor, "n ..."], generator: torch.Generator | None
 ) -> Float[Tensor, "n ..."]:
-    """Standard normal noise to train with, made on the images' device wherever the generator is.
+    """Return standard normal noise to train with, on the images' device.
 
     In the images' precision, at least float32.
 
@@ -68,24 +87,24 @@ def noise_like(
 
 
 def at_least_float32(tensor: Tensor) -> torch.dtype:
-    """The precision to compute in with images or a model's weights: their own, or float32."""
+    """Return the precision to compute in with images or weights: theirs, or float32."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def sampling_process(
     diffusion: GaussianDiffusion,
-    num_steps: StepChoice | None,
+    num_steps: int | None,
     eta: float | None,
-    solver: SolverName | None,
+    solver: Solver | None,
     **counts: int,
 ) -> GaussianDiffusion:
-    """The process that a sampler walks; refuses what makes no samples.
+    """Return the process that a sampler walks; refuse what makes no samples.
 
     Args:
         diffusion: that was learned.
         num_steps: steps to take; None takes all.
         eta: None or η of DDIM.
-        solver: None or a solver of the probability flow, which goes without `eta`.
+        solver: None, or what goes without `eta`.
         counts: numbers that must be 1 at least, by the names of the arguments.
 
     Raises:
@@ -94,23 +113,21 @@ def sampling_process(
     check_counts(**counts)
     if eta is not None and not 0 <= eta <= 1:
         raise ValueError(f"eta must lie in 0..1, got {eta}")
-    if solver is not None:
-        check_solver(solver)
-        if eta is not None:
-            raise ValueError(f"eta must be None with a solver, got {eta} and {solver!r}")
+    if solver is not None and eta is not None:
+        raise ValueError(f"eta must be None with a solver, got {eta}")
     if num_steps is None:
         return diffusion
-    try:
-        return diffusion.respaced(num_steps)
-    except ValueError as error:
+    check_counts(num_steps=num_steps)
+    if not 2 <= num_steps <= diffusion.num_steps:
         raise ValueError(
-            f"num_steps must choose from the {diffusion.num_steps} steps of the process, got "
-            f"{num_steps!r}: {error}"
-        ) from error
+            f"num_steps must be from 2 to the {diffusion.num_steps} steps of the process, got "
+            f"{num_steps}"
+        )
+    return diffusion.respaced(num_steps)
 
 
 def conditioned(network: LabelledNetwork, classes: Classes) -> Network:
-    """The network of samples of some classes, guided towards them where asked.
+    """Return the network of samples of some classes, guided towards them where asked.
 
     ε = ε_u + g (ε_c − ε_u) (Ho & Salimans 2022, equation 6, with g = 1 + w), both from one batch.
     The variances are those with the class: they were learned for its means.
@@ -138,7 +155,7 @@ def denoise(
     *,
     step_noise: Callable[[int], Tensor],
     eta: float | None = None,
-    solver: SolverName | None = None,
+    solver: Solver | None = None,
     limit: float = 1.0,
     watch: Callable[[int, Tensor], None] | None = None,
 ) -> Float[Tensor, "n c h w"]:
@@ -151,7 +168,7 @@ def denoise(
         step_noise: standard normal noise (n, c, h, w) of step t; asked for where it has a part,
             which it never has at t = 0.
         eta: None draws from the model's own Gaussians (ancestral); a number is η of DDIM.
-        solver: in place of both, a solver of the probability flow, see `solve`.
+        solver: in place of both, a solver of the probability flow.
         limit: predicted images are kept within ±limit.
         watch: called after each step with its t and with what it came to; the last, t = 0, is the
             result. Must not change it.
@@ -168,7 +185,7 @@ def denoise(
     if not (x_start.is_meta or x_start.isfinite().all()):
         raise ValueError("x_start must be finite, got NaN or infinity")
     if solver is not None:
-        return solve(model, x_start, diffusion, solver=solver, limit=limit, watch=watch)
+        return solver.solve(model, x_start, diffusion, limit=limit, watch=watch)
     x = x_start
     with torch.no_grad():
         for t in reversed(range(diffusion.num_steps)):

@@ -16,7 +16,7 @@ MAX_KEPT = 0.01
 
 
 def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
-    """From 10⁻⁴ to 0.02 for 1,000 steps; times 1000/S for S steps, which keeps ᾱ_S about the same.
+    """Return 10⁻⁴ to 0.02 for 1,000 steps; times 1000/S for S steps, with about the same ᾱ_S.
 
     Ho, Jain & Abbeel 2020, section 4; rescaled as in improved DDPM.
 
@@ -40,7 +40,7 @@ def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
 
 
 def cosine_betas(num_steps: int) -> Float64[Tensor, " S"]:
-    """β_t = 1 − f(t/S)/f((t−1)/S) ≤ 0.999 with f(u) = cos²(π/2 · (u+0.008)/1.008).
+    """Return β_t = 1 − f(t/S)/f((t−1)/S) ≤ 0.999 with f(u) = cos²(π/2 · (u+0.008)/1.008).
 
     Nichol & Dhariwal 2021, "Improved denoising diffusion probabilistic models", equation 17.
 
@@ -52,8 +52,8 @@ def cosine_betas(num_steps: int) -> Float64[Tensor, " S"]:
     """
     check_counts(num_steps=num_steps)
     times = torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)
-    kept = ((times + _COSINE_OFFSET) / (1 + _COSINE_OFFSET) * math.pi / 2).cos().square()
-    return (1 - kept[1:] / kept[:-1]).clamp(max=_COSINE_MAX)
+    alpha_bars = ((times + _COSINE_OFFSET) / (1 + _COSINE_OFFSET) * math.pi / 2).cos().square()
+    return (1 - alpha_bars[1:] / alpha_bars[:-1]).clamp(max=_COSINE_MAX)
 
 
 def check_betas(betas: Tensor) -> None:

@@ -43,7 +43,7 @@ class Window(NamedTuple):
 
 
 def stages(num_frames: int, context: int) -> tuple[Stage, ...]:
-    """The context window C of section 5.4.2 to the letter: p(z_1..z_C) Π_t p(z_t | z_{t−C..t−1}).
+    """Return the stages of section 5.4.2's window C, p(z_1..z_C) Π_t p(z_t | z_{t−C..t−1}).
 
     The first C frames are generated together, each further one given the C before it: T−C+1 runs
     of the reverse process (3 for T=4 and C=2, 5 for T=8 and C=4).
@@ -67,14 +67,14 @@ def stages(num_frames: int, context: int) -> tuple[Stage, ...]:
 
 
 def stage_window(stage: Stage, batch: int, *, device: torch.device | str = "cpu") -> Window:
-    """The same stage for each video of a batch: observed slots, then latent ones, no padding.
+    """Return the same stage for each video of a batch: observed slots, then latent ones.
 
     Args:
         stage: which frames.
         batch: number of videos b.
         device: where the window is wanted.
     """
-    return Window(*(part.to(device).expand(batch, -1) for part in _table([stage])))
+    return Window(*(slots.to(device).expand(batch, -1) for slots in _table([stage])))
 
 
 def draw_windows(
@@ -86,7 +86,7 @@ def draw_windows(
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
 ) -> Window:
-    """What the videos of a training batch are trained on.
+    """Return what the videos of a training batch are trained on.
 
     `stages` draws one of the sampler's own stages for each video, each as often as it has latent
     frames: the first with probability C/T, any other with 1/T. They have C or C+1 frames; all
@@ -118,18 +118,18 @@ def draw_windows(
         drawn = (frame - context + 1).clamp(min=0)
         # The generator's device is the videos' as a rule: then nothing waits for the other side.
         drawn = drawn.to(device)
-        return Window(*(part.to(device)[drawn] for part in table))
+        return Window(*(slots.to(device)[drawn] for slots in table))
     if masks != "random":
         raise ValueError(f"masks must be one of {', '.join(TRAINING_MASKS)}, got {masks!r}")
     origin = "cpu" if generator is None else generator.device
     seed = int(torch.randint(1 << 62, (), generator=generator, device=origin))
     rng = random.Random(seed)
     drawn_stages = [random_stage(num_frames, context + 1, rng) for _ in range(batch)]
-    return Window(*(part.to(device) for part in _table(drawn_stages, slots=context + 1)))
+    return Window(*(slots.to(device) for slots in _table(drawn_stages, slots=context + 1)))
 
 
 def random_stage(num_frames: int, max_frames: int, rng: random.Random) -> Stage:
-    """One random division of frames, see `draw_windows`.
+    """Return one random division of frames, see `draw_windows`.
 
     Args:
         num_frames: T.
@@ -148,7 +148,7 @@ def random_stage(num_frames: int, max_frames: int, rng: random.Random) -> Stage:
 
 
 def _spaced_frames(num_frames: int, max_frames: int, rng: random.Random) -> list[int]:
-    """1..max_frames frames at a distance that is log-uniform between 1 and the widest that fits."""
+    """Return 1..max_frames frames at a log-uniform distance from 1 to the widest that fits."""
     count = rng.randint(1, max_frames)
     # .999 as in the reference: the last frame stays inside, and one frame alone has no distance.
     distance = math.exp(rng.random() * math.log(num_frames / (count - 0.999)))
@@ -158,14 +158,14 @@ def _spaced_frames(num_frames: int, max_frames: int, rng: random.Random) -> list
 
 
 def _table(plan: list[Stage] | tuple[Stage, ...], *, slots: int | None = None) -> Window:
-    """One row per stage: observed slots, then latent ones, then padding."""
+    """Return one row per stage: observed slots, then latent ones, then padding."""
     width = slots or max(len(stage.observed) + len(stage.latent) for stage in plan)
     frames = torch.zeros(len(plan), width, dtype=torch.int64)
     observed = torch.zeros(len(plan), width, dtype=torch.bool)
     latent = torch.zeros(len(plan), width, dtype=torch.bool)
     for row, stage in enumerate(plan):
-        given, used = len(stage.observed), len(stage.observed) + len(stage.latent)
+        num_observed, used = len(stage.observed), len(stage.observed) + len(stage.latent)
         frames[row, :used] = torch.tensor(stage.observed + stage.latent)
-        observed[row, :given] = True
-        latent[row, given:used] = True
+        observed[row, :num_observed] = True
+        latent[row, num_observed:used] = True
     return Window(frames, observed, latent)

@@ -72,7 +72,7 @@ class RelativePositions(nn.Module):
     def forward(
         self, features: Float[Tensor, "b i j 3"], temb: Float[Tensor, "b i e"]
     ) -> Float[Tensor, "b i j h f"]:
-        """Vectors of all pairs.
+        """Return vectors of all pairs.
 
         Args:
             features: φ of `distance_features`.
@@ -121,7 +121,7 @@ class TemporalAttention(nn.Module):
         mask: Float[Tensor, "b s k"],
         memory: Memory | None = None,
     ) -> tuple[Float[Tensor, "bs c y x"], Memory]:
-        """Attend.
+        """Return attend.
 
         Args:
             hidden: features of the frames, s slots for each of b videos.
@@ -137,9 +137,11 @@ class TemporalAttention(nn.Module):
         qkv = _mapped(self.to_qkv, self.norm(hidden).flatten(2))
         qkv = qkv.view(*mask.shape[:2], 3, self.num_heads, -1, qkv.shape[-1])
         q, k, v = qkv.unbind(2)
-        keys, values = own = Memory(k, v)
+        keys, values = memory_of_these = Memory(k, v)
         if memory is not None:
-            keys, values = (torch.cat(both, dim=1) for both in zip(memory, own, strict=True))
+            keys, values = (
+                torch.cat(both, dim=1) for both in zip(memory, memory_of_these, strict=True)
+            )
         # q_i·k_j + q_i·R^k_ij + k_j·R^q_ji, each (b, i, h, j, d)
         logits = (
             (q[:, :, :, None] * keys.transpose(1, 2)[:, None]).sum(-2)
@@ -151,7 +153,7 @@ class TemporalAttention(nn.Module):
         # Σ_j a_ij v_j + Σ_j a_ij R^v_ij, each (b, i, h, f, d)
         out = (weights[..., None, :] * values.transpose(1, 2)[:, None]).sum(3)
         out = (out + positions.for_values @ weights).flatten(2, 3).flatten(0, 1)
-        return hidden + _mapped(self.to_out, out).view_as(hidden), own
+        return hidden + _mapped(self.to_out, out).view_as(hidden), memory_of_these
 
 
 def relative_positions(
@@ -168,7 +170,7 @@ def relative_positions(
         temb: embedding of the slots' diffusion times.
         others: embedding of the frames' diffusion times.
     """
-    found: dict[TemporalAttention, Positions] = {}
+    positions: dict[TemporalAttention, Positions] = {}
     # φ(−d) has the first two numbers of φ(d) in the other order.
     back = features.transpose(1, 2)[..., [1, 0, 2]]
     for shape in {site.to_out.weight.shape for site in sites}:
@@ -176,24 +178,24 @@ def relative_positions(
         for_queries = _vectors([site.positions_q for site in alike], back, others)
         nets = [net for site in alike for net in (site.positions_k, site.positions_v)]
         both = _vectors(nets, features, temb).unflatten(0, (-1, 2))
-        parts = (
+        vectors = (
             for_queries.transpose(3, 4),
             both[:, 0].transpose(3, 4),
             both[:, 1].permute(0, 1, 2, 4, 5, 3),
         )
-        for site, *part in zip(alike, *(part.unbind(0) for part in parts), strict=True):
-            found[site] = Positions(*part)
-    return [found[site] for site in sites]
+        for site, *vector in zip(alike, *(vector.unbind(0) for vector in vectors), strict=True):
+            positions[site] = Positions(*vector)
+    return [positions[site] for site in sites]
 
 
 def _vectors(nets: Sequence[RelativePositions], features: Tensor, temb: Tensor) -> Tensor:
-    """What networks of one width give, (n, b, i, j, h, f)."""
+    """Return what networks of one width give, (n, b, i, j, h, f)."""
     time = F.linear(temb, *_joined(nets, "time"))
     distance = F.linear(features, *_joined(nets, "distance"))
     # (b, i, j, n·c) → (n, b·i·j, c)
     hidden = F.silu(time[:, :, None] + distance)
     hidden = hidden.unflatten(-1, (len(nets), -1)).flatten(0, 2).transpose(0, 1)
-    weight, bias = (part.unflatten(0, (len(nets), -1)) for part in _joined(nets, "out"))
+    weight, bias = (tensor.unflatten(0, (len(nets), -1)) for tensor in _joined(nets, "out"))
     vectors = torch.baddbmm(bias[:, None], hidden, weight.mT)
     return vectors.view(len(nets), *features.shape[:3], nets[0].num_heads, -1)
 
@@ -206,7 +208,7 @@ def _joined(nets: Sequence[RelativePositions], name: str) -> tuple[Tensor, Tenso
 
 
 def _mapped(linear: nn.Linear, x: Float[Tensor, "n c d"]) -> Float[Tensor, "n o d"]:
-    """W x + b over the second dimension."""
+    """Return W x + b over the second dimension."""
     weight = linear.weight.expand(len(x), -1, -1)
     return torch.baddbmm(linear.bias[:, None], weight, x)
 

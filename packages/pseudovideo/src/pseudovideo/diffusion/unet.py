@@ -18,7 +18,7 @@ from pseudovideo.spec import UNetConfig
 
 
 def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn.Module:
-    """Improved DDPM's UNet with fresh weights; its output is exactly 0.
+    """Return improved DDPM's UNet with fresh weights; its output is exactly 0.
 
     Where the config has classes, each has a learned vector that is added to the embedding of the
     time, as improved DDPM and diffusers (`num_class_embeds`) do; also the token of none.
@@ -89,7 +89,7 @@ def apply_unet(
 
 
 def attentions(unet: nn.Module) -> list[Any]:
-    """Attentions within images, diffusers' `Attention`, in the order of their use.
+    """Return attentions within images, diffusers' `Attention`, in the order of their use.
 
     Args:
         unet: of `build_unet`.
@@ -115,8 +115,8 @@ def _lay_out(attention: nn.Module, args: tuple[Any, ...], output: Tensor) -> Ten
     """
     if not output.requires_grad:
         return output
-    given: Tensor = args[0]
-    last = given.is_contiguous(memory_format=torch.channels_last) and not given.is_contiguous()
+    hidden: Tensor = args[0]
+    last = hidden.is_contiguous(memory_format=torch.channels_last) and not hidden.is_contiguous()
     form = torch.channels_last if last else torch.contiguous_format
     return output.contiguous(memory_format=form)
 

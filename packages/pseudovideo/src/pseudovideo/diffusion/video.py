@@ -13,21 +13,20 @@ from torch import Tensor
 from probseq.checks import check_integers, check_sizes, check_whole
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.respacing import StepChoice
 from pseudovideo.diffusion.sampling import (
+    Solver,
     at_least_float32,
     draw_seed,
     noise_like,
     sampling_process,
 )
-from pseudovideo.diffusion.solvers import solver_evaluations
 from pseudovideo.diffusion.stages import draw_windows, stages
 from pseudovideo.diffusion.video_sampling import Watch, frame_noise, sample_stage, sample_videos
 from pseudovideo.diffusion.video_unet import VideoUNet
 from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
-from pseudovideo.pixels import check_pixels
+from pseudovideo.pixels import check_batch
 from pseudovideo.pretrained import Pretrained, eval_mode
-from pseudovideo.spec import SolverName, VideoDiffusionConfig
+from pseudovideo.spec import VideoDiffusionConfig
 
 
 class VideoDiffusion(Pretrained):
@@ -64,7 +63,7 @@ class VideoDiffusion(Pretrained):
         *,
         generator: torch.Generator | None = None,
     ) -> HybridLosses:
-        """L_hybrid of each video: the latent frames of one window stand for all its frames.
+        """Return L_hybrid of each video: the latent frames of one window stand for all its frames.
 
         It is the mean over the window's latent frames. Stages being drawn as often as they have
         such frames, its expectation is the mean over the video's frames, as they count in the
@@ -87,7 +86,7 @@ class VideoDiffusion(Pretrained):
             ValueError: videos or labels of another kind than the model's, or steps that are not
                 theirs.
         """
-        self._check(videos)
+        check_batch("videos", videos, (self.config.num_frames, *self.config.image_shape))
         check_sizes("t", t, len(videos))
         check_integers(0, self.diffusion.num_steps - 1, t=t)
         config, batch = self.config, len(videos)
@@ -106,14 +105,14 @@ class VideoDiffusion(Pretrained):
         x0, eps, steps = clean.flatten(0, 1), noise.flatten(0, 1), repeat(t, "b -> (b s)", s=slots)
         x_t = self.diffusion.add_noise(x0, eps, steps)
         tokens = dropped_labels(labels, config, batch, training=self.training, generator=generator)
-        given = window.observed[:, :, None, None, None]
-        pixels = torch.where(given, clean, x_t.unflatten(0, (batch, slots)))
+        observed = window.observed[:, :, None, None, None]
+        pixels = torch.where(observed, clean, x_t.unflatten(0, (batch, slots)))
         times = self.diffusion.model_times(t)
         output = self.network(pixels, times, window, labels=tokens).flatten(0, 1)
         losses = hybrid_losses(self.diffusion, output, x0, x_t, eps, steps)
         weights = window.latent / window.latent.sum(1, keepdim=True)
         return HybridLosses(
-            *((weights * part.unflatten(0, (batch, slots))).sum(1) for part in losses)
+            *((weights * loss.unflatten(0, (batch, slots))).sum(1) for loss in losses)
         )
 
     @torch.no_grad()
@@ -123,9 +122,9 @@ class VideoDiffusion(Pretrained):
         *,
         labels: Int64[Tensor, " n"] | None = None,
         guidance: float = 1.0,
-        num_steps: StepChoice | None = None,
+        num_steps: int | None = None,
         eta: float | None = None,
-        solver: SolverName | None = None,
+        solver: Solver | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
@@ -138,11 +137,10 @@ class VideoDiffusion(Pretrained):
             labels: class of each video, where the model has classes; None draws them
                 (`draw_labels`).
             guidance: as of `ImageDiffusion.sample`, in all stages.
-            num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`
-                (also for why "ddimN" is refused where N is small); None takes all.
+            num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`;
+                None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
-            solver: in place of both, dpm++, unipc or heun: solvers of the probability flow, which
-                leave the learned variances out; heun evaluates the network up to twice a step.
+            solver: as of `ImageDiffusion.sample`.
             generator: draws the one seed that all noise follows from. Each frame of each sample
                 has noise of its own: it depends neither on `batch_size` nor, but for round-off, on
                 other samples, nor on frames of later stages.
@@ -157,9 +155,9 @@ class VideoDiffusion(Pretrained):
             −1..1.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, `num_steps` is no choice of steps, `eta`
-                is outside 0..1 or given with a solver, `solver` is unknown, labels are not the
-                model's, or `guidance` is not 1 and the model was trained without `label_dropout`.
+            ValueError: `n` or `batch_size` is below 1, `num_steps` is no number of steps, `eta`
+                is outside 0..1 or given with a solver, labels are not the model's, or `guidance` is
+                not 1 and the model was trained without `label_dropout`.
         """
         diffusion = sampling_process(
             self.diffusion, num_steps, eta, solver, n=n, batch_size=batch_size
@@ -174,7 +172,7 @@ class VideoDiffusion(Pretrained):
                 start = frame_noise(
                     numbers,
                     range(self.config.num_frames),
-                    self._frame_shape,
+                    self.config.image_shape,
                     seed=seed,
                     step=diffusion.num_steps,
                 )
@@ -203,9 +201,9 @@ class VideoDiffusion(Pretrained):
         *,
         labels: Int64[Tensor, " b"] | None = None,
         num_samples: int,
-        num_steps: StepChoice | None = None,
+        num_steps: int | None = None,
         eta: float | None = None,
-        solver: SolverName | None = None,
+        solver: Solver | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
@@ -229,7 +227,7 @@ class VideoDiffusion(Pretrained):
                 that are not finite, or a
                 frame of the first window, which has no context.
         """
-        self._check(videos)
+        check_batch("videos", videos, (self.config.num_frames, *self.config.image_shape))
         if not videos.isfinite().all():
             raise ValueError("videos must be finite, got NaN or infinity")
         check_labels(labels, self.config, len(videos))
@@ -267,34 +265,21 @@ class VideoDiffusion(Pretrained):
         return torch.cat(done).unflatten(0, (len(videos), num_samples))
 
     def evaluations_per_sample(
-        self, num_steps: StepChoice | None = None, solver: SolverName | None = None
+        self, num_steps: int | None = None, solver: Solver | None = None
     ) -> int:
-        """Frames that pass through the network for one video.
+        """Return how many frames pass through the network for one video.
 
         Args:
             num_steps: as of `sample`.
             solver: as of `sample`.
 
         Raises:
-            ValueError: `num_steps` is no choice of steps, or `solver` is unknown.
+            ValueError: `num_steps` is no number of steps.
         """
         process = sampling_process(self.diffusion, num_steps, None, solver)
-        steps = solver_evaluations(solver, process)
+        steps = process.num_steps if solver is None else solver.evaluations(process)
         # Observed frames of one-way networks pass once, else at each step.
         passes = 1 if self.config.one_way else steps
         return sum(
             passes * len(stage.observed) + steps * len(stage.latent) for stage in self.stages
         )
-
-    @property
-    def _frame_shape(self) -> tuple[int, int, int]:
-        return (self.config.channels, self.config.image_size, self.config.image_size)
-
-    def _check(self, videos: Tensor) -> None:
-        shape = (self.config.num_frames, *self._frame_shape)
-        if videos.shape[1:] != shape or not len(videos) or not videos.is_floating_point():
-            raise ValueError(
-                f"videos must be floats of shape (batch, {', '.join(map(str, shape))}), got "
-                f"{videos.dtype} of shape {tuple(videos.shape)}"
-            )
-        check_pixels(videos=videos)

@@ -7,11 +7,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.sampling import conditioned, denoise, draw_noise
+from pseudovideo.diffusion.sampling import Solver, conditioned, denoise, draw_noise
 from pseudovideo.diffusion.stages import Stage, Window, stage_window
 from pseudovideo.diffusion.video_unet import VideoUNet
 from pseudovideo.labels import NO_CLASSES, Classes
-from pseudovideo.spec import SolverName
 
 Watch = Callable[[int, Tensor], None]
 """Takes the number of steps that are left and what has been reached."""
@@ -32,7 +31,7 @@ def frame_noise(
     seed: int,
     step: int,
 ) -> Float[Tensor, "b l c h w"]:
-    """Noise of one step; that of a frame is the same whatever other frames are asked for.
+    """Return noise of one step; that of a frame is the same whatever other frames are asked for.
 
     Args:
         numbers: of the samples, counted over all batches.
@@ -41,8 +40,8 @@ def frame_noise(
         seed: of all samples.
         step: t, or S for the noise that sampling starts from.
     """
-    parts = [draw_noise(numbers, shape, seed=seed, step=step, frame=frame) for frame in frames]
-    return torch.stack(parts, dim=1)
+    noises = [draw_noise(numbers, shape, seed=seed, step=step, frame=frame) for frame in frames]
+    return torch.stack(noises, dim=1)
 
 
 def stage_network(
@@ -63,13 +62,13 @@ def stage_network(
         observed: pixels of its observed frames.
         labels: token of each video's class, where the network has them.
     """
-    given, count = observed.shape[1], len(stage.latent)
+    num_observed, count = observed.shape[1], len(stage.latent)
     window = stage_window(stage, len(observed), device=observed.device)
     memories = None
-    if network.one_way and given:
+    if network.one_way and num_observed:
         with torch.no_grad():
-            memories = network.remember(observed, window.frames[:, :given], labels)
-        window, observed = Window(*(part[:, given:] for part in window)), observed[:, :0]
+            memories = network.remember(observed, window.frames[:, :num_observed], labels)
+        window, observed = Window(*(slots[:, num_observed:] for slots in window)), observed[:, :0]
 
     def predict(x: Tensor, times: Tensor) -> Tensor:
         pixels = torch.cat([observed, x], dim=1)
@@ -89,7 +88,7 @@ def sample_stage(
     seed: int,
     classes: Classes = NO_CLASSES,
     eta: float | None = None,
-    solver: SolverName | None = None,
+    solver: Solver | None = None,
     watch: Watch | None = None,
     start: Float[Tensor, "b l c h w"] | None = None,
 ) -> Float[Tensor, "b l c h w"]:
@@ -150,7 +149,7 @@ def sample_videos(
     seed: int,
     classes: Classes = NO_CLASSES,
     eta: float | None = None,
-    solver: SolverName | None = None,
+    solver: Solver | None = None,
     watch: Watch | None = None,
 ) -> Float[Tensor, "b T c h w"]:
     """Draw whole videos, stage after stage.

@@ -110,8 +110,8 @@ class _BetweenFrames:
         if now is not None and self.sites.positions:
             memory = None if now.memories is None else now.memories.sites[self.number]
             positions = self.sites.positions[self.number]
-            hidden_states, own = self.temporal(hidden_states, positions, now.mask, memory)
-            now.made.append(own)
+            hidden_states, remembered = self.temporal(hidden_states, positions, now.mask, memory)
+            now.made.append(remembered)
         return self.spatial(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
 
 
@@ -219,11 +219,11 @@ class VideoUNet(nn.Module):
         features = distance_features(window.frames, seen, weight.dtype)
         mask = features.new_zeros(allowed.shape).masked_fill(~allowed, -torch.inf)
         indicator = window.observed.to(pixels.dtype)[:, :, None, None, None]
-        given = torch.cat([pixels, indicator.expand_as(pixels[:, :, :1])], dim=2)
+        inputs = torch.cat([pixels, indicator.expand_as(pixels[:, :, :1])], dim=2)
         tokens = None if labels is None else repeat(labels, "b -> (b s)", s=slots)
         self._sites.current = now = _Pass(features, mask, memories, [])
         try:
-            output = apply_unet(self.unet, given.flatten(0, 1), frame_times.flatten(), tokens)
+            output = apply_unet(self.unet, inputs.flatten(0, 1), frame_times.flatten(), tokens)
             temb = self._sites.temb
         finally:
             self._sites.current, self._sites.temb, self._sites.positions = None, torch.empty(0), ()
@@ -239,6 +239,6 @@ def _allowed(window: Window, *, one_way: bool, remembered: int) -> Bool[Tensor, 
     seen = (window.observed | window.latent)[:, None]
     if one_way:
         seen = seen & (window.observed[:, None] | ~window.observed[:, :, None])
-    own = seen | torch.eye(seen.shape[-1], dtype=torch.bool, device=seen.device)
-    everyone = own.new_ones((*own.shape[:2], remembered))
-    return torch.cat([everyone, own], dim=-1)
+    attended = seen | torch.eye(seen.shape[-1], dtype=torch.bool, device=seen.device)
+    everyone = attended.new_ones((*attended.shape[:2], remembered))
+    return torch.cat([everyone, attended], dim=-1)

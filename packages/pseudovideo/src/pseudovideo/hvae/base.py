@@ -16,7 +16,7 @@ from probseq.checks import check_counts, check_floating, check_integers, check_s
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise, draw_seed, noise_like
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
-from pseudovideo.pixels import check_pixels
+from pseudovideo.pixels import check_batch
 from pseudovideo.pretrained import Pretrained, eval_mode
 from pseudovideo.spec import HVAEConfig
 
@@ -79,11 +79,11 @@ class HVAE(Pretrained):
     def encode(
         self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b c h w"]:
-        """m_t(x), the mean of q(z_t|x); the image itself where t = 0."""
+        """Return m_t(x), the mean of q(z_t|x); the image itself where t = 0."""
 
     @abstractmethod
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """KL(q(z_T|x) ‖ p(z_T)) in nats per dimension, as far as the arm counts it.
+        """Return KL(q(z_T|x) ‖ p(z_T)) in nats per dimension, as far as the arm counts it.
 
         Args:
             last: m_T(x).
@@ -99,7 +99,7 @@ class HVAE(Pretrained):
         labels: Int64[Tensor, " b"] | None = None,
         image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """z_T of the samples with these numbers, and of these classes."""
+        """Return z_T of the samples with these numbers, and of these classes."""
 
     def decode(
         self,
@@ -107,7 +107,7 @@ class HVAE(Pretrained):
         t: Int64[Tensor, " b"],
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """μ_θ(z_t, t), the mean of p(z_{t−1}|z_t), or of p(z_{t−1}|z_t, class).
+        """Return μ_θ(z_t, t), the mean of p(z_{t−1}|z_t), or of p(z_{t−1}|z_t, class).
 
         Args:
             z: frames of level t.
@@ -130,7 +130,7 @@ class HVAE(Pretrained):
         *,
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """An unbiased estimate of the bound: T times the cost of one step, drawn for each image.
+        """Return estimate the bound, unbiased: T times the cost of one step, drawn for each image.
 
         Args:
             images: in −1..1.
@@ -146,7 +146,7 @@ class HVAE(Pretrained):
         Raises:
             ValueError: the images or the labels are not the model's.
         """
-        self._check_images(images)
+        check_batch("images", images, self.config.image_shape)
         levels = self.config.num_levels
         device = images.device if generator is None else generator.device
         t = torch.randint(1, levels + 1, (len(images),), generator=generator, device=device)
@@ -156,8 +156,11 @@ class HVAE(Pretrained):
         )
         terms = self.level_terms(images, t.to(images.device), noise, tokens)
         steps, prior = levels * terms.step.mean(), levels * terms.prior.mean()
-        parts = {"steps": steps, "prior": prior, "mse": terms.mse.mean()}
-        return {"loss": steps + prior, **{name: part.detach() for name, part in parts.items()}}
+        scalars = {"steps": steps, "prior": prior, "mse": terms.mse.mean()}
+        return {
+            "loss": steps + prior,
+            **{name: scalar.detach() for name, scalar in scalars.items()},
+        }
 
     @torch.no_grad()
     def bound(
@@ -167,7 +170,7 @@ class HVAE(Pretrained):
         *,
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Bound:
-        """The negative evidence lower bound with all of its T steps, one z_t each, in eval mode.
+        """Return the negative evidence lower bound of all T steps, one z_t each, in eval mode.
 
         Args:
             images: in −1..1.
@@ -181,7 +184,7 @@ class HVAE(Pretrained):
         Raises:
             ValueError: the images or the labels are not the model's, or not finite.
         """
-        self._check_images(images)
+        check_batch("images", images, self.config.image_shape)
         check_labels(labels, self.config, len(images))
         if not images.isfinite().all():
             raise ValueError("images must be finite, got NaN or infinity")
@@ -205,7 +208,7 @@ class HVAE(Pretrained):
         noise: Float[Tensor, "b c h w"],
         labels: Int64[Tensor, " b"] | None = None,
     ) -> LevelTerms:
-        """What level t adds to the bound; its sum over t = 1..T is the bound.
+        """Return what level t adds to the bound; its sum over t = 1..T is the bound.
 
         Gradients reach the encoder through z_t as well as through the target m_{t−1}(x).
 
@@ -278,9 +281,9 @@ class HVAE(Pretrained):
         with eval_mode(self):
             for numbers in torch.arange(n, device=device).split(batch_size):
                 classes = drawn.of(numbers)
-                asked = classes.labels if guidance else None
+                prior_labels = classes.labels if guidance else None
                 z = self.draw_prior(
-                    numbers, images, seed=seed, labels=asked, image_labels=image_labels
+                    numbers, images, seed=seed, labels=prior_labels, image_labels=image_labels
                 )
                 if watch is not None:
                     watch(self.config.num_levels, z)
@@ -298,7 +301,7 @@ class HVAE(Pretrained):
         seed: int,
         watch: Callable[[int, Tensor], None] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """z_0 of z_T, level by level; arguments as of `sample`.
+        """Return z_0 of z_T, level by level; arguments as of `sample`.
 
         Args:
             z: frames of level T.
@@ -318,27 +321,15 @@ class HVAE(Pretrained):
         return z
 
     def _noise(self, numbers: Int64[Tensor, " b"], seed: int, *, level: int) -> Tensor:
-        """Standard normal frames of one level, in the decoder's precision, at least float32."""
-        config = self.config
-        shape = (config.channels, config.image_size, config.image_size)
-        return draw_noise(numbers, shape, seed=seed, step=level).to(at_least_float32(self._weight))
+        """Return standard normal frames of a level, in the decoder's precision or float32."""
+        noise = draw_noise(numbers, self.config.image_shape, seed=seed, step=level)
+        return noise.to(at_least_float32(self._weight))
 
     def _check_levels(self, name: str, frames: Tensor, t: Tensor, least: int) -> None:
-        config = self.config
-        check_sizes(name, frames, "b", config.channels, config.image_size, config.image_size)
+        check_sizes(name, frames, "b", *self.config.image_shape)
         check_floating(**{name: frames})
         check_sizes("t", t, len(frames))
-        check_integers(least, config.num_levels, t=t)
-
-    def _check_images(self, images: Tensor) -> None:
-        config = self.config
-        shape = (config.channels, config.image_size, config.image_size)
-        if images.shape[1:] != shape or not len(images) or not images.is_floating_point():
-            raise ValueError(
-                f"images must be floats of shape (batch, {', '.join(map(str, shape))}), "
-                f"got {images.dtype} of shape {tuple(images.shape)}"
-            )
-        check_pixels(images=images)
+        check_integers(least, self.config.num_levels, t=t)
 
     @property
     def _weight(self) -> Tensor:
@@ -349,7 +340,7 @@ class HVAE(Pretrained):
 def step_costs(
     mse: Float[Tensor, " b"], t: Int64[Tensor, " b"], *, noise_std: float, delta: float
 ) -> Float[Tensor, " b"]:
-    """The bound's term of step t: what it costs to tell the less blurred frame given z_t.
+    """Return the bound's term of step t: what it costs to tell the less blurred frame given z_t.
 
     Args:
         mse: mean squared distance of m_{t−1}(x), or of the image x where t = 1, to μ_θ(z_t, t).
@@ -369,7 +360,7 @@ def step_costs(
 
 
 def standard_normal_kl(mean: Float[Tensor, "b c h w"], std: float) -> Float[Tensor, " b"]:
-    """KL(N(mean, std²I) ‖ N(0, I)) in nats per dimension.
+    """Return KL(N(mean, std²I) ‖ N(0, I)) in nats per dimension.
 
     Args:
         mean: m_T(x).

@@ -21,6 +21,7 @@ from probseq.checks import check_floating, check_sizes
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise
 from pseudovideo.hvae.base import HVAE
 from pseudovideo.labels import check_labels
+from pseudovideo.pixels import check_batch
 from pseudovideo.spec import HVAEConfig
 
 
@@ -55,7 +56,7 @@ def heat_sigmas(
 def heat_blur(
     images: Float[Tensor, "b c h w"], sigmas: Float[Tensor, " b"]
 ) -> Float[Tensor, "b c h w"]:
-    """F_h: images after the heat equation, each with a blur of its own.
+    """Return F_h: images after the heat equation, each with a blur of its own.
 
     Args:
         images: any values.
@@ -87,14 +88,14 @@ def heat_blur(
 
 
 def _decay(sigmas: Tensor, size: int) -> Tensor:
-    """Multipliers exp(−π²k²σ²/(2N²)) of an axis, one row an image."""
+    """Return multipliers exp(−π²k²σ²/(2N²)) of an axis, one row an image."""
     frequencies = torch.arange(size, device=sigmas.device, dtype=sigmas.dtype) * (math.pi / size)
     return (-0.5 * (sigmas[:, None] * frequencies).square()).exp()
 
 
 @lru_cache(maxsize=16)
 def _basis(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The orthonormal DCT of type II, a row a frequency, kept on the device."""
+    """Return the orthonormal DCT of type II, a row a frequency, kept on the device."""
     # What is made in inference mode could not be used in training later.
     with torch.inference_mode(False):
         places = torch.arange(size, dtype=torch.float64)
@@ -125,7 +126,7 @@ class HeatHVAE(HVAE):
     def encode(
         self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b c h w"]:
-        """F_h(t) x; the image itself, bit for bit, where t = 0.
+        """Return F_h(t) x; the image itself, bit for bit, where t = 0.
 
         Args:
             images: in −1..1.
@@ -138,7 +139,7 @@ class HeatHVAE(HVAE):
         return heat_blur(images, _sigmas(self.config, t.device)[t])
 
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """0: the empirical prior's KL is no function of the parameters and is left out.
+        """Return 0: the empirical prior's KL is no function of the parameters and is left out.
 
         Args:
             last: F_h(T) x.
@@ -154,7 +155,7 @@ class HeatHVAE(HVAE):
         labels: Int64[Tensor, " b"] | None = None,
         image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """A training image each, blurred to level T, with noise of standard deviation δ.
+        """Return a training image each, blurred to level T, with noise of standard deviation δ.
 
         Args:
             numbers: of the samples.
@@ -172,7 +173,7 @@ class HeatHVAE(HVAE):
                 "images must be the training images, whose blurred versions are the prior of "
                 "HeatHVAE, got None"
             )
-        self._check_images(images)
+        check_batch("images", images, self.config.image_shape)
         normal = draw_noise(numbers, (), seed=seed, step=_CHOICE)
         # Evenly spread, as Φ of a normal number is; in float64, for sets of any size.
         share = torch.special.ndtr(normal.double())
@@ -191,24 +192,26 @@ class HeatHVAE(HVAE):
     def _places_of_classes(
         self, share: Tensor, labels: Tensor, image_labels: Tensor | None, count: int
     ) -> Int64[Tensor, " b"]:
-        """Numbers of images of the samples' classes, `share` in 0..1 being the place among them."""
+        """Return numbers of images of the samples' classes, at `share` in 0..1 among them."""
         if image_labels is None:
             raise ValueError(
                 f"image_labels must be the classes of the {count} images, as the prior of a class "
                 "is the blurred images of that class, got None"
             )
         check_labels(image_labels, self.config, count)
-        given = image_labels.to(labels.device)
-        numbers = given.bincount(minlength=self.config.num_classes or 0)
-        own = numbers[labels]
-        if not own.all():
-            missing = int(labels[own == 0].min())
+        image_classes = image_labels.to(labels.device)
+        numbers = image_classes.bincount(minlength=self.config.num_classes or 0)
+        counts = numbers[labels]
+        if not counts.all():
+            missing = int(labels[counts == 0].min())
             raise ValueError(
                 "images must have some of every class that is drawn, as they are its prior, got "
                 f"none of class {missing}"
             )
         first = (numbers.cumsum(0) - numbers)[labels]
-        return given.argsort(stable=True)[first + (share * own).long().minimum(own - 1)]
+        return image_classes.argsort(stable=True)[
+            first + (share * counts).long().minimum(counts - 1)
+        ]
 
 
 @lru_cache(maxsize=16)

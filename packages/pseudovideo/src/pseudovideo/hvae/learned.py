@@ -40,7 +40,7 @@ class LearnedEncoderHVAE(HVAE):
     def encode(
         self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b c h w"]:
-        """f_φ(x, t); the image itself where t = 0.
+        """Return f_φ(x, t); the image itself where t = 0.
 
         Args:
             images: in −1..1.
@@ -54,7 +54,7 @@ class LearnedEncoderHVAE(HVAE):
         return torch.where((t == 0)[:, None, None, None], images, frames)
 
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """KL(N(f_φ(x, T), σ_h²I) ‖ N(0, I)) in nats per dimension.
+        """Return KL(N(f_φ(x, T), σ_h²I) ‖ N(0, I)) in nats per dimension.
 
         Args:
             last: f_φ(x, T).
@@ -70,7 +70,7 @@ class LearnedEncoderHVAE(HVAE):
         labels: Int64[Tensor, " b"] | None = None,
         image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """Standard normal frames, of every class.
+        """Return standard normal frames, of every class.
 
         Args:
             numbers: of the samples.

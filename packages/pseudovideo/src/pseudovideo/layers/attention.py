@@ -40,7 +40,7 @@ class Attention(nn.Module):
         self.to_out = nn.Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "b n d"], *, causal: bool = False) -> Float[Tensor, "b n d"]:
-        """Attend.
+        """Return attend.
 
         Args:
             x: tokens.
@@ -57,7 +57,7 @@ class Attention(nn.Module):
         return self.to_out(rearrange(out, "b h n c -> b n (h c)"))
 
     def _projected(self, x: Float[Tensor, "b n d"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (b, h, n, c)."""
+        """Return queries, keys and values, each (b, h, n, c)."""
         qkv = self.to_qkv(x)
         if not isinstance(self.norm_q, nn.RMSNorm) or not isinstance(self.norm_k, nn.RMSNorm):
             qkv = rearrange(qkv, "b n (three h c) -> three b h n c", three=3, h=self.num_heads)

@@ -32,7 +32,7 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(hidden, dim)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        """W₂(W₁x · GELU(V₁x)), or W₂ GELU(W₁x).
+        """Return W₂(W₁x · GELU(V₁x)), or W₂ GELU(W₁x).
 
         Raises:
             ValueError: tokens of another width or dtype than the weights'.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from probseq.errors import require
 from probseq.figures import COLOURS, GUIDE, headline, light_grid, panels
-from pseudovideo.design import Design
+from pseudovideo.beyond.design import Design
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

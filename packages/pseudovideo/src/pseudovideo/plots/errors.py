@@ -62,29 +62,33 @@ def frame_errors_plot(models: Mapping[str, FrameErrors]) -> "Figure":
         MissingExtraError: matplotlib is not installed.
     """
     lengths = sorted({one.length for one in models.values()})
-    figure, found = panels(2 * len(lengths), 2, (4.4, 3.0), shared=False, extra=(0.3, 1.0))
+    figure, panel_axes = panels(2 * len(lengths), 2, (4.4, 3.0), shared=False, extra=(0.3, 1.0))
     # The same colour for a model in all panels.
     styles = {name: line_style(place) for place, name in enumerate(models)}
     for place, length in enumerate(lengths):
-        own = {name: one for name, one in models.items() if one.length == length}
-        left, right = found[2 * place : 2 * place + 2]
-        for number, (name, one) in enumerate(own.items()):
-            x = np.array(one.frames) + _APART * (number - (len(own) - 1) / 2)
+        of_length = {name: one for name, one in models.items() if one.length == length}
+        left, right = panel_axes[2 * place : 2 * place + 2]
+        for number, (name, one) in enumerate(of_length.items()):
+            x = np.array(one.frames) + _APART * (number - (len(of_length) - 1) / 2)
             _draw(left, x, one.model, styles[name])
             _draw(left, x, one.exact[None], styles[name] | _HOLLOW)
             _draw(right, x, one.ratios, styles[name])
-        errors = np.concatenate([part for one in own.values() for part in (one.mean, one.exact)])
+        errors = np.concatenate(
+            [values for one in of_length.values() for values in (one.mean, one.exact)]
+        )
         # An unbiased error may fall below zero.
         errors = errors[errors > 0.0] if (errors > 0.0).any() else np.ones(1)
         log_axis(left, errors.min(), errors.max())
         right.axhline(1.0, color=GUIDE, linewidth=0.9, linestyle=":")
-        ratios = np.concatenate([[1.0], *(one.ratios.mean(0) for one in own.values())])
+        ratios = np.concatenate([[1.0], *(one.ratios.mean(0) for one in of_length.values())])
         low, high = np.nanmin(ratios), np.nanmax(ratios)
         # Models that are hardly trained are far from exact, each frame by another factor.
         if 0.0 < _WIDE * low < high:
             log_axis(right, low, high)
-        _finish(left, own, f"Error, T = {length}", "Squared error per pixel ($10^{-3}$)")
-        _finish(right, own, f"Error of the model / exact, T = {length}", "Times the exact error")
+        _finish(left, of_length, f"Error, T = {length}", "Squared error per pixel ($10^{-3}$)")
+        _finish(
+            right, of_length, f"Error of the model / exact, T = {length}", "Times the exact error"
+        )
     line = {"markersize": 5, "linewidth": 1.4}
     exact = {"exact, in the arm's colour": {"color": GUIDE, "marker": "o", **_HOLLOW}}
     line_legend(figure, {name: line | style for name, style in styles.items()} | exact)

@@ -72,12 +72,12 @@ def with_folder(file: Path | str) -> Path:
 
 
 def side(count: int) -> int:
-    """Images in a row of a grid that has as many rows."""
+    """Return how many images are in a row of a grid with as many rows."""
     return int(np.ceil(np.sqrt(count)))
 
 
 def tiles(images: Tensor, columns: int, least: int = LEAST_CELL) -> UInt8[np.ndarray, "y x 3"]:
-    """Images in rows, grey between them, small ones enlarged by a whole factor (bicubic).
+    """Return images in rows, grey between them, small ones enlarged by a whole factor (bicubic).
 
     Args:
         images: (n, c, h, w) in -1..1; values beyond are clamped.
@@ -101,12 +101,12 @@ def tiles(images: Tensor, columns: int, least: int = LEAST_CELL) -> UInt8[np.nda
 
 
 def frame_heads(count: int) -> list[str]:
-    """Heads of a video's frames: "1", "2", …, and "image" for the last."""
+    """Return heads of a video's frames: "1", "2", …, and "image" for the last."""
     return [*map(str, range(1, count)), "image"]
 
 
 def frame_captions(name: str, count: int) -> list[str]:
-    """Captions of a video's frames for `save_gif`: "frame 1", …, "image", each below the name."""
+    """Return captions of frames for `save_gif`: "frame 1", …, "image", below the name."""
     return [
         f"{name}\n{head if head == 'image' else f'frame {head}'}" for head in frame_heads(count)
     ]
@@ -164,19 +164,23 @@ def save_gif(
 
 
 def _captioned(pictures: "list[Image.Image]", captions: Sequence[str]) -> "list[Image.Image]":
-    """A caption above each picture, all of the same height."""
+    """Return a caption above each picture, all of the same height."""
     width = pictures[0].width
     letters = max(8, int(width / _LETTER))
     lines = [
-        [part for line in caption.splitlines() for part in textwrap.wrap(line, letters)]
+        [
+            line_of_width
+            for line in caption.splitlines()
+            for line_of_width in textwrap.wrap(line, letters)
+        ]
         for caption in captions
     ]
-    height = _LINE * max(len(found) for found in lines) + GAP
+    height = _LINE * max(len(wrapped) for wrapped in lines) + GAP
     captioned: list["Image.Image"] = []
-    for picture, found in zip(pictures, lines, strict=True):
+    for picture, wrapped in zip(pictures, lines, strict=True):
         canvas = _below(picture, height)
         pen = _pen(canvas)
-        for row, line in enumerate(found):
+        for row, line in enumerate(wrapped):
             pen.text((width / 2, (row + 0.5) * _LINE), line, "black", _font(), anchor="mm")
         captioned.append(canvas)
     return captioned
@@ -192,7 +196,7 @@ def _headed(picture: "Image.Image", heads: Sequence[str]) -> "Image.Image":
 
 
 def _below(picture: "Image.Image", height: int) -> "Image.Image":
-    """The picture below white of a height."""
+    """Return the picture below white of a height."""
     white = np.full((height, picture.width, 3), 255, np.uint8)
     return _picture(np.concatenate([white, np.asarray(picture)]))
 
@@ -287,6 +291,24 @@ def save_samples(
     return files
 
 
+def save_pngs(images: UInt8[Tensor, "n c h w"], folder: Path | str) -> list[Path]:
+    """Write each image as a PNG of its own, at its own size, as `00000.png` and so on.
+
+    Args:
+        images: bytes.
+        folder: of the files; it is made.
+
+    Raises:
+        ValueError: `images` are none.
+        MissingExtraError: pillow is not installed.
+    """
+    check_images("images", images, 4)
+    files = [with_folder(Path(folder) / f"{number:05d}.png") for number in range(len(images))]
+    for image, file in zip(images.cpu().movedim(1, -1).numpy(), files, strict=True):
+        _picture(image[..., 0] if image.shape[-1] == 1 else image).save(file)
+    return files
+
+
 def save_classes(
     images: UInt8[Tensor, "n c h w"],
     labels: Int64[Tensor, " n"],
@@ -305,11 +327,14 @@ def save_classes(
         file: the file; its folder is made.
         title: stands above all.
     """
-    found = labels.unique()[:_CLASSES].tolist()
-    own = [to_unit(images[labels == label][:_OF_CLASS]) for label in found]
-    longest = max(map(len, own))
-    rows = [torch.cat([row, row.new_ones(longest - len(row), *row.shape[1:])]) for row in own]
-    return save_rows([class_names[label] for label in found], rows, file, title=title)
+    classes: list[int] = labels.unique()[:_CLASSES].tolist()
+    rows_of_classes = [to_unit(images[labels == label][:_OF_CLASS]) for label in classes]
+    longest = max(map(len, rows_of_classes))
+    rows = [
+        torch.cat([row, row.new_ones(longest - len(row), *row.shape[1:])])
+        for row in rows_of_classes
+    ]
+    return save_rows([class_names[label] for label in classes], rows, file, title=title)
 
 
 def save_grid(
@@ -356,8 +381,8 @@ def save_grids(
         ValueError: no images, or neither grey nor colour.
     """
     size, extra = _GRID_PANEL, (0.2, 0.45)
-    figure, found = panels(len(grids), _GRIDS_ACROSS, size, shared=False, extra=extra)
-    for axes, (label, images) in zip(found, grids.items(), strict=True):
+    figure, panel_axes = panels(len(grids), _GRIDS_ACROSS, size, shared=False, extra=extra)
+    for axes, (label, images) in zip(panel_axes, grids.items(), strict=True):
         check_images(label, images, 4)
         axes.imshow(tiles(images, side(len(images))))
         axes.set_axis_off()
@@ -395,7 +420,7 @@ def save_rows(
     strips = [tiles(row, len(row), LEAST_LABELLED) for row in rows]
     height, width, _ = strips[0].shape
     gap = np.full((GAP, width, 3), 255, np.uint8)
-    canvas = np.concatenate([part for strip in strips for part in (strip, gap)][:-1])
+    canvas = np.concatenate([piece for strip in strips for piece in (strip, gap)][:-1])
     figure, axes = _filled(canvas, title)
     lines = [textwrap.fill(label, _LABEL_LETTERS) for label in labels]
     axes.set_yticks([(height + GAP) * row + height / 2 for row in range(len(rows))], lines)

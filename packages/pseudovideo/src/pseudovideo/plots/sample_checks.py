@@ -5,9 +5,9 @@ from pathlib import Path
 from jaxtyping import UInt8
 from torch import Tensor
 
+from pseudovideo.beyond.reference import Copies
 from pseudovideo.pixels import to_unit
 from pseudovideo.plots.images import save_rows
-from pseudovideo.reference import Copies
 
 
 def save_copies(

@@ -79,7 +79,7 @@ def save_theorem(
 
 
 def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = None) -> "Figure":
-    """What longer contexts are worth: exact errors of Gaussian videos, one line for each kind.
+    """Draw what longer contexts are worth: exact errors of Gaussian videos, a line for each kind.
 
     Left: by how much the image's error falls when more of the frames next to it are known. Middle:
     the same for every frame, its context against the frame before it alone; the last frame is the
@@ -97,7 +97,7 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
         ValueError: no video, more than four, or different lengths.
         MissingExtraError: matplotlib is not installed.
     """
-    lengths = {len(found.next_frame) for found in errors.values()}
+    lengths = {len(of_kind.next_frame) for of_kind in errors.values()}
     if not 1 <= len(errors) <= len(_STYLES) or len(lengths) != 1:
         raise ValueError(
             f"errors must hold 1 to {len(_STYLES)} videos of equal length, got {len(errors)} "
@@ -114,16 +114,16 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
         figure.suptitle(title, fontsize=10.5)
     left, middle, right = figure.subplots(1, 3)
     known = range(1, steps + 1)
-    _draw(left, errors, known, lambda found: _gain(found.from_nearest, found.from_nearest[0]))
+    _draw(left, errors, known, lambda of_kind: _gain(of_kind.from_nearest, of_kind.from_nearest[0]))
     _finish(left, "The image, from frames next to it", "Known frames next to the image", _FALL)
     _draw(
         middle,
         errors,
         range(2, steps + 2),
-        lambda found: _gain(found.next_frame, found.next_from_one),
+        lambda of_kind: _gain(of_kind.next_frame, of_kind.next_from_one),
     )
     _finish(middle, "Each frame, from frames before it", "Predicted frame", _FALL)
-    _draw(right, errors, known, lambda found: found.from_first)
+    _draw(right, errors, known, lambda of_kind: of_kind.from_first)
     _finish(
         right, "The image, from the first frames", "Known first frames", "Squared error per pixel"
     )
@@ -142,7 +142,7 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
 
 
 def _gain(error: Tensor, reference: Tensor) -> Tensor:
-    """By how many percent an error is below another; 0 where there is none at all."""
+    """Return by how many percent an error is below another; 0 where there is none at all."""
     return 100 * (1 - error / reference).nan_to_num(0.0)
 
 
@@ -152,8 +152,8 @@ def _draw(
     places: range,
     values: Callable[[PredictionErrors], Tensor],
 ) -> None:
-    for (name, found), style in zip(errors.items(), _STYLES, strict=False):
-        panel.plot(places, values(found).cpu(), label=name, linewidth=1.6, **style)
+    for (name, of_kind), style in zip(errors.items(), _STYLES, strict=False):
+        panel.plot(places, values(of_kind).cpu(), label=name, linewidth=1.6, **style)
 
 
 def _name_last_frame(panel: "Axes", last: int) -> None:

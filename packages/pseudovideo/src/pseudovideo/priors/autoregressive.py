@@ -6,7 +6,6 @@ summed, not concatenated; the first input is learned, not zero; no dropout.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import cast
 
 import torch
@@ -24,7 +23,7 @@ from pseudovideo.labels import (
 )
 from pseudovideo.layers import Block, StackDecoder
 from pseudovideo.pretrained import check_weights
-from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
+from pseudovideo.priors.base import AxisPositions, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
 from pseudovideo.spec import AutoregressiveConfig, TokenGrid
 
@@ -66,7 +65,7 @@ class AutoregressivePrior(TokenPrior):
     def forward(
         self, tokens: Integer[Tensor, "b t h w"], labels: Int64[Tensor, " b"] | None = None
     ) -> Float[Tensor, "b n K"]:
-        """Logits of each token given those before it.
+        """Return logits of each token given those before it.
 
         Args:
             tokens: token grids of any integer type.
@@ -86,7 +85,7 @@ class AutoregressivePrior(TokenPrior):
         *,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean of −log p(token | tokens before it), in nats per token.
+        """Return the mean of −log p(token | tokens before it), in nats per token.
 
         Args:
             tokens: token grids of any integer type.
@@ -98,10 +97,10 @@ class AutoregressivePrior(TokenPrior):
             ValueError: tokens that are not of this prior's grid, or labels that are not its own.
         """
         sequences = self._sequences(tokens)
-        told = dropped_labels(
+        tokens_of_classes = dropped_labels(
             labels, self.config, len(tokens), training=self.training, generator=generator
         )
-        logits = self._logits(sequences[:, :-1], told)
+        logits = self._logits(sequences[:, :-1], tokens_of_classes)
         return F.cross_entropy(logits.flatten(0, 1), sequences.flatten())
 
     def sample_tokens(
@@ -158,49 +157,6 @@ class AutoregressivePrior(TokenPrior):
         # A copy from outside of inference mode may enter a loss.
         return tokens.clone().view(n, *self.grid.shape)
 
-    def sample(
-        self,
-        n: int,
-        tokenizer: Decoder,
-        *,
-        labels: Int64[Tensor, " n"] | None = None,
-        guidance: float = 1.0,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        generator: torch.Generator | None = None,
-        batch_size: int = 256,
-    ) -> Float[Tensor, "n f c y x"]:
-        """Draw videos.
-
-        Args:
-            n: number of videos.
-            tokenizer: whose tokens this prior has learned; decodes them, on the prior's device.
-            labels: see `sample_tokens`.
-            guidance: see `sample_tokens`.
-            temperature: see `sample_tokens`.
-            top_k: see `sample_tokens`.
-            top_p: see `sample_tokens`.
-            generator: see `sample_tokens`.
-            batch_size: videos that are drawn and decoded at once; another size is another draw.
-
-        Returns:
-            Frames; the last one is the image.
-
-        Raises:
-            ValueError: as of `sample_tokens`, or the tokenizer is another one.
-        """
-        draw_tokens = partial(self.sample_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
-        return self._sample_frames(
-            n,
-            tokenizer,
-            draw_tokens,
-            labels=labels,
-            guidance=guidance,
-            generator=generator,
-            batch_size=batch_size,
-        )
-
     def _stack(self) -> list[Block]:
         return cast("list[Block]", list(self.blocks))
 
@@ -210,7 +166,7 @@ class AutoregressivePrior(TokenPrior):
     def _logits(
         self, before: Int64[Tensor, "b m"], labels: Int64[Tensor, " b"] | None = None
     ) -> Float[Tensor, "b m+1 K"]:
-        """Of the first m + 1 tokens, given the first m."""
+        """Return logits of the first m + 1 tokens, given the first m."""
         start = self._starts(len(before), labels)[:, None]
         x = torch.cat([start, self.embedding(before)], dim=1)
         x = x + self.positions()[: x.shape[1]]
@@ -221,14 +177,14 @@ class AutoregressivePrior(TokenPrior):
     def _recomputed(
         self, tokens: Int64[Tensor, "b n"], classes: Classes = NO_CLASSES
     ) -> Iterator[Float[Tensor, "m K"]]:
-        """Logits of one token after the other, while the caller fills them in."""
+        """Yield logits of one token after the other, while the caller fills them in."""
         for i in range(tokens.shape[1]):
             yield self._logits(classes.twice(tokens[:, :i]), classes.tokens)[:, -1]
 
     def _cached(
         self, tokens: Int64[Tensor, "b n"], classes: Classes = NO_CLASSES
     ) -> Iterator[Float[Tensor, "m K"]]:
-        """The same through the keys and values of earlier tokens."""
+        """Yield the same through the keys and values of earlier tokens."""
         batch, length = len(classes.twice(tokens)), tokens.shape[1]
         decoder = StackDecoder(self._stack(), batch, length)
         embedding, head = self.embedding.weight, self.head.weight.t().contiguous()

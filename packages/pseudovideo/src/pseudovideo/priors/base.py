@@ -1,8 +1,7 @@
 """What all priors over tokens share: they know their grid, and draw frames with a tokenizer."""
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
@@ -26,7 +25,7 @@ class Decoder(Protocol):
         ...
 
     def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
-        """Frames of token grids."""
+        """Return frames of token grids."""
         ...
 
 
@@ -46,7 +45,7 @@ class AxisPositions(nn.Module):
         self.columns = nn.Parameter(columns)
 
     def forward(self) -> Float[Tensor, "n d"]:
-        """The positions of all tokens in raster order."""
+        """Return the positions of all tokens in raster order."""
         return (self.time[:, None, None] + self.rows[:, None] + self.columns).flatten(0, 2)
 
 
@@ -76,7 +75,6 @@ class TokenPrior(Pretrained):
     ) -> Int64[Tensor, "n t h w"]:
         """Draw token grids; subclasses have further options."""
 
-    @abstractmethod
     def sample(
         self,
         n: int,
@@ -84,53 +82,39 @@ class TokenPrior(Pretrained):
         *,
         labels: Int64[Tensor, " n"] | None = None,
         guidance: float = 1.0,
-        temperature: float = 1.0,
         generator: torch.Generator | None = None,
         batch_size: int = 256,
-    ) -> Float[Tensor, "n f c y x"]:
-        """Draw videos; subclasses have the further options of their `sample_tokens`."""
-
-    def _sample_frames(
-        self,
-        n: int,
-        tokenizer: Decoder,
-        draw: Callable[..., Int64[Tensor, "b t h w"]],
-        *,
-        labels: Int64[Tensor, " n"] | None,
-        guidance: float,
-        generator: torch.Generator | None,
-        batch_size: int,
+        **options: Any,
     ) -> Float[Tensor, "n f c y x"]:
         """Draw token grids and decode them, batch by batch.
 
         Args:
             n: number of videos.
-            tokenizer: decodes; on the prior's device.
-            draw: `sample_tokens` with its other options set, called with the size and the classes
-                of each batch.
+            tokenizer: whose tokens this prior has learned; decodes them, on the prior's device.
             labels: class of each video; None draws them, where the prior has classes.
             guidance: see `sample_tokens`.
             generator: see `sample_tokens`.
-            batch_size: videos that are drawn and decoded at once.
+            batch_size: videos that are drawn and decoded at once; another size is another draw.
+            options: further ones of `sample_tokens`, such as `temperature`.
 
         Returns:
             Frames; the last one is the image.
 
         Raises:
-            ValueError: `n` or `batch_size` is below 1, the tokenizer is not the prior's, or labels
-                and guidance are not.
+            ValueError: as of `sample_tokens`, `batch_size` is below 1, or the tokenizer is another
+                one.
         """
         check_counts(n=n, batch_size=batch_size)
         self.check_tokenizer(tokenizer)
         device = next(self.parameters()).device
+        options |= {"guidance": guidance, "generator": generator}
         classes = sample_classes(
             self.config, n, labels, guidance, generator=generator, device=device
         )
 
         def drawn(start: int) -> Int64[Tensor, "b t h w"]:
             numbers = torch.arange(start, min(start + batch_size, n), device=device)
-            own = classes.of(numbers).labels
-            return draw(len(numbers), labels=own, guidance=guidance, generator=generator)
+            return self.sample_tokens(len(numbers), labels=classes.of(numbers).labels, **options)
 
         with torch.no_grad():
             first = tokenizer.decode(drawn(0))
@@ -151,10 +135,10 @@ class TokenPrior(Pretrained):
         Raises:
             ValueError: K, the grid, or the weights differ; the message says what.
         """
-        found = None
+        hashed = None
         if self.tokenizer_fingerprint is not None and isinstance(tokenizer, nn.Module):
-            found = fingerprint(tokenizer)
-        self._check("tokenizer", tokenizer.grid, found)
+            hashed = fingerprint(tokenizer)
+        self._check("tokenizer", tokenizer.grid, hashed)
 
     def check_cache(self, cache: TokenCache) -> None:
         """Refuse tokens of another grid or from another tokenizer than this prior's.
@@ -167,21 +151,24 @@ class TokenPrior(Pretrained):
         """
         self._check("cache", cache.grid, cache.tokenizer_fingerprint)
 
-    def _check(self, name: str, grid: TokenGrid, found: str | None) -> None:
+    def _check(self, name: str, grid: TokenGrid, hashed: str | None) -> None:
         if grid != self.grid:
             raise ValueError(
                 f"{name} must have codebook_size={self.grid.codebook_size} and a grid "
                 f"(time, height, width)={self.grid.shape} as this prior, "
                 f"got {grid.codebook_size} and {grid.shape}"
             )
-        if None not in (self.tokenizer_fingerprint, found) and found != self.tokenizer_fingerprint:
+        if (
+            None not in (self.tokenizer_fingerprint, hashed)
+            and hashed != self.tokenizer_fingerprint
+        ):
             raise ValueError(
                 f"{name} must be of the tokenizer whose tokens this prior learns "
-                f"({self.tokenizer_fingerprint}), got one with other weights ({found})"
+                f"({self.tokenizer_fingerprint}), got one with other weights ({hashed})"
             )
 
     def _sequences(self, tokens: Integer[Tensor, "b t h w"]) -> Int64[Tensor, "b n"]:
-        """Token grids, of any integer type, in raster order with the blurriest slot first.
+        """Return token grids, of any integer type, in raster order with the blurriest slot first.
 
         Raises:
             ValueError: no integers, another shape than the grid's, or on the CPU, where the look

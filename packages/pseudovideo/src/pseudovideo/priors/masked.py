@@ -6,7 +6,6 @@ whatever the temperature of the draw; positions of the axes are summed; no dropo
 """
 
 import math
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,7 @@ from probseq.checks import check_counts, check_integers, check_sizes
 from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.layers import Block
 from pseudovideo.pretrained import check_weights
-from pseudovideo.priors.base import AxisPositions, Decoder, TokenPrior
+from pseudovideo.priors.base import AxisPositions, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
 from pseudovideo.spec import MaskedConfig, TokenGrid
 
@@ -66,7 +65,7 @@ class MaskedPrior(TokenPrior):
         places: Int64[Tensor, "b m"] | None = None,
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b m k"]:
-        """Logits of the tokens given those that aren't masked.
+        """Return logits of the tokens given those that aren't masked.
 
         Args:
             tokens: in raster order, the blurriest slot first; any token where masked.
@@ -103,7 +102,7 @@ class MaskedPrior(TokenPrior):
         *,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean of −log p over the masked tokens of a batch, in nats per token.
+        """Return the mean of −log p over the masked tokens of a batch, in nats per token.
 
         Args:
             tokens: token grids of any integer type.
@@ -117,10 +116,10 @@ class MaskedPrior(TokenPrior):
         """
         sequences = self._sequences(tokens)
         masked = draw_masks(sequences, generator=generator)
-        told = dropped_labels(
+        tokens_of_classes = dropped_labels(
             labels, self.config, len(tokens), training=self.training, generator=generator
         )
-        logits = self(sequences, masked, labels=told)
+        logits = self(sequences, masked, labels=tokens_of_classes)
         # -100 is what the loss passes over.
         targets = sequences.masked_fill(~masked, -100)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -176,73 +175,25 @@ class MaskedPrior(TokenPrior):
         # work on these alone.
         places = torch.arange(self.grid.num_tokens, device=self.mask.device).repeat(n, 1)
         for step, still_masked in enumerate(left, start=1):
-            state = (classes.twice(part) for part in (tokens, masked, places))
+            state = (classes.twice(tensor) for tensor in (tokens, masked, places))
             logits = classes.mixed(self(*state, labels=classes.tokens))
             drawn = draw(logits, temperature=temperature, generator=generator)
             confidence = logits.log_softmax(-1).gather(-1, drawn[..., None])[..., 0]
             noise = choice_temperature * (1.0 - step / len(left))
             confidence = confidence + noise * _gumbel(confidence, generator=generator)
             order = confidence.argsort(dim=1, descending=True)
-            kept, places_left = order.split([places.shape[1] - still_masked, still_masked], dim=1)
-            now = places.gather(1, kept)
-            tokens.scatter_(1, now, drawn.gather(1, kept))
+            surest, places_left = order.split([places.shape[1] - still_masked, still_masked], dim=1)
+            now = places.gather(1, surest)
+            tokens.scatter_(1, now, drawn.gather(1, surest))
             masked.scatter_(1, now, False)
             places = places.gather(1, places_left)
         return tokens.unflatten(1, self.grid.shape)
-
-    def sample(
-        self,
-        n: int,
-        tokenizer: Decoder,
-        *,
-        labels: Int64[Tensor, " n"] | None = None,
-        guidance: float = 1.0,
-        num_steps: int = 18,
-        temperature: float = 1.0,
-        choice_temperature: float = 4.5,
-        generator: torch.Generator | None = None,
-        batch_size: int = 256,
-    ) -> Float[Tensor, "n f c y x"]:
-        """Draw videos.
-
-        Args:
-            n: number of videos.
-            tokenizer: whose tokens this prior has learned; decodes them, on the prior's device.
-            labels: see `sample_tokens`.
-            guidance: see `sample_tokens`.
-            num_steps: see `sample_tokens`.
-            temperature: see `sample_tokens`.
-            choice_temperature: see `sample_tokens`.
-            generator: see `sample_tokens`.
-            batch_size: videos that are drawn and decoded at once; another size is another draw.
-
-        Returns:
-            Frames; the last one is the image.
-
-        Raises:
-            ValueError: as of `sample_tokens`, or the tokenizer is another one.
-        """
-        draw_tokens = partial(
-            self.sample_tokens,
-            num_steps=num_steps,
-            temperature=temperature,
-            choice_temperature=choice_temperature,
-        )
-        return self._sample_frames(
-            n,
-            tokenizer,
-            draw_tokens,
-            labels=labels,
-            guidance=guidance,
-            generator=generator,
-            batch_size=batch_size,
-        )
 
 
 def draw_masks(
     tokens: Int64[Tensor, "b n"], *, generator: torch.Generator | None = None
 ) -> Bool[Tensor, "b n"]:
-    """Masks for training: ⌈n cos(πu/2)⌉ places of each sequence, u uniform, chosen evenly.
+    """Return masks for training: ⌈n cos(πu/2)⌉ places of each sequence, u uniform, chosen evenly.
 
     At least one place, since u < 1, and all of them for the smallest u: the first step of sampling
     is trained too.
@@ -260,7 +211,7 @@ def draw_masks(
 
 
 def unmasking_schedule(num_tokens: int, num_steps: int) -> list[int]:
-    """How many tokens are masked after each step: ⌊n cos(πs/2S)⌋, one less each step at least.
+    """Return how many tokens are masked after each step: ⌊n cos(πs/2S)⌋, fewer each time.
 
     Args:
         num_tokens: n.

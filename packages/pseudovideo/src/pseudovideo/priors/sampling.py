@@ -82,7 +82,7 @@ def _largest(values: Tensor, least: Tensor, count: Tensor | int) -> Tensor:
 
 
 def _inverse(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
-    """The first token at which the distribution function passes a uniform number."""
+    """Return the first token at which the distribution function passes a uniform number."""
     mass = probabilities.cumsum(dim=-1)
     total = mass[..., -1:]
     uniform = torch.rand(

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 def hinge_generator_loss(
     discriminator: nn.Module, fake: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, ""]:
-    """−E D(fake), with gradients to `fake` alone.
+    """Return −E D(fake), with gradients to `fake` alone.
 
     Args:
         discriminator: images to logits.
@@ -28,7 +28,7 @@ def hinge_generator_loss(
 def hinge_discriminator_loss(
     real: Float[Tensor, "*b"], fake: Float[Tensor, "*b"]
 ) -> Float[Tensor, ""]:
-    """E max(0, 1 − D(real)) + E max(0, 1 + D(fake)).
+    """Return E max(0, 1 − D(real)) + E max(0, 1 + D(fake)).
 
     Args:
         real: logits of real images.
@@ -38,7 +38,7 @@ def hinge_discriminator_loss(
 
 
 def r1_penalty(discriminator: nn.Module, images: Float[Tensor, "b c y x"]) -> Float[Tensor, ""]:
-    """Mean over images of ‖∇ₓD(x)‖², D(x) being the mean logit of the image's patches.
+    """Return the mean over images of ‖∇ₓD(x)‖², D(x) being the mean logit of the image's patches.
 
     In the parameters' precision whatever autocast says, since gradients of gradients of bfloat16
     are mostly noise. (Mescheder et al. 2018; StyleGAN2 has γ/2 of it at every 16th step, times
@@ -63,7 +63,7 @@ def adaptive_weight(
     *,
     largest: float,
 ) -> Float[Tensor, ""]:
-    """‖∇L_rec‖ / ‖∇L_gan‖ at the decoder's last layer, in 0..`largest` (VQGAN, eq. 7).
+    """Return ‖∇L_rec‖ / ‖∇L_gan‖ at the decoder's last layer, in 0..`largest` (VQGAN, eq. 7).
 
     Args:
         reconstruction: L_rec, perceptual term included.

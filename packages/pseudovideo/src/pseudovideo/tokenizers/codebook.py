@@ -12,7 +12,7 @@ _PIECE = 1 << 14
 def nearest_codes(
     points: Float[Tensor, "n d"], codebook: Float[Tensor, "k d"]
 ) -> Int64[Tensor, " n"]:
-    """Index of the closest code, argmin_k ‖x − e_k‖² = argmin_k ‖e_k‖² − 2 xᵀe_k (eq. 5.5).
+    """Return the closest code, argmin_k ‖x − e_k‖² = argmin_k ‖e_k‖² − 2 xᵀe_k (eq. 5.5).
 
     Matrix products, some ten thousand points at a time. Of codes that are equally far the lowest
     index is taken. Both are taken from the codes' mean, far from which the squares would
@@ -35,7 +35,7 @@ def nearest_codes(
 def cluster_sums(
     points: Float[Tensor, "n d"], indices: Int64[Tensor, " n"], codebook_size: int
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, "k d"]]:
-    """How many points chose each code, and their sum; of all ranks together.
+    """Return how many points chose each code, and their sum; of all ranks together.
 
     A product with the one-hot matrix, which adds in the same order at every run: `index_add_`
     does not on a GPU. Points that are not finite count for nothing.
@@ -80,7 +80,7 @@ def random_points(points: Float[Tensor, "n d"], count: int) -> Float[Tensor, "{c
 def k_means(
     points: Float[Tensor, "n d"], codebook: Float[Tensor, "k d"], steps: int
 ) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"]]:
-    """Lloyd's algorithm from a given codebook; a code that nobody chooses stays where it is.
+    """Return run Lloyd's algorithm from a codebook; a code that nobody chooses stays where it is.
 
     Args:
         points: what is clustered.
@@ -98,7 +98,7 @@ def k_means(
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
-    """The sum of a tensor over all processes of `torch.distributed`, or the tensor itself."""
+    """Return the sum of a tensor over all processes of `torch.distributed`, or itself."""
     if _several_ranks():
         torch.distributed.all_reduce(values)
     return values

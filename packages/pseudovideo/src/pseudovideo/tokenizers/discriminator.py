@@ -63,7 +63,7 @@ class Discriminator(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b h w"]:
-        """Logits of patches, above 0 for real ones.
+        """Return logits of patches, above 0 for real ones.
 
         Args:
             images: in −1..1, or a little outside.
@@ -88,7 +88,7 @@ class _Block(nn.Module):
         self.shortcut = nn.Conv2d(width, wider, 1, bias=False)
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d h w"]:
-        """Half the height and width."""
+        """Halve height and width."""
         halved = F.avg_pool2d(_rectify(self.first(x)), 2)
         out = _rectify(self.second(halved)) + self.shortcut(F.avg_pool2d(x, 2))
         return out / sqrt(2)

@@ -80,7 +80,7 @@ class TokenizerObjective(nn.Module):
 
     @property
     def networks(self) -> tuple[nn.Module, ...]:
-        """What has a gradient of its own, to be clipped by itself.
+        """Return the networks whose gradients are clipped separately.
 
         The discriminator's is a thousand times the tokenizer's: clipped as one vector, nearly
         nothing would be left of the latter.
@@ -95,7 +95,7 @@ class TokenizerObjective(nn.Module):
         step: int,
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """The loss and what to log of it: the same keys at every step, 0 while a term is off.
+        """Return the loss and what to log: the same keys at every step, 0 while a term is off.
 
         Without gradients (validation) there is no adaptive weight, hence no generator's term in
         the loss, and no gradient penalty.
@@ -122,24 +122,24 @@ class TokenizerObjective(nn.Module):
         errors = (decoded - videos).square().mean(dim=(0, 2, 3, 4))
         # Not a matrix product, which autocast would do in bfloat16.
         faithful = (errors * self.frame_shares).sum()
-        parts: dict[str, Tensor] = {"reconstruction": faithful, "commitment": output.commitment}
+        terms: dict[str, Tensor] = {"reconstruction": faithful, "commitment": output.commitment}
         real, fake = self._frames(videos, decoded, generator)
         if self.perceptual is not None:
-            parts["perceptual"] = self.perceptual(fake, real)
-            faithful = faithful + self.config.perceptual_weight * parts["perceptual"]
+            terms["perceptual"] = self.perceptual(fake, real)
+            faithful = faithful + self.config.perceptual_weight * terms["perceptual"]
         loss = faithful + output.commitment
         if self.discriminator is not None:
-            parts |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_PARTS}
+            terms |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_PARTS}
             if step >= self.config.adversarial_start:
-                parts |= self._play(self.discriminator, real, fake, faithful, step)
-                loss = loss + self._weighted(parts)
+                terms |= self._play(self.discriminator, real, fake, faithful, step)
+                loss = loss + self._weighted(terms)
             elif torch.distributed.is_available() and torch.distributed.is_initialized():
                 # Parameters without gradients are an error to DistributedDataParallel.
                 loss = loss + 0 * sum(p.sum() for p in self.discriminator.parameters())
         with torch.no_grad():
             squares = (decoded[:, -1].clamp(-1, 1) - videos[:, -1]).square().mean(dim=(1, 2, 3))
             psnr = 10 * torch.log10(4 / squares.clamp(min=1e-10)).mean()
-        logs = {name: value.detach() for name, value in parts.items()}
+        logs = {name: value.detach() for name, value in terms.items()}
         state = {"usage": output.usage, "perplexity": output.perplexity, "psnr": psnr}
         return {"loss": loss, **logs, **state}
 
@@ -149,7 +149,7 @@ class TokenizerObjective(nn.Module):
         decoded: Float[Tensor, "b f c y x"],
         generator: torch.Generator | None,
     ) -> tuple[Float[Tensor, "b c y x"], Float[Tensor, "b c y x"]]:
-        """The frame of each video that is looked at, real and decoded."""
+        """Return the frame of each video that is looked at, real and decoded."""
         count, frames = videos.shape[:2]
         if self.config.frame == "last":
             return videos[:, -1], decoded[:, -1]
@@ -166,30 +166,30 @@ class TokenizerObjective(nn.Module):
         faithful: Float[Tensor, ""],
         step: int,
     ) -> dict[str, Tensor]:
-        """The adversarial terms."""
+        """Return the adversarial terms."""
         config = self.config
         logits = discriminator(torch.cat((real, fake.detach()))).to(real.dtype)
         real_logits, fake_logits = logits.chunk(2)
-        parts = {
+        terms = {
             "generator": hinge_generator_loss(discriminator, fake).to(real.dtype),
             "discriminator": hinge_discriminator_loss(real_logits, fake_logits),
             "real_logits": real_logits.mean(),
             "fake_logits": fake_logits.mean(),
         }
         if torch.is_grad_enabled():
-            parts["adaptive_weight"] = adaptive_weight(
+            terms["adaptive_weight"] = adaptive_weight(
                 faithful,
-                parts["generator"],
+                terms["generator"],
                 self.tokenizer.last_layer,
                 largest=config.adaptive_max,
             )
             if config.r1_weight and (step - config.adversarial_start) % config.r1_every == 0:
-                parts["r1"] = r1_penalty(discriminator, real)
-        return parts
+                terms["r1"] = r1_penalty(discriminator, real)
+        return terms
 
-    def _weighted(self, parts: dict[str, Tensor]) -> Float[Tensor, ""]:
-        """The adversarial terms' contribution to the loss."""
+    def _weighted(self, terms: dict[str, Tensor]) -> Float[Tensor, ""]:
+        """Return the adversarial terms' contribution to the loss."""
         config = self.config
-        generator = config.adversarial_weight * parts["adaptive_weight"] * parts["generator"]
-        penalty = 0.5 * config.r1_weight * config.r1_every * parts["r1"]
-        return generator + parts["discriminator"] + penalty
+        generator = config.adversarial_weight * terms["adaptive_weight"] * terms["generator"]
+        penalty = 0.5 * config.r1_weight * config.r1_every * terms["r1"]
+        return generator + terms["discriminator"] + penalty

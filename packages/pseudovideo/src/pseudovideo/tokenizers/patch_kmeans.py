@@ -60,7 +60,7 @@ class PatchKMeans(Pretrained):
         iterations: int = 25,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, " i"]:
-        """Lloyd's algorithm on all patches, on the device of the codebook.
+        """Return run Lloyd's algorithm on all patches, on the device of the codebook.
 
         It starts at patches that are drawn in rounds with probability proportional to the squared
         distance to the nearest one drawn before (k-means++ in few passes). A code that no patch
@@ -88,19 +88,19 @@ class PatchKMeans(Pretrained):
         history: list[Tensor] = []
         before = None
         for _ in range(iterations):
-            found = _assign(points, codebook)
-            history.append(found.errors.mean() / points.shape[1])
-            if before is not None and torch.equal(found.indices, before):
+            assignment = _assign(points, codebook)
+            history.append(assignment.errors.mean() / points.shape[1])
+            if before is not None and torch.equal(assignment.indices, before):
                 break
-            before = found.indices
-            codebook = _update(points, found, codebook, generator)
+            before = assignment.indices
+            codebook = _update(points, assignment, codebook, generator)
         self.codebook.copy_(codebook)
         self.fitted.fill_(True)
         return torch.stack(history)
 
     @torch.no_grad()
     def encode(self, videos: Float[Tensor, "b f c y x"]) -> Int64[Tensor, "b t h w"]:
-        """The nearest code of each patch.
+        """Return the nearest code of each patch.
 
         Args:
             videos: as of `Tokenizer.encode`.
@@ -114,7 +114,7 @@ class PatchKMeans(Pretrained):
 
     @torch.no_grad()
     def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
-        """The codes as pixels, clamped to −1..1.
+        """Return the codes as pixels, clamped to −1..1.
 
         Args:
             indices: tokens, 0..K−1.
@@ -127,7 +127,7 @@ class PatchKMeans(Pretrained):
         return unpatchify(self.codebook[indices], *self.patch).clamp(-1.0, 1.0)
 
     def reconstruct(self, videos: Float[Tensor, "b f c y x"]) -> Float[Tensor, "b f c y x"]:
-        """Videos through their tokens: `decode(encode(videos))`."""
+        """Return videos through their tokens: `decode(encode(videos))`."""
         return self.decode(self.encode(videos))
 
     def _check_fitted(self) -> None:
@@ -141,35 +141,37 @@ class PatchKMeans(Pretrained):
 
 
 def _assign(points: Float[Tensor, "n p"], codebook: Float[Tensor, "k p"]) -> _Assignment:
-    """Nearest codes, in pieces whose distances fit into memory."""
+    """Return nearest codes, in pieces whose distances fit into memory."""
     pieces = points.split(max(1, _DISTANCES_AT_ONCE // len(codebook)))
-    found = [nearest_codes(piece, codebook) for piece in pieces]
+    nearest = [nearest_codes(piece, codebook) for piece in pieces]
     errors = [
         (piece - codebook[indices]).square().sum(dim=-1)
-        for piece, indices in zip(pieces, found, strict=True)
+        for piece, indices in zip(pieces, nearest, strict=True)
     ]
-    return _Assignment(torch.cat(found), torch.cat(errors))
+    return _Assignment(torch.cat(nearest), torch.cat(errors))
 
 
 def _update(
     points: Float[Tensor, "n p"],
-    found: _Assignment,
+    assignment: _Assignment,
     codebook: Float[Tensor, "k p"],
     generator: torch.Generator | None,
 ) -> Float[Tensor, "k p"]:
-    """Means of the patches that chose each code; empty codes start anew at badly served ones."""
+    """Return means of each code's patches; empty codes start anew at badly served ones."""
     size = len(codebook)
     at_once = max(1, _DISTANCES_AT_ONCE // size)
     counts, sums = points.new_zeros(size), torch.zeros_like(codebook)
-    for piece, indices in zip(points.split(at_once), found.indices.split(at_once), strict=True):
+    for piece, indices in zip(
+        points.split(at_once), assignment.indices.split(at_once), strict=True
+    ):
         more, further = cluster_sums(piece, indices, size)
         counts, sums = counts + more, sums + further
     means = sums / counts.clamp(min=1)[:, None]
     empty = counts == 0
     # The first draws, the likeliest to be bad ones, go to the empty codes.
-    drawn = _draw(found.errors, size, generator)[(empty.cumsum(0) - 1).clamp(min=0)]
+    drawn = _draw(assignment.errors, size, generator)[(empty.cumsum(0) - 1).clamp(min=0)]
     # A patch that a code meets exactly is of no use as another code.
-    useful = found.errors[drawn] > 0
+    useful = assignment.errors[drawn] > 0
     fresh = torch.where(useful[:, None], points[drawn], codebook)
     return torch.where(empty[:, None], fresh, means)
 
@@ -177,11 +179,11 @@ def _update(
 def _seed(
     points: Float[Tensor, "n p"], size: int, generator: torch.Generator | None
 ) -> Float[Tensor, "k p"]:
-    """Patches far from each other."""
+    """Return patches far from each other."""
     first, *others = torch.arange(size).tensor_split(min(_SEEDING_ROUNDS, size))
     codebook = points[_draw(points.new_ones(len(points)), len(first), generator)]
-    for part in others:
-        drawn = _draw(_assign(points, codebook).errors, len(part), generator)
+    for piece in others:
+        drawn = _draw(_assign(points, codebook).errors, len(piece), generator)
         codebook = torch.cat((codebook, points[drawn]))
     return codebook
 

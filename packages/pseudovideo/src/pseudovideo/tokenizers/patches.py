@@ -70,5 +70,5 @@ class PatchStem(nn.Module):
         self.norm = nn.LayerNorm(dim) if normed else nn.Identity()
 
     def forward(self, patches: Float[Tensor, "*b p"]) -> Float[Tensor, "*b d"]:
-        """W patch + b, between two norms or none."""
+        """Return W patch + b, between two norms or none."""
         return self.norm(self.linear(self.norm_patch(patches)))

@@ -38,7 +38,7 @@ class PerceptualLoss(nn.Module):
     def forward(
         self, images: Float[Tensor, "b c y x"], references: Float[Tensor, "b c y x"]
     ) -> Float[Tensor, ""]:
-        """The mean distance of a batch.
+        """Return the mean distance of a batch.
 
         Args:
             images: with gradients.

@@ -125,7 +125,7 @@ class VectorQuantizer(nn.Module):
         self.register_load_state_dict_post_hook(self._check_again)
 
     def forward(self, z: Float[Tensor, "*b d"]) -> QuantizerOutput:
-        """Quantize; in training mode the codebook learns from the batch.
+        """Return quantize; in training mode the codebook learns from the batch.
 
         Args:
             z: any number of leading dimensions.
@@ -155,7 +155,7 @@ class VectorQuantizer(nn.Module):
 
     @torch.no_grad()
     def encode(self, z: Float[Tensor, "*b d"]) -> Int64[Tensor, "*b"]:
-        """The number of the nearest code of each input; nothing is learnt.
+        """Return the number of the nearest code of each input; learn nothing.
 
         Args:
             z: as of `forward`.
@@ -169,7 +169,7 @@ class VectorQuantizer(nn.Module):
         return indices.view(z.shape[:-1])
 
     def lookup(self, indices: Int64[Tensor, "*b"]) -> Float[Tensor, "*b d"]:
-        """The outputs that stand for given codes.
+        """Return the outputs that stand for given codes.
 
         Args:
             indices: in 0..K−1; looked at on the CPU only, where that costs no synchronisation.
@@ -182,7 +182,7 @@ class VectorQuantizer(nn.Module):
             return self._project_back(self.codebook[indices])
 
     def _project(self, z: Float[Tensor, "*b d"]) -> Float[Tensor, "*b c"]:
-        """The inputs W_in z + b_in of the codebook, in float32 at least."""
+        """Return the inputs W_in z + b_in of the codebook, in float32 at least."""
         check_floating(z=z)
         if z.shape[-1:] != (self.dim,) or not z.numel():
             raise ValueError(f"z must have shape (..., dim={self.dim}), got {tuple(z.shape)}")
@@ -191,14 +191,14 @@ class VectorQuantizer(nn.Module):
         return x.to(torch.promote_types(x.dtype, torch.float32))
 
     def _project_back(self, codes: Float[Tensor, "*b c"]) -> Float[Tensor, "*b d"]:
-        """The outputs W_out e + b_out."""
+        """Return the outputs W_out e + b_out."""
         if isinstance(self.project_out, nn.Linear):
             codes = codes.to(self.project_out.weight.dtype)
         return self.project_out(codes)
 
     @torch.no_grad()
     def _initialise(self, points: Float[Tensor, "n c"]) -> None:
-        """K-means of the first batch, unless a codebook has been loaded."""
+        """Return start at k-means of the first batch, unless a codebook has been loaded."""
         if not bool(self.initialised):
             start = random_points(points, len(self.codebook))
             finite = start.isfinite().all(dim=-1, keepdim=True)

@@ -95,7 +95,7 @@ class Tokenizer(Pretrained):
 
     @torch.no_grad()
     def encode(self, videos: Float[Tensor, "b f c y x"]) -> Int64[Tensor, "b t h w"]:
-        """Tokens of videos; never changes the codebook.
+        """Return tokens of videos; never change the codebook.
 
         Args:
             videos: frames whose last one, the image, is in −1..1; of any floating-point type.
@@ -110,7 +110,7 @@ class Tokenizer(Pretrained):
 
     @torch.no_grad()
     def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
-        """Frames of token grids, clamped to −1..1.
+        """Return frames of token grids, clamped to −1..1.
 
         Args:
             indices: tokens, 0..K−1.
@@ -123,7 +123,7 @@ class Tokenizer(Pretrained):
         return self.decoder(self.quantizer.lookup(indices)).clamp(-1.0, 1.0)
 
     def reconstruct(self, videos: Float[Tensor, "b f c y x"]) -> Float[Tensor, "b f c y x"]:
-        """Videos through their tokens: `decode(encode(videos))`."""
+        """Return videos through their tokens: `decode(encode(videos))`."""
         return self.decode(self.encode(videos))
 
 
@@ -176,7 +176,7 @@ class CViViT(Tokenizer):
 
 
 def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
-    """A new tokenizer: `VQVAE` for one frame, `CViViT` for several.
+    """Return a new tokenizer: `VQVAE` for one frame, `CViViT` for several.
 
     Args:
         config: sizes and settings.
@@ -195,7 +195,7 @@ _SIZES = {"cifar10": 32, "celeba": 64}
 def paper_config(
     data_set: PaperDataSet, num_frames: PaperFrames, *, stem: Stem = "plain"
 ) -> TokenizerConfig:
-    """A column of Table D.1: width 512, 8 heads, K = 1024, patches of 2×4×4 (1×4×4 for images).
+    """Return a column of Table D.1: width 512, 8 heads, K = 1024, patches of 2×4×4.
 
     8 layers: 4 spatial and 4 temporal ones, or 8 spatial ones for images; as many again in the
     decoder. The code width of 32 and the plain stem are this package's, see `TokenizerConfig`.

@@ -13,7 +13,7 @@ _POSITION_STD = 0.02
 
 
 def _blocks(config: TokenizerConfig, depth: int) -> nn.ModuleList:
-    """Pre-norm blocks; what each adds to the stream starts smaller the more of them there are.
+    """Return pre-norm blocks; what each adds starts smaller the more of them there are.
 
     Each of the 2·depth branches of an encoder or decoder starts with 1/√(2·depth) of its usual
     size, so that their sum starts about as large as one.
@@ -94,7 +94,7 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.dim)
 
     def forward(self, videos: Float[Tensor, "b f c y x"]) -> Float[Tensor, "b t h w d"]:
-        """f(x) of eq. 5.5, one vector a token."""
+        """Return f(x) of eq. 5.5, one vector a token."""
         x = self.stem(patchify(videos, *self.patch))
         return self.norm(self.temporal(self.spatial(x)))
 
@@ -117,6 +117,6 @@ class Decoder(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, codes: Float[Tensor, "b t h w d"]) -> Float[Tensor, "b f c y x"]:
-        """Pixels; nothing bounds them to −1..1."""
+        """Return pixels; nothing bounds them to −1..1."""
         x = self.spatial(self.temporal(codes))
         return unpatchify(self.head(self.norm(x)), *self.patch)

@@ -1,0 +1,161 @@
+"""The features that samples are measured in, and the classifiers that are trained for them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probseq.metrics.image import (
+    LPIPS,
+    ClassifierFeatures,
+    FeatureExtractor,
+    FeatureMoments,
+    I3DFeatures,
+    InceptionFeatures,
+    ModuleFeatures,
+    RandomConvolution,
+    SmallClassifier,
+    check_torch_fidelity,
+)
+from probseq_apps.data.images import GenerationData
+from probseq_apps.engine import distributed
+from probseq_apps.engine.config import TrainConfig, derive_seed
+from probseq_apps.engine.fit import fit
+from probseq_apps.engine.trainer import Batch, LossParts, Step
+from probseq_apps.settings.generate import Features
+from pseudovideo.beyond.gaussian_images import noise_like
+from pseudovideo.beyond.reference import Reference
+from pseudovideo.pixels import to_unit
+
+# Of the classifier; ten epochs of a small data set pass in a second.
+_TRAINING = {"batch_size": 64, "learning_rate": 1e-3, "schedule": "cosine", "select": "last"}
+_EVERY: dict[str, Any] = {"validate_every": 10, "checkpoint_every": None}
+
+
+def check_features(settings: Features, video_weights: str | None = None) -> None:
+    """Raise if a file of weights is not there, or a library."""
+    for name, file in (
+        ("inception_weights", settings.inception_weights),
+        ("diversity_weights", settings.diversity_weights),
+        ("video_weights", video_weights),
+    ):
+        if file is not None and not Path(file).is_file():
+            raise FileNotFoundError(f"{name} must be a file of weights, and {file} is not there")
+    if settings.diversity_weights is not None:
+        LPIPS("alex", weights=settings.diversity_weights)
+    if video_weights is not None:
+        I3DFeatures(video_weights)
+    if settings.metrics == "torch-fidelity":
+        check_torch_fidelity()
+
+
+def make_reference(
+    data: GenerationData,
+    settings: Features,
+    folder: Path,
+    *,
+    seed: int,
+    device: str,
+    video_weights: str | None = None,
+) -> Reference:
+    """Return what samples are measured against; arguments as of `make_extractor`."""
+    extractor = make_extractor(data, settings, folder, seed=seed, device=device)
+    known: dict[str, Any] = {"fidelity": settings.metrics == "torch-fidelity"}
+    if data.covariance is not None:  # as that of two would be: scatter over 1
+        known["moments"] = FeatureMoments(
+            2, data.covariance.new_zeros(len(data.covariance)), data.covariance
+        )
+    if settings.diversity_weights is not None:
+        lpips = LPIPS("alex", weights=settings.diversity_weights)
+        known["lpips"] = lpips.to(distributed.resolve_device(device))
+    if isinstance(extractor, RandomConvolution):
+        known["judge"] = make_judge(data, settings, folder, seed=seed, device=device)
+    if video_weights is not None:
+        video_features = I3DFeatures(video_weights)
+        known["video_features"] = video_features.to(distributed.resolve_device(device))
+    return Reference(extractor, data.train, data.test, **known)
+
+
+def make_extractor(
+    data: GenerationData, settings: Features, folder: Path, *, seed: int, device: str
+) -> FeatureExtractor:
+    """Return Inception if its weights are named, else a classifier, else random features.
+
+    Of Gaussian images it is the pixels: a Fréchet distance in them leaves nothing out.
+
+    The classifier is trained here, as a run of its own in `folder` that can be resumed.
+    """
+    place = distributed.resolve_device(device)
+    if settings.inception_weights is not None:
+        return InceptionFeatures(settings.inception_weights).to(place)
+    if data.covariance is not None:
+        return ModuleFeatures(nn.Flatten(), name="pixels", dimension=len(data.covariance))
+    if data.labels is None:
+        return RandomConvolution(data.channels, seed=0).to(place)
+    train, held_out = (data.train, data.labels.train), (data.validation, data.labels.validation)
+    names: Any = {"name": "classifier", "data": data.name}
+    own: Any = {"steps": settings.classifier_steps, "seed": seed, "device": device}
+    return _train_classifier(train, held_out, len(data.class_names), folder, **names, **own)
+
+
+def make_judge(
+    data: GenerationData, settings: Features, folder: Path, *, seed: int, device: str
+) -> FeatureExtractor:
+    """Return what tells images from noise with their covariance, trained as `make_extractor`'s."""
+
+    def beside_noise(images: Tensor, purpose: str) -> Batch:
+        noise = noise_like(data.train, len(images), seed=derive_seed(seed, purpose))
+        return torch.cat([noise, images]), torch.arange(2).repeat_interleave(len(images))
+
+    train = beside_noise(data.train, "noise")
+    held_out = beside_noise(data.validation, "validation noise")
+    names: Any = {"name": "judge", "data": data.name}
+    own: Any = {"steps": settings.classifier_steps, "seed": seed, "device": device}
+    return _train_classifier(train, held_out, 2, folder, **names, **own)
+
+
+def _train_classifier(
+    train: Batch,
+    held_out: Batch,
+    num_classes: int,
+    folder: Path,
+    *,
+    name: str,
+    data: str,
+    steps: int,
+    seed: int,
+    device: str,
+) -> FeatureExtractor:
+    classifier = SmallClassifier(train[0].shape[1], num_classes, seed=seed)
+    own: dict[str, Any] = {**_TRAINING, **_EVERY, "seed": seed, "device": device}
+    fit(
+        classifier,
+        train,
+        TrainConfig(steps=steps, warmup_steps=steps // 20, **own),
+        folder,
+        loss=classifier_loss,
+        score=classifier_accuracy,
+        held_out=held_out,
+        label=name,
+        metadata={"experiment": f"generate-{name}", "data": data},
+    )
+    place = distributed.resolve_device(device)
+    return ClassifierFeatures(classifier.trunk, classifier.head, name=name).to(place)
+
+
+def classifier_loss(model: nn.Module, batch: Batch, step: Step) -> LossParts:
+    """Return the cross-entropy of a batch of images and labels."""
+    images, labels = batch
+    logits = model(to_unit(images)).float()
+    right = (logits.detach().argmax(-1) == labels).float().mean()
+    return LossParts(F.cross_entropy(logits, labels), {"accuracy": right})
+
+
+def classifier_accuracy(model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+    """Return the share of images that the classifier is right about."""
+    found = [(model(to_unit(images)).argmax(-1) == labels) for images, labels in batches]
+    right = torch.cat(found)
+    return {"accuracy": int(right.sum()) / len(right)}

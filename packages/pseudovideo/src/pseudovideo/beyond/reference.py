@@ -1,0 +1,322 @@
+"""What samples are measured against: real images in the features of one extractor."""
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from probseq.checks import check_sizes
+from probseq.metrics.image import (
+    LPIPS,
+    FeatureExtractor,
+    FeatureMoments,
+    I3DFeatures,
+    Interval,
+    distance_name,
+    extract_features,
+    frechet_distance,
+    frechet_interval,
+    inception_interval,
+    inception_score,
+    kernel_interval,
+    lpips_diversity,
+    memorisation,
+    nearest,
+    precision_recall_intervals,
+    torch_fidelity_metrics,
+)
+from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.evaluation import number_or_none
+from pseudovideo.pixels import to_bytes, to_unit
+
+# Samples whose inception score is below this share of the real images' are not ranked.
+LEAST_SCORE = 0.5
+# Inception score: ten parts as in papers, where a part has so many samples; one part of all below.
+_SPLITS, _LEAST_PART = 10, 100
+# Features on each side of kernel distance, precision and recall; neighbours of the latter.
+_MOST, _NEIGHBOURS = 10_000, 3
+# How often samples are drawn anew, and where a draw takes a second.
+_DRAWS, _FEW_DRAWS, _WIDE = 200, 30, 512
+SHARES = ("precision", "recall", "density", "coverage")
+_SEED = 0
+
+
+class Copies(NamedTuple):
+    """Samples that lie nearest to training images, and these.
+
+    Attributes:
+        samples: numbers of the samples, the nearest first.
+        by_features: of each, the nearest training image by the extractor's features.
+        by_pixels: the nearest one by pixels.
+    """
+
+    samples: list[int]
+    by_features: list[int]
+    by_pixels: list[int]
+
+
+class Reference:
+    """Training and test images, in the features that all models of a comparison are measured in.
+
+    Args:
+        extractor: of the features.
+        train: what samples are compared with, and of what they might be copies.
+        test: images that no model has seen.
+        moments: of the training images' features where they are known, as of Gaussian images.
+        lpips: measures the diversity of samples, if there is one.
+        video_features: of whole videos, for a Fréchet video distance, if there are weights.
+        fidelity: whether torch-fidelity measures samples, too.
+        judge: tells noise from images by two probabilities, the second of images: what says whether
+            samples show anything where the extractor knows no classes.
+    """
+
+    def __init__(
+        self,
+        extractor: FeatureExtractor,
+        train: UInt8[Tensor, "n c h w"],
+        test: UInt8[Tensor, "m c h w"],
+        *,
+        moments: FeatureMoments | None = None,
+        lpips: LPIPS | None = None,
+        video_features: I3DFeatures | None = None,
+        fidelity: bool = False,
+        judge: FeatureExtractor | None = None,
+    ) -> None:
+        for name, images in (("train", train), ("test", test)):
+            if images.dtype != torch.uint8 or images.ndim != 4 or not len(images):
+                raise ValueError(
+                    f"{name} must be images (n, c, h, w) as bytes, got {images.dtype} of shape "
+                    f"{tuple(images.shape)}"
+                )
+        self.extractor, self.train, self.test = extractor, train, test
+        self.lpips, self.video_features, self.fidelity = lpips, video_features, fidelity
+        self._known, self.judge = moments, judge
+        # A few training images are the same for all models.
+        self._order = torch.randperm(len(train), generator=torch.Generator().manual_seed(_SEED))
+
+    @cached_property
+    def moments(self) -> FeatureMoments:
+        """Moments of the training images' features."""
+        return self._known or FeatureMoments.of(self._train)
+
+    def real(self, count: int) -> dict[str, Any]:
+        """Return what `measure` says of as many test images as samples, as if they were these.
+
+        Distance and shares depend on the number: they are None where the test part has fewer.
+
+        Args:
+            count: of the samples.
+        """
+        measured = self.measure(self.test[:count])
+        if len(self.test) < count:
+            measured |= dict.fromkeys(("fd", *SHARES))
+            for name in SHARES:
+                measured["intervals"].pop(name, None)
+        return measured
+
+    def measure(self, images: UInt8[Tensor, "k c h w"]) -> dict[str, Any]:
+        """Measure samples.
+
+        Args:
+            images: samples, as bytes.
+
+        Returns:
+            fd, fd_name: Fréchet distance from the training images.
+            is, is_std: inception score and its standard deviation over the splits; None without
+                classes.
+            is_splits: ten, or one where a tenth would be fewer than 100 samples.
+            num_samples: how many samples.
+            kid: kernel distance from as many training images, 10,000 at most.
+            precision, recall, density, coverage: of samples among as many training images.
+            nearer, c_t: whether samples are copies of training images by their features, see
+                `Memorisation`; nearer_pixels, c_t_pixels: by their pixels.
+            lpips: mean LPIPS between two samples; None without LPIPS.
+            fd_unbiased, is_unbiased: of infinitely many samples, by the bootstrap.
+            intervals: 95% of these, and of what else has one, by name: the two ends.
+            looks_real: with a judge, the mean probability with which samples are images to it.
+            torch_fidelity: that library's numbers against all training images, if asked for.
+            What the samples are too few for is None.
+        """
+        check_sizes("images", images, "k", *self.train.shape[1:])
+        extracted, count = extract_features(self.extractor, images), len(images)
+        score, spread, splits, intervals = None, None, None, dict[str, Interval]()
+        if extracted.probabilities is not None:
+            splits = _SPLITS if count >= _SPLITS * _LEAST_PART else 1
+            score, spread, *_ = inception_score(extracted.probabilities, splits=splits)
+            if count > 1:
+                drawn: dict[str, Any] = {"draws": _DRAWS, "generator": self._generator}
+                intervals["is"] = inception_interval(extracted.probabilities, **drawn)
+        measured: dict[str, Any] = {
+            "fd": self._distance(extracted.features),
+            "fd_name": distance_name(self.extractor),
+            "is": score,
+            "is_std": spread,
+            "is_splits": splits,
+            "num_samples": count,
+        }
+        if count > extracted.features.shape[1]:
+            draws = _DRAWS if extracted.features.shape[1] <= _WIDE else _FEW_DRAWS
+            drawn: dict[str, Any] = {"draws": draws, "generator": self._generator}
+            intervals["fd"] = frechet_interval(self.moments, extracted.features, **drawn)
+        compared = self._train[self._order[: min(count, _MOST)]]
+        intervals |= self._compare(compared, extracted.features[:_MOST])
+        measured |= {name: None for name in ("kid", *SHARES, "fd_unbiased", "is_unbiased")}
+        for name, one in intervals.items():
+            unbiased = name in ("fd", "is")
+            measured[f"{name}_unbiased" if unbiased else name] = one.value
+        for end, samples, train, test in (
+            ("", extracted.features, self._train, self._test_distances),
+            ("_pixels", _flat(images), _flat(self.train), self._test_pixels),
+        ):
+            nearer = memorisation(test, nearest(samples, train).distance)
+            measured |= {f"nearer{end}": nearer.nearer, f"c_t{end}": nearer.c_t}
+        measured["lpips"] = None
+        if self.lpips is not None and count > 1:
+            diversity = lpips_diversity(self.lpips, to_unit(images), generator=self._generator)
+            measured["lpips"] = diversity.mean
+        if self.judge is not None:
+            looks = extract_features(self.judge, images).probabilities
+            measured["looks_real"] = None if looks is None else float(looks[:, 1].mean())
+        measured["intervals"] = {name: [one.low, one.high] for name, one in intervals.items()}
+        if self.fidelity and min(count, len(self.train)) > _NEIGHBOURS:
+            options: dict[str, Any] = {"splits": splits or 1, "neighbours": _NEIGHBOURS}
+            measured["torch_fidelity"] = torch_fidelity_metrics(
+                self.extractor, self.train, images, **options
+            )
+        return measured
+
+    def measure_videos(
+        self, videos: UInt8[Tensor, "k t c h w"], corruption: PseudoVideoConfig
+    ) -> dict[str, dict[str, Any]]:
+        """Measure all frames of videos, each against the same frame of the training images' videos.
+
+        Frames are compared as pictures, in −1..1. Of the whole video the features are those of all
+        frames side by side: a Fréchet distance feels how frames belong together.
+
+        Args:
+            videos: as bytes.
+            corruption: makes the real videos.
+
+        Returns:
+            By frame ("1", "2", …, "image") and "video": fd, kid and the four shares as in
+            `measure`, against as many training videos; real_fd, the distance of as many test
+            videos; num_videos. Of "video" also fvd, real_fvd and fvd_name, the same in
+            `video_features`, if there are any.
+        """
+        check_sizes("videos", videos, "k", corruption.num_frames, *self.train.shape[1:])
+        if videos.dtype != torch.uint8 or not len(videos):
+            raise ValueError(
+                f"videos must be bytes, at least one, got {len(videos)} of {videos.dtype}"
+            )
+        count = min(len(videos), len(self.train))
+        rows, seen = self._order[:count], min(len(self.test), count)
+        index = torch.arange(seen) + len(self.train)  # noise that no training video has
+        compared = (
+            _videos_of(self.train[rows], corruption, rows),
+            videos[:count],
+            _videos_of(self.test[:seen], corruption, index),
+        )
+        known, drawn, tested = (self._frame_features(one) for one in compared)
+        heads = [*map(str, range(1, corruption.num_frames)), "image"]
+        sets = {head: (known[:, t], drawn[:, t], tested[:, t]) for t, head in enumerate(heads)}
+        sets["video"] = (known.flatten(1), drawn.flatten(1), tested.flatten(1))
+        measured: dict[str, dict[str, Any]] = {}
+        for head, (real, fake, test) in sets.items():
+            intervals = self._compare(real, fake)
+            values = {name: intervals[name].value for name in intervals}
+            measured[head] = {
+                "fd": _distance_of(real, fake),
+                "real_fd": _distance_of(real, test),
+                **{name: values.get(name) for name in ("kid", *SHARES)},
+                "intervals": {name: [one.low, one.high] for name, one in intervals.items()},
+                "num_videos": count,
+            }
+        if self.video_features is not None:
+            real, fake, test = (self.video_features.of(one) for one in compared)
+            measured["video"] |= {
+                "fvd": _distance_of(real, fake),
+                "real_fvd": _distance_of(real, test),
+                "fvd_name": f"FVD({self.video_features.name})",
+            }
+        return measured
+
+    def copies(self, images: UInt8[Tensor, "k c h w"], count: int) -> Copies:
+        """Return the samples that are most like training images by pixels, and these images."""
+        check_sizes("images", images, "k", *self.train.shape[1:])
+        by_pixels = nearest(_flat(images), _flat(self.train))
+        chosen = by_pixels.distance.argsort(stable=True)[:count]
+        features = extract_features(self.extractor, images[chosen]).features
+        by_features = nearest(features, self._train).number
+        return Copies(chosen.tolist(), by_features.tolist(), by_pixels.number[chosen].tolist())
+
+    @cached_property
+    def _train(self) -> Tensor:
+        return extract_features(self.extractor, self.train).features
+
+    @cached_property
+    def _test_distances(self) -> Tensor:
+        features = extract_features(self.extractor, self.test).features
+        return nearest(features, self._train).distance
+
+    @cached_property
+    def _test_pixels(self) -> Tensor:
+        return nearest(_flat(self.test), _flat(self.train)).distance
+
+    @property
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(_SEED)
+
+    def _distance(self, features: Tensor) -> float | None:
+        return number_or_none(frechet_distance(self.moments, features))
+
+    def _compare(self, real: Tensor, fake: Tensor) -> dict[str, Interval]:
+        """Return the kernel distance and the four shares, as far as there are enough features."""
+        intervals: dict[str, Interval] = {}
+        least = min(len(real), len(fake))
+        if least > 1:
+            drawn: dict[str, Any] = {"draws": _DRAWS, "generator": self._generator}
+            intervals["kid"] = kernel_interval(real, fake, **drawn)
+        if least > _NEIGHBOURS:
+            options: dict[str, Any] = {"neighbours": _NEIGHBOURS, "generator": self._generator}
+            draws = _DRAWS if least <= 2000 else _FEW_DRAWS
+            intervals |= precision_recall_intervals(real, fake, draws=draws, **options)
+        return intervals
+
+    def _frame_features(self, videos: UInt8[Tensor, "k t c h w"]) -> Float[Tensor, "k t d"]:
+        features = extract_features(self.extractor, videos.flatten(0, 1)).features
+        return features.unflatten(0, videos.shape[:2])
+
+
+def is_ranked(score: float | None, real: float | None) -> bool:
+    """Return whether samples show enough to be compared with others by a distance.
+
+    A distance of a few features cannot tell noise from poor samples. Samples are ranked where their
+    score is at least half of the real images', or where there is none.
+
+    Args:
+        score: inception score of the samples, or without classes their `looks_real`.
+        real: of real images.
+    """
+    return score is None or real is None or score >= LEAST_SCORE * real
+
+
+def _distance_of(real: Tensor, fake: Tensor) -> float | None:
+    return number_or_none(frechet_distance(real, fake)) if min(len(real), len(fake)) > 1 else None
+
+
+def _videos_of(
+    images: UInt8[Tensor, "n c h w"], corruption: PseudoVideoConfig, index: Tensor
+) -> UInt8[Tensor, "n t c h w"]:
+    batches = zip(images.split(256), index.split(256), strict=True)
+    return torch.cat(
+        [
+            to_bytes(pseudo_videos(to_unit(batch), corruption, seed=_SEED, index=i))
+            for batch, i in batches
+        ]
+    )
+
+
+def _flat(images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
+    return to_unit(images).flatten(1)

@@ -1,0 +1,1 @@
+"""Bridges to other libraries: diffusers, and improved DDPM's published weights."""

@@ -1,6 +1,0 @@
-"""The network that others are held against stands in a module of its own."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,638 @@
+"""Models as pipelines of diffusers: what is drawn, folders, cards, and the way to the hub."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+import diffusers
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from diffusers.utils import hub_utils
+from huggingface_hub.errors import EntryNotFoundError
+from safetensors.torch import load_file
+
+from pseudovideo import (
+    HeatHVAE,
+    HVAEConfig,
+    ImageDiffusion,
+    ImageDiffusionConfig,
+    VideoDiffusion,
+    VideoDiffusionConfig,
+)
+from pseudovideo.diffusion.stages import Stage, stage_window
+from pseudovideo.integrations.diffusers import PseudoVideoPipeline
+from pseudovideo.integrations.diffusers.ddpm import to_ddpm_pipeline
+
+# Of numpy, where diffusers' schedulers make arrays of tensors.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning"),
+]
+SIZES = {
+    "image_size": 8,
+    "channels": 1,
+    "base_channels": 8,
+    "channel_multipliers": (1, 2),
+    "num_res_blocks": 1,
+    "attention_sizes": (4,),
+    "num_heads": 2,
+    "num_groups": 4,
+    "num_steps": 40,
+    "schedule": "cosine",
+}
+
+
+def shaken(model):
+    """A model whose output is not zero."""
+    generator = torch.Generator().manual_seed(0)
+    for value in model.parameters():
+        value.data += 0.1 * torch.randn(value.shape, generator=generator)
+    return model.eval()
+
+
+def image_model(**changes):
+    torch.manual_seed(0)
+    return shaken(ImageDiffusion(ImageDiffusionConfig(**{**SIZES, **changes})))
+
+
+def video_model(**changes):
+    torch.manual_seed(0)
+    return shaken(VideoDiffusion(VideoDiffusionConfig(**{**SIZES, "num_frames": 4, **changes})))
+
+
+def pipeline_of(model, **options):
+    pipeline = PseudoVideoPipeline(model, **options)
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def drawn(pipeline, steps=5, n=2, seed=3, **options):
+    pipeline.set_progress_bar_config(disable=True)
+    generator = torch.Generator().manual_seed(seed)
+    given = {"num_inference_steps": steps, "generator": generator, "output_type": "np"}
+    return pipeline(n, **{**given, **options})
+
+
+@pytest.mark.parametrize(("num_steps", "steps"), [(40, 40), (1000, 5)])
+def test_images_are_those_of_diffusers_own_pipeline_to_the_last_bit(tmp_path, num_steps, steps):
+    pipeline = pipeline_of(image_model(num_steps=num_steps))
+    pipeline.save_pretrained(tmp_path)
+    plain = diffusers.DDPMPipeline.from_pretrained(tmp_path, use_safetensors=True)
+    found, expected = drawn(pipeline, steps).images, drawn(plain, steps).images
+    assert expected.std() > 0.01
+    np.testing.assert_array_equal(found, expected)
+    again = PseudoVideoPipeline.from_pretrained(tmp_path)
+    assert again.model.config == pipeline.model.config
+    np.testing.assert_array_equal(drawn(again, steps).images, expected)
+
+
+@pytest.mark.parametrize("kind", ["DPMSolverMultistep", "UniPCMultistep", "HeunDiscrete", "DDIM"])
+def test_a_folder_with_another_scheduler_is_sampled_by_it_here_and_by_diffusers(tmp_path, kind):
+    pipeline = pipeline_of(image_model())
+    scheduler = getattr(diffusers, f"{kind}Scheduler")
+    pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
+    pipeline.save_pretrained(tmp_path)
+    again = PseudoVideoPipeline.from_pretrained(tmp_path)
+    assert type(again.scheduler) is scheduler
+    expected = drawn(pipeline, 20).images
+    np.testing.assert_array_equal(drawn(again, 20).images, expected)
+    index = json.loads((tmp_path / "model_index.json").read_text())
+    if index["_class_name"] == "DDPMPipeline":
+        plain = diffusers.DDPMPipeline.from_pretrained(tmp_path, use_safetensors=True)
+        np.testing.assert_array_equal(drawn(plain, 20).images, expected)
+    # Whose input DDPMPipeline does not scale, and whose step takes no generator, which it gives it.
+    assert (index["_class_name"] == "DDPMPipeline") == (kind in ("DPMSolverMultistep", "DDIM"))
+
+
+@pytest.mark.parametrize("changes", [{"clip_sample": False}, {"thresholding": True}])
+def test_folders_with_other_settings_of_the_scheduler_come_back(tmp_path, changes):
+    pipeline = pipeline_of(image_model())
+    scheduler = type(pipeline.scheduler).from_config(pipeline.scheduler.config, **changes)
+    pipeline.scheduler = scheduler
+    pipeline.save_pretrained(tmp_path)
+    again = PseudoVideoPipeline.from_pretrained(tmp_path)
+    np.testing.assert_array_equal(drawn(again).images, drawn(pipeline).images)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_stored_and_read_as_such(tmp_path, dtype):
+    pipeline = pipeline_of(image_model().to(dtype))
+    pipeline.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "unet" / "diffusion_pytorch_model.safetensors")
+    assert {value.dtype for value in stored.values()} == {dtype}
+    state = PseudoVideoPipeline.from_pretrained(tmp_path).model.state_dict()
+    for name, value in pipeline.model.state_dict().items():
+        assert torch.equal(value, state[name]), name
+
+
+class Wrapper(torch.nn.Module):
+    """As DistributedDataParallel holds what it is around."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args, **options):
+        return self.module(*args, **options)
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, Wrapper])
+def test_a_pipeline_with_a_wrapped_network_comes_back(tmp_path, wrap):
+    model = image_model()
+    expected = {name: value.clone() for name, value in model.state_dict().items()}
+    model.unet = wrap(model.unet)
+    pipeline_of(model).save_pretrained(tmp_path)
+    state = PseudoVideoPipeline.from_pretrained(tmp_path).model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model_index.json", "{"),
+        ("model_index.json", "[1]"),
+        ("model_index.json", '{"_class_name": "DDPMPipeline"}'),
+        ("scheduler/scheduler_config.json", "{"),
+        ("scheduler/scheduler_config.json", "[]"),
+        ("unet/config.json", "{"),
+        ("unet/diffusion_pytorch_model.safetensors", "no weights"),
+    ],
+)
+def test_damaged_folders_are_named(tmp_path, name, content):
+    pipeline_of(image_model()).save_pretrained(tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=f"^{tmp_path}.* is damaged|has a UNet"):
+        PseudoVideoPipeline.from_pretrained(tmp_path)
+
+
+def test_what_is_neither_folder_nor_repository_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere is neither a folder nor a repository"):
+        PseudoVideoPipeline.from_pretrained(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("kind", "prediction", "steps", "reason"),
+    [
+        ("PNDM", "epsilon", 2, "got 2 for PNDMScheduler "),
+        ("PNDM", "x0", 10, "got 10 for PNDMScheduler of prediction_type 'sample': "),
+        ("EulerAncestralDiscrete", "x0", 10, "of prediction_type 'sample': "),
+        # Twice at the same step, as its steps are rounded.
+        ("DPMSolverMultistep", "v", 40, "got 40 for DPMSolver.* 'v_prediction': .* would be nan"),
+        # From pure noise, by slopes that differ by thousands.
+        ("HeunDiscrete", "epsilon", 5, "got 5 for HeunDiscrete.* would be .* times as wide"),
+        ("PNDM", "epsilon", 20, "got 20 for PNDMScheduler .* times as wide as they should"),
+        ("UnCLIP", "epsilon", 20, "got 20 for UnCLIPScheduler .* times as wide as they should"),
+        ("LCM", "epsilon", 20, "got 20 for LCMScheduler .* ValueError: `original_steps`: 50"),
+    ],
+)
+def test_what_a_scheduler_cannot_do_is_refused_before_the_network_is_asked(
+    monkeypatch, kind, prediction, steps, reason
+):
+    pipeline = pipeline_of(image_model(prediction=prediction))
+    scheduler = getattr(diffusers, f"{kind}Scheduler")
+    pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
+    monkeypatch.setattr(pipeline.model, "forward", pytest.fail)
+    with pytest.raises(ValueError, match=f"^num_inference_steps must be .*{reason}"):
+        pipeline(2, num_inference_steps=steps)
+
+
+def test_a_scheduler_of_another_prediction_is_refused():
+    pipeline = pipeline_of(image_model(prediction="v"))
+    pipeline.scheduler = diffusers.UniPCMultistepScheduler()
+    with pytest.raises(ValueError, match="prediction_type 'v_prediction', got 'epsilon'"):
+        pipeline(2, num_inference_steps=5)
+
+
+SOUND = {"DDIM", "DDIMParallel", "DDPM", "DDPMParallel", "DEISMultistep", "DPMSolverMultistep"}
+SOUND |= {"DPMSolverSinglestep", "EulerAncestralDiscrete", "EulerDiscrete", "HeunDiscrete"}
+SOUND |= {"KDPM2AncestralDiscrete", "KDPM2Discrete", "LMSDiscrete", "SASolver", "UniPCMultistep"}
+OTHER = {"CogVideoXDDIM", "DDIMInverse", "DPMSolverMultistepInverse", "EDMEuler", "LCM", "PNDM"}
+OTHER |= {"CMStochasticIterative", "FlowMatchEulerDiscrete", "IPNDM", "UnCLIP"}
+REFUSED = "^scheduler must|^num_inference_steps must"
+
+
+def test_every_scheduler_of_diffusers_draws_what_the_exact_network_tells_or_is_refused(monkeypatch):
+    """Pixels of N(0.1, 0.3²); with the settings of ours, and with those of its own."""
+    model = image_model()
+    kept = model.diffusion.alpha_bars
+    odds = (kept / (1 - kept)).log()
+
+    def forward(x, times, tokens):
+        t = (times.double() * 0.04).clamp(0, 39)[:1]
+        odd = torch.lerp(odds[t.floor().long()], odds[t.ceil().long()], t % 1)
+        abar = odd.sigmoid()
+        x0 = 0.1 + abar.sqrt() * 0.09 / (abar * 0.09 + 1 - abar) * (x - abar.sqrt() * 0.1)
+        eps = (x - abar.sqrt() * x0) / (1 - abar).sqrt()
+        return torch.cat([eps, torch.zeros_like(eps)], dim=1)
+
+    monkeypatch.setattr(model, "forward", forward)
+    pipeline = pipeline_of(model)
+    own = pipeline.scheduler.config
+    for name in sorted(SOUND | OTHER):
+        kind = getattr(diffusers, f"{name}Scheduler")
+        for made in (lambda kind=kind: kind.from_config(own), kind):
+            pipeline.scheduler = made()
+            sound = name in SOUND and made is not kind
+            with nullcontext() if sound else pytest.raises(ValueError, match=REFUSED):
+                images = drawn(pipeline, 20, n=16, output_type="pt").images * 2 - 1
+            if sound:
+                assert float(images.mean()) == pytest.approx(0.1, abs=0.05), name
+                assert float(images.std()) == pytest.approx(0.3, abs=0.07), name
+
+
+@pytest.mark.parametrize("kind", ["DPMSolverMultistep", "DPMSolverSinglestep", "SASolver"])
+def test_schedulers_of_many_channels_wait_for_no_learned_variances(kind, tmp_path):
+    """Two frames of three channels at once: those schedulers cut what they take as noise to 3."""
+    pipeline = pipeline_of(video_model(channels=3))
+    scheduler = getattr(diffusers, f"{kind}Scheduler")
+    pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
+    assert pipeline.scheduler.config.variance_type == "learned_range"
+    assert drawn(pipeline, 20).frames.shape == (2, 4, 8, 8, 3)
+    images = pipeline_of(image_model())
+    images.scheduler = scheduler.from_config(images.scheduler.config)
+    images.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "scheduler" / "scheduler_config.json").read_text())
+    assert saved["variance_type"] is None
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize(
+    ("scheduler", "message"),
+    [
+        (diffusers.DDIMScheduler(), "process of 40 steps, .* this DDIMScheduler has no ᾱ of these"),
+        (diffusers.DDIMScheduler(num_train_timesteps=40), "DDIM.* another ᾱ, whose root differs"),
+        (diffusers.EDMEulerScheduler(prediction_type="epsilon"), "EDMEulerScheduler has no ᾱ"),
+        (diffusers.DDIMScheduler, "be an object of a scheduler of diffusers, got a type"),
+    ],
+)
+def test_schedulers_of_other_processes_are_refused(scheduler, message):
+    pipeline = pipeline_of(image_model())
+    pipeline.scheduler = scheduler
+    with pytest.raises(ValueError, match=f"^scheduler must .*{message}"):
+        pipeline(2, num_inference_steps=20)
+    pipeline = pipeline_of(image_model())
+    inverse = diffusers.DPMSolverMultistepInverseScheduler
+    pipeline.scheduler = inverse.from_config(pipeline.scheduler.config)
+    with pytest.raises(ValueError, match="starts at step 0, which is no pure noise"):
+        pipeline(2, num_inference_steps=20)
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_list_of_generators_has_one_for_each_sample(count):
+    generators = [torch.Generator()] * count
+    with pytest.raises(ValueError, match=f"list of one for each of 2 samples, got {count}"):
+        pipeline_of(image_model())(2, generators, num_inference_steps=20)
+
+
+@pytest.mark.parametrize("kind", ["fixed_small", "fixed_large"])
+def test_folders_of_diffusers_with_fixed_variances_are_drawn_from_to_the_last_bit(tmp_path, kind):
+    plain = to_ddpm_pipeline(image_model(num_steps=1000), variance="fixed")
+    plain.scheduler = diffusers.DDPMScheduler(variance_type=kind)
+    plain.save_pretrained(tmp_path / "theirs")
+    pipeline = PseudoVideoPipeline.from_pretrained(tmp_path / "theirs")
+    expected = drawn(plain, 20).images
+    np.testing.assert_array_equal(drawn(pipeline, 20).images, expected)
+    pipeline.save_pretrained(tmp_path / "ours")
+    again = diffusers.DDPMPipeline.from_pretrained(tmp_path / "ours", use_safetensors=True)
+    np.testing.assert_array_equal(drawn(again, 20).images, expected)
+
+
+def slow_video(model, steps, noises):
+    """Ancestral sampling of one video by the formulas of improved DDPM, frame sets as listed."""
+    process, config = model.diffusion.respaced(steps), model.config
+    video = torch.zeros(4, 1, 8, 8)
+    for observed, latent, limit in (([], [0, 1], 6.1), ([0, 1], [2], 6.1), ([1, 2], [3], 1.0)):
+        x = next(noises)
+        for step in reversed(range(steps)):
+            frames = torch.cat([video[observed], x])[None]
+            window = stage_window(Stage(tuple(observed), tuple(latent)), 1)
+            time = torch.tensor([process.timesteps[step] * 1000 / config.num_steps])
+            with torch.no_grad():
+                output = model.network(frames, time, window)[0, len(observed) :]
+            t = torch.full((len(latent),), step)
+            noise = next(noises) if step else None
+            x = process.step(output, x, t, noise, limit=limit)
+        video[latent] = x
+    return video
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+def test_videos_are_those_of_the_formulas_stage_by_stage(monkeypatch, one_way):
+    model, made = video_model(one_way=one_way), []
+    randn = diffusers.utils.torch_utils.randn_tensor
+
+    def noted(*args, **options):
+        made.append(randn(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(diffusers.utils.torch_utils, "randn_tensor", noted)
+    monkeypatch.setattr(diffusers.schedulers.scheduling_ddpm, "randn_tensor", noted)
+    found = drawn(pipeline_of(model), 4, 1, output_type="pt").frames[0]
+    # The first walk is one pixel's, which asks whether the scheduler can do the steps.
+    noises = (noise[0].unflatten(0, (-1, 1)) for noise in made if noise.shape[-1] == 8)
+    expected = slow_video(model, 4, noises)
+    torch.testing.assert_close(found, (expected / 2 + 0.5).clamp(0, 1), atol=2e-4, rtol=0)
+    assert 0.1 < expected[:3].std() < 6
+
+
+def test_frames_that_are_observed_stay_bit_identical_and_the_callback_sees_the_process():
+    pipeline, seen = pipeline_of(video_model()), []
+
+    def note(pipe, step, timestep, tensors):
+        assert pipe is pipeline
+        seen.append((step, int(timestep), tensors["frames"]))
+        return {}
+
+    found = drawn(pipeline, 4, output_type="pt", callback_on_step_end=note).frames
+    assert [step for step, _, _ in seen] == list(range(12))
+    assert [t for _, t, _ in seen] == [39, 26, 13, 0] * 3
+    states = [frames for _, _, frames in seen]
+    for state in states[4:]:
+        assert torch.equal(state[:, :2], states[3][:, :2])
+    for state in states[8:]:
+        assert torch.equal(state[:, 2], states[7][:, 2])
+    assert not states[0][:, 2:].any()
+    torch.testing.assert_close(found, (states[-1] / 2 + 0.5).clamp(0, 1), rtol=0, atol=0)
+
+
+def test_what_a_callback_returns_goes_on_for_latent_frames_alone():
+    pipeline = pipeline_of(video_model())
+
+    def white(pipe, step, timestep, tensors):
+        return {"frames": torch.ones_like(tensors["frames"])} if step == 7 else {}
+
+    before = drawn(pipeline, 4, output_type="pt").frames
+    after = drawn(pipeline, 4, output_type="pt", callback_on_step_end=white).frames
+    assert torch.equal(after[:, :2], before[:, :2])
+    assert (after[:, 2] == 1).all()
+    assert (after[:, 3] - before[:, 3]).abs().max() > 1e-4
+
+
+def test_a_generator_for_each_sample_makes_it_the_same_in_any_batch():
+    for model in (image_model(), video_model()):
+        pipeline = pipeline_of(model)
+
+        def draw(*seeds, pipeline=pipeline):
+            own = [torch.Generator().manual_seed(seed) for seed in seeds]
+            return drawn(pipeline, n=len(seeds), generator=own, output_type="pt").frames
+
+        both = draw(1, 2)
+        # Float32 sums differ with the size of the batch, by 5e-5 after the steps; samples by 0.05.
+        torch.testing.assert_close(draw(2)[0], both[1], atol=1e-3, rtol=0)
+        assert (both[0] - both[1]).abs().mean() > 0.05
+
+
+def test_the_three_types_of_output_are_the_same_pixels():
+    pipeline = pipeline_of(video_model())
+    tensor, array, pictures = (drawn(pipeline, output_type=kind) for kind in ("pt", "np", "pil"))
+    assert tensor.frames.shape == (2, 4, 1, 8, 8)
+    assert torch.equal(tensor.images, tensor.frames[:, -1])
+    np.testing.assert_array_equal(array.frames, tensor.frames.movedim(2, -1).numpy())
+    np.testing.assert_array_equal(array.images, array.frames[:, -1])
+    assert [len(video) for video in pictures.frames] == [4, 4]
+    for picture, pixels in zip(pictures.images, array.images[..., 0], strict=True):
+        assert picture.mode == "L"
+        np.testing.assert_array_equal(np.asarray(picture), (pixels * 255).round().astype("uint8"))
+    images, frames = drawn(pipeline, output_type="pt", return_dict=False)
+    assert torch.equal(images, tensor.images)
+    assert torch.equal(frames, tensor.frames)
+
+
+def test_a_folder_of_videos_comes_back_with_scheduler_and_card(tmp_path):
+    pipeline = pipeline_of(video_model(), trained_on="digits of scikit-learn", license="mit")
+    pipeline.scheduler = diffusers.UniPCMultistepScheduler.from_config(pipeline.scheduler.config)
+    pipeline.save_pretrained(tmp_path / "digits")
+    again = PseudoVideoPipeline.from_pretrained(tmp_path / "digits")
+    assert type(again.scheduler) is diffusers.UniPCMultistepScheduler
+    np.testing.assert_array_equal(drawn(again).frames, drawn(pipeline).frames)
+    again.save_pretrained(tmp_path / "digits")
+    card = huggingface_hub.ModelCard.load(tmp_path / "digits" / "README.md")
+    assert (card.data.license, card.data.library_name) == ("mit", "pseudovideo")
+    assert "| trained on | digits of scikit-learn |" in card.text
+    assert f"| parameters | {sum(p.numel() for p in again.model.parameters()):,} |" in card.text
+    weights = [path.suffix for path in tmp_path.rglob("*") if path.stat().st_size > 10_000]
+    assert weights == [".safetensors"]
+
+
+def test_the_code_of_a_card_runs(tmp_path, monkeypatch):
+    for name, model in (("videos", video_model()), ("images", image_model())):
+        pipeline_of(model).save_pretrained(tmp_path / name)
+        text = (tmp_path / name / "README.md").read_text()
+        code = text.split("```python\n")[1].split("```")[0].replace("steps=50", "steps=2")
+        monkeypatch.chdir(tmp_path)
+        space = {}
+        exec(code, space)
+        assert len(space["images"]) == 4
+
+
+def test_models_that_diffusers_has_no_unet_for_are_saved_as_our_own(tmp_path):
+    pipeline = pipeline_of(image_model(attention_sizes=(8, 4)))
+    pipeline.save_pretrained(tmp_path)
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    again = PseudoVideoPipeline.from_pretrained(tmp_path)
+    np.testing.assert_array_equal(drawn(again).images, drawn(pipeline).images)
+
+
+def test_other_precisions_are_stored_loaded_and_sampled(tmp_path):
+    pipeline = pipeline_of(video_model())
+    pipeline.save_pretrained(tmp_path)
+    half = PseudoVideoPipeline.from_pretrained(tmp_path, torch_dtype=torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    found = drawn(half, output_type="pt").frames
+    assert found.dtype == torch.float32
+    # Digits of bfloat16, through 15 steps.
+    assert (found - drawn(pipeline, output_type="pt").frames).abs().mean() < 0.05
+    assert half.to(torch.float32).dtype == torch.float32
+    assert half.to("cpu").device.type == "cpu"
+
+
+class Hub:
+    """What the mixin asks of huggingface_hub, without a network."""
+
+    def __init__(self, card=None):
+        self.card, self.files = card, {}
+
+    def create_repo(self, repo_id, **options):
+        return huggingface_hub.RepoUrl(f"https://huggingface.co/me/{repo_id}")
+
+    def load(self, repo_id, **options):
+        if self.card is None:
+            raise EntryNotFoundError("no card")
+        return huggingface_hub.ModelCard(self.card)
+
+    def file_exists(self, repo_id, name, **options):
+        assert (repo_id, name) == ("me/digits", "README.md")
+        return self.card is not None
+
+    def upload_folder(self, *, repo_id, folder_path, **options):
+        self.repo_id = repo_id
+        folder = Path(folder_path)
+        self.files = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+
+
+@pytest.mark.parametrize("card", [None, "---\nlicense: mit\n---\nWritten by hand.\n"])
+def test_a_pipeline_goes_to_the_hub_with_its_card_unless_there_is_one(monkeypatch, tmp_path, card):
+    hub = Hub(card)
+    monkeypatch.setattr(hub_utils, "create_repo", hub.create_repo)
+    monkeypatch.setattr(hub_utils, "upload_folder", hub.upload_folder)
+    monkeypatch.setattr(hub_utils.ModelCard, "load", hub.load)
+    monkeypatch.setattr(huggingface_hub, "file_exists", hub.file_exists)
+    pipeline = pipeline_of(video_model(), license="mit")
+    pipeline.push_to_hub("digits")
+    assert hub.repo_id == "me/digits"
+    own = {"README.md", "model_index.json", "scheduler/scheduler_config.json"}
+    assert hub.files.keys() == own | {"model/config.json", "model/model.safetensors"}
+    text = hub.files["README.md"].decode()
+    assert ("Written by hand." in text) == (card is not None)
+    assert ('from_pretrained("me/digits")' in text) == (card is None)
+    for name, content in hub.files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    asked = []
+
+    def snapshot_download(name, **options):
+        asked.append((name, options["revision"], options["allow_patterns"]))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    again = PseudoVideoPipeline.from_pretrained("me/digits", revision="main")
+    assert asked == [("me/digits", "main", ["*.json", "*.safetensors", "README.md"])]
+    np.testing.assert_array_equal(drawn(again).frames, drawn(pipeline).frames)
+
+
+CLASSES = {"num_classes": 3, "label_dropout": 0.1}
+
+
+@pytest.mark.parametrize("scheduler", ["DDPMScheduler", "DPMSolverMultistepScheduler"])
+@pytest.mark.parametrize("kind", ["image", "video"])
+def test_labels_and_guidance_mix_the_noise_with_the_class_and_without(monkeypatch, kind, scheduler):
+    """A network that tells a number by the token, and one that tells the guided mixture."""
+    model = image_model(**CLASSES) if kind == "image" else video_model(**CLASSES)
+    told = torch.tensor([-0.3, 0.2, 0.5, 0.1])  # of the classes, and without one
+    network, where, seen = (model, 1, []) if kind == "image" else (model.network, 2, [])
+
+    def forward(x, times, *others):
+        seen.append(others[-1].tolist())
+        noise = told[others[-1]].view(-1, *[1] * (x.ndim - 1)).expand_as(x)
+        return torch.cat([noise, torch.zeros_like(noise)], dim=where)
+
+    monkeypatch.setattr(network, "forward", forward)
+    pipeline = pipeline_of(model)
+    own = getattr(diffusers, scheduler).from_config(pipeline.scheduler.config, variance_type=None)
+    labels, guidance = torch.tensor([2, 0]), 2.5
+    pipeline.scheduler = own if "Multi" in scheduler else pipeline.scheduler
+    found = drawn(pipeline, 3, labels=labels, guidance=guidance, output_type="pt").frames
+    assert set(map(tuple, seen)) == {(2, 0, 3, 3)}
+    # What the network says of the class itself, where that is the mixture.
+    mixed = told[3] + guidance * (told[labels] - told[3])
+    monkeypatch.setattr(
+        network,
+        "forward",
+        lambda x, times, *others: torch.cat(
+            [mixed.view(-1, *[1] * (x.ndim - 1)).expand_as(x), torch.zeros_like(x)], dim=where
+        ),
+    )
+    expected = drawn(pipeline, 3, labels=labels, output_type="pt").frames
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert (
+        found - drawn(pipeline, 3, labels=labels, seed=4, output_type="pt").frames
+    ).abs().max() > 0.1
+
+
+def test_pipelines_of_classes_draw_them_and_come_back_from_their_folder(tmp_path):
+    for name, model in (("i", image_model(**CLASSES)), ("v", video_model(**CLASSES))):
+        pipeline = pipeline_of(model)
+        pipeline.save_pretrained(tmp_path / name)
+        again = PseudoVideoPipeline.from_pretrained(tmp_path / name)
+        for given in ({}, {"labels": torch.tensor([1, 2]), "guidance": 3.0}):
+            first, second = drawn(pipeline, **given), drawn(again, **given)
+            np.testing.assert_array_equal(first.frames, second.frames)
+        pipeline.to(torch.float64)
+        each = [torch.Generator().manual_seed(seed) for seed in (5, 6)]
+        alone = pipeline(1, [torch.Generator().manual_seed(6)], 3, output_type="np").frames
+        both = pipeline(2, each, 3, output_type="np").frames
+        np.testing.assert_allclose(both[1:], alone, rtol=0, atol=1e-9)
+    with pytest.raises(ValueError, match="guidance must be 1"):
+        drawn(pipeline_of(image_model()), guidance=2.0)
+    with pytest.raises(ValueError, match="labels must"):
+        drawn(pipeline, labels=torch.tensor([1, 3]))
+
+
+@pytest.mark.parametrize("error", [ImportError("scipy"), MemoryError()])
+def test_what_a_machine_lacks_is_no_damage_of_a_folder(tmp_path, monkeypatch, error):
+    pipeline_of(image_model()).save_pretrained(tmp_path)
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(diffusers.DDPMScheduler, "from_pretrained", fails)
+    with pytest.raises(type(error)):
+        PseudoVideoPipeline.from_pretrained(tmp_path)
+
+
+def test_damaged_weights_are_refused_by_their_name(tmp_path):
+    pipeline_of(video_model()).save_pretrained(tmp_path)
+    path = tmp_path / "model" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        PseudoVideoPipeline.from_pretrained(tmp_path)
+
+
+@pytest.mark.usefixtures("plain_calls")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"num_inference_steps": 0}, "num_inference_steps must be a whole number of at least 1"),
+        ({"num_inference_steps": 41}, "num_inference_steps must be at most the 40 .* got 41"),
+        ({"output_type": "latent"}, "output_type must be .* got 'latent'"),
+        (
+            {"callback_on_step_end_tensor_inputs": ["latents"]},
+            "callback_on_step_end_tensor_inputs must be of frames, got latents",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        pipeline_of(image_model())(**options)
+
+
+@pytest.mark.usefixtures("plain_calls")
+def test_what_is_no_pipeline_of_ours_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"has no model_index\.json"):
+        PseudoVideoPipeline.from_pretrained(tmp_path)
+    pipeline = pipeline_of(video_model())
+    with pytest.raises(ValueError, match="safe_serialization must be True"):
+        pipeline.save_pretrained(tmp_path, safe_serialization=False)
+    with pytest.raises(ValueError, match="use_safetensors must be True"):
+        PseudoVideoPipeline.from_pretrained(tmp_path, use_safetensors=False)
+    with pytest.raises(ValueError, match="xFormers must not replace the attention"):
+        pipeline.enable_xformers_memory_efficient_attention()
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="save_directory must be a folder"):
+        pipeline.save_pretrained(tmp_path / "file")
+    pipeline.save_pretrained(tmp_path)
+    index = json.loads((tmp_path / "model_index.json").read_text())
+
+    def changed(**changes):
+        (tmp_path / "model_index.json").write_text(json.dumps({**index, **changes}))
+        return tmp_path
+
+    with pytest.raises(ValueError, match="DDPMPipeline, got a StableDiffusionPipeline"):
+        PseudoVideoPipeline.from_pretrained(changed(_class_name="StableDiffusionPipeline"))
+    with pytest.raises(ValueError, match="must have a scheduler of diffusers, got UNet2DModel"):
+        PseudoVideoPipeline.from_pretrained(changed(scheduler=["diffusers", "UNet2DModel"]))
+    HeatHVAE(
+        HVAEConfig(image_size=8, channels=1, base_channels=8, num_groups=4, attention_sizes=(4,))
+    ).save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match="must hold a diffusion model, got a HeatHVAE"):
+        PseudoVideoPipeline.from_pretrained(changed())
