@@ -187,8 +187,8 @@ def mean_field_model(
     check_choice("draw", draw, DrawName)
     backbone = check_plain(model, method="mean-field inference")
     current = ForwardPass()
-    for part in (backbone.encoder, backbone.head):
-        for parent in list(part.modules()):
+    for module in (backbone.encoder, backbone.head):
+        for parent in list(module.modules()):
             for name, child in list(parent.named_children()):
                 if isinstance(child, nn.Linear):
                     layer = MeanFieldLinear(

@@ -51,7 +51,7 @@ class GraphData(Parts[Part]):
     """
 
     target: str  # name of the property
-    layout: TokenLayout  # widths of the parts of a token
+    layout: TokenLayout  # widths of the segments of a token
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,10 +88,10 @@ def read_molecules(
         return Molecule(smiles.strip(), graph, parse_number(target))
 
     columns = ((smiles_column, "SMILES"), (target_name, "property to predict"))
-    found = read_rows(path, columns, parse)
-    if not found:
+    molecules = read_rows(path, columns, parse)
+    if not molecules:
         raise DataError(f"{path} holds no molecules")
-    return found
+    return molecules
 
 
 def load_molecules(
@@ -214,9 +214,9 @@ def _find(name: str, data_dir: Path | None) -> list[Path]:
 
 
 def _split(
-    name: str, noun: str, size: int, given: tuple[int | None, int | None]
+    name: str, noun: str, size: int, counts: tuple[int | None, int | None]
 ) -> tuple[Tensor, ...]:
-    validation, test = (size // 10 if number is None else number for number in given)
+    validation, test = (size // 10 if number is None else number for number in counts)
     if size < _FEWEST or size - validation - test < max(validation, test):
         raise DataError(
             f"{name!r} has {size} {noun}, too few: it needs {_FEWEST} at least, and as many for "

@@ -1,4 +1,4 @@
-"""What a loaded data set is: parts for training, validation and test, fixed splits, checks.
+"""A loaded data set: its parts for training, validation and test, fixed splits, checks.
 
 Letters: N rows, C channels, H and W image height and width. Permutations come from torch's CPU
 generator with a seed of their own: the same rows are held out in every run and on every machine.
@@ -155,10 +155,10 @@ def wrong_labels(
     """Return labels of which a share, at random, is replaced by other classes, all alike."""
     rows = permutation(len(labels), seed=1)[: round(share * len(labels))]
     generator = torch.Generator().manual_seed(2)
-    found = labels.clone()
+    changed = labels.clone()
     shift = torch.randint(1, num_classes, (len(labels),), generator=generator)[: len(rows)]
-    found[rows] = (labels[rows] + shift) % num_classes
-    return found
+    changed[rows] = (labels[rows] + shift) % num_classes
+    return changed
 
 
 def labelled_images(images: NDArray[Any], labels: NDArray[Any], source: Path) -> Part:

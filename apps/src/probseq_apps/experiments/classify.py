@@ -81,21 +81,21 @@ class Classify(Comparison):
     """Methods of classification on one data set."""
 
     kind = command = "classify"
-    fact = ("classes", "num_classes")
-    stored, make_report = Predictions, staticmethod(classify_report)
+    data_field = ("classes", "num_classes")
+    prediction_type, make_report = Predictions, staticmethod(classify_report)
 
     def load(self, options: Options) -> Loaded:
-        """Read the data, and that out of distribution."""
+        """Read the data set, and the sets out of distribution."""
         settings, reading = self.settings, self.settings.reading
         distributed.join(distributed.resolve_device(settings.training.device))
         for path in filter(None, map(own_path, settings.evaluation.ood)):
             list_all(path)  # refused before the training set is read
-        given = reading.to_dict()
-        given["embeddings"] = None if reading.embeddings is None else Path(reading.embeddings)
-        given["max_length"] = settings.model.max_length if settings.is_text else None
-        where: Any = {"data_dir": options.data_dir, "download": options.download}
-        given |= {"train_size": None, "label_noise": 0.0}
-        whole = load_data(settings.data, **where, **given)
+        arguments = reading.to_dict()
+        arguments["embeddings"] = None if reading.embeddings is None else Path(reading.embeddings)
+        arguments["max_length"] = settings.model.max_length if settings.is_text else None
+        source: Any = {"data_dir": options.data_dir, "download": options.download}
+        arguments |= {"train_size": None, "label_noise": 0.0}
+        whole = load_data(settings.data, **source, **arguments)
         data = self._labelled(whole, settings.seeds[0])
         # What is out of distribution must not be in the training rows of any seed.
         every = replace(data, train=whole.train)
@@ -140,7 +140,9 @@ class Classify(Comparison):
         """Return the sizes of the data, and what is compared."""
         return self.described(data.data, f"examples in {data.data.num_classes} classes")
 
-    def _form(self, data: Any) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
+    def _prediction_setup(
+        self, data: Any
+    ) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
         return class_predictions, preparation(data), count_tokens(self.settings, data)
 
     def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
@@ -174,21 +176,27 @@ class Classify(Comparison):
 
     def validation_loss(self, sets: Sets) -> float:
         """Return the negative log likelihood of the validation part."""
-        found = sets["validation"]
-        return float(F.nll_loss(found.log_probs, found.labels))
+        predictions = sets["validation"]
+        return float(F.nll_loss(predictions.log_probs, predictions.labels))
 
     def measure(self, row: Row, runs: Sequence[Sets]) -> Measured:
         """Return metrics and predictions, an entry a seed or one, and temperatures."""
         temperatures: list[float] = []
         if "ts" in row.additions:
             known = [sets["validation"] for sets in runs]
-            temperatures = [fit_temperature(found.log_probs, found.labels) for found in known]
+            temperatures = [
+                fit_temperature(predictions.log_probs, predictions.labels) for predictions in known
+            ]
             pairs = zip(runs, temperatures, strict=True)
-            runs = [{name: found.scaled(t) for name, found in sets.items()} for sets, t in pairs]
+            runs = [
+                {name: predictions.scaled(t) for name, predictions in sets.items()}
+                for sets, t in pairs
+            ]
         if "ensemble" in row.additions:
             groups = self.together(row, runs)
             runs = [
-                {name: ensemble([sets[name] for sets in own]) for name in own[0]} for own in groups
+                {name: ensemble([sets[name] for sets in members]) for name in members[0]}
+                for members in groups
             ]
         return [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs], runs, temperatures
 
@@ -215,8 +223,8 @@ class Classify(Comparison):
 
     def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:
         """Fit what is fitted after the training, and predict all sets."""
-        settings, parts, method = self.settings, data.data, METHODS[job.row]
-        device, prepare = distributed.resolve_device(settings.training.device), preparation(parts)
+        settings, dataset, method = self.settings, data.data, METHODS[job.row]
+        device, prepare = distributed.resolve_device(settings.training.device), preparation(dataset)
 
         def batches(part: Part) -> Iterator[tuple[Tensor, Tensor]]:
             """Yield data as the model takes them, in order and not augmented."""
@@ -225,7 +233,7 @@ class Classify(Comparison):
                 yield prepare(inputs.to(device)), labels.to(device)
 
         if method.baseline == "sngp":
-            fit_precision(model, (inputs for inputs, _ in batches(parts.train)))
+            fit_precision(model, (inputs for inputs, _ in batches(dataset.train)))
         super().predict(model, job, data, folder)
         rows = [row for row in map(parse_row, settings.method) if row.base == job.row]
         if any("kflla" in row.additions for row in rows):
@@ -235,9 +243,9 @@ class Classify(Comparison):
             generator = torch.Generator(device).manual_seed(derive_seed(job.seed, "laplace"))
             laplace = laplace_model(
                 model,
-                batches(parts.train),
-                validation=batches(parts.validation) if len(parts.validation) else None,
-                call=lambda own, inputs: own(inputs, generator=generator, num_samples=samples),
+                batches(dataset.train),
+                validation=batches(dataset.validation) if len(dataset.validation) else None,
+                call=lambda net, inputs: net(inputs, generator=generator, num_samples=samples),
             )
             self.store(laplace, job, data, folder / LAPLACE_PREDICTIONS)
 
@@ -306,13 +314,13 @@ def make_test_sets(
         if name == ROTATIONS:
             sets[f"ood/{name}"] = partial(_changed, data.test, rotate, _ROTATION_DEGREES)
         else:
-            where: Any = {"data_dir": options.data_dir, "download": options.download}
-            sets[f"ood/{name}"] = load_ood_images(name, data, **where)
+            source: Any = {"data_dir": options.data_dir, "download": options.download}
+            sets[f"ood/{name}"] = load_ood_images(name, data, **source)
     return sets
 
 
-def _changed(part: Part, change: Callable[..., Tensor], *given: Any, **named: Any) -> Part:
-    return Part(change(part.inputs, *given, **named), part.targets)
+def _changed(part: Part, change: Callable[..., Tensor], *arguments: Any, **options: Any) -> Part:
+    return Part(change(part.inputs, *arguments, **options), part.targets)
 
 
 def _shifted(
