@@ -67,10 +67,10 @@ class Experiment(Generic[Data]):
         command: its name on the command line.
         parts: patterns of the files in its folder beside the results.
         brief: whether jobs take seconds: they share a progress bar instead of a line each.
-        settings: what is compared.
+        settings: of the comparison.
         jobs: in the order in which they are done; none where the report alone takes time.
         data_name: name of the data set, once it is loaded; it enters a new folder's name.
-        config: what `config.json` holds beside kind and recipe.
+        config: contents of `config.json` beside kind and recipe.
     """
 
     kind: ClassVar[str]
@@ -99,7 +99,7 @@ class Experiment(Generic[Data]):
         """Make the files that jobs share, before several processes do them."""
 
     def run(self, job: Job, data: Data, at: RunFolder) -> Mapping[str, Any]:
-        """Do a job, from where it stopped, and return what was measured."""
+        """Do a job, from where it stopped, and return its results."""
         raise NotImplementedError
 
     def report(self, data: Data, results: Results, at: RunFolder) -> str:

@@ -37,7 +37,7 @@ def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
     process does each job, and the main one writes.
 
     Args:
-        experiment: what to do.
+        experiment: the experiment.
         options: files and running.
         recipe: name of the recipe that the settings came from, for the report.
 

@@ -31,8 +31,8 @@ _HEAD = (
 )
 
 
-# What a method should need at most: time of a forward and of both passes, as ratios to softmax
-# attention, and MiB kept for the backward pass; None without a goal.
+# Most that a method should need: time of a forward and of both passes, as ratios to softmax
+# attention, and MiB saved for the backward pass; None without a goal.
 Goal = tuple[float, float | None, float | str | None]
 
 
@@ -100,7 +100,7 @@ _LAYERS: dict[str, Callable[[Shape], nn.Module]] = {
 
 
 Layer = Callable[[Tensor], AttentionOutput]
-# What each method costs: medians of its passes, what is kept in between, and the runs.
+# Costs of each method: medians of its passes, memory saved in between, and the runs.
 Costs = dict[str, dict[str, float]]
 
 
@@ -118,7 +118,7 @@ def bench_attention(settings: BenchSettings) -> None:
 
 
 def measure_shape(name: str, repeats: int, device: torch.device) -> Costs:
-    """Return what all methods cost on one problem."""
+    """Return the costs of all methods on one problem."""
     torch.manual_seed(0)
     shape = SHAPES[name]
     x = torch.randn(shape.batch, shape.tokens, shape.dim, device=device)

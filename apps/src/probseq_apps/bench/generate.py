@@ -40,7 +40,7 @@ LIMIT, STEPS, DEPTH = 64, 18, 8
 
 
 class Sizes(NamedTuple):
-    """How much is run."""
+    """Sizes of the problems."""
 
     images: int = 128  # of a batch that is corrupted
     samples: tuple[tuple[int, int], ...] = ((1, 64), (64, 64), (64, 256), (1, 576), (16, 576))

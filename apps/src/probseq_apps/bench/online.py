@@ -58,7 +58,7 @@ Series = tuple[Tensor, Tensor]
 
 
 class Sizes(NamedTuple):
-    """How much is run."""
+    """Sizes of the problems."""
 
     watched: int  # points of the stream on which memory is watched
     singles: int = 200  # points that are learned one by one where that is timed

@@ -68,7 +68,7 @@ def write_embeddings(
         texts: the texts; one given twice is stored once.
         embeddings: for each text its vectors (tokens, E); rows of zeros at the end are padding and
             dropped, so (N, T, E) in one piece will do as well.
-        dtype: how they are stored: float16, bfloat16 or float32.
+        dtype: of the stored vectors: float16, bfloat16 or float32.
 
     Raises:
         ValueError: texts and embeddings are not equally many, a text has no vector, or vectors are

@@ -50,13 +50,13 @@ def fetch_images(name: str, part: str, data_dir: Path) -> None:
         kinds[name](str(data_dir), download=True, **options)
     except MissingExtraError as error:
         raise DataError(f"{name!r} cannot be fetched: {error}; or {by_hand}") from error
-    # gdown has errors of its own.
+    # gdown raises other types of errors.
     except Exception as error:
         raise DataError(f"{name!r} could not be fetched: {error}; {by_hand}") from error
 
 
 class _Published(NamedTuple):
-    """Where a set was published, and how to convert it to the file that is read here."""
+    """A published set: its address, and its conversion to the file that is read here."""
 
     target: str  # the converted file, in the data folder
     folders: tuple[str, ...]  # addresses, tried in turn

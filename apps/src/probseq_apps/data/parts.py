@@ -50,13 +50,13 @@ class Parts(Generic[PartT]):
     """A data set in three parts.
 
     Attributes:
-        name: as it was asked for.
+        name: as on the command line.
         train: rows to learn from.
         validation: rows to select by; none where the split has none.
         test: rows to evaluate on.
         class_names: of the targets; empty where these are no classes.
         extra_tests: further test sets by name, e.g. "out-of-domain" for CoLA.
-        notes: what a reader of the results should know, e.g. that files were incomplete.
+        notes: remarks for readers of the results, e.g. that files were incomplete.
     """
 
     name: str

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Marks(NamedTuple):
-    """How a table is written."""
+    """Separator, decimal mark and encoding of a table."""
 
     separator: str | None = None  # between cells; None: tabs in .tsv and .tab, else commas
     decimal: str = "."  # of numbers
@@ -69,7 +69,7 @@ def read_rows(
             of a file without a header.
         parse: takes their cells; its `ValueError` becomes a `DataError` with file and line.
         literal_quotes: quotation marks are letters like any other.
-        marks: how it is written; spaces after separators are no part of cells.
+        marks: separator, decimal mark and encoding; spaces after separators are dropped.
 
     Raises:
         DataError: the file is missing or cannot be read, its header doesn't have each column once,

@@ -235,7 +235,7 @@ def make_tokenizer(name: str, train_texts: Sequence[str]) -> Tokenizer:
 
     Args:
         name: ``"words"``, ``"bpe:SIZE"`` or the path of a ``tokenizer.json``.
-        train_texts: what the first two learn from.
+        train_texts: texts that the first two learn from.
     """
     choice = tokenizer_choice(name)
     if isinstance(choice, Path):

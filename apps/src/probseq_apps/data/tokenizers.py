@@ -22,11 +22,11 @@ from probseq.errors import require
 PAD, UNKNOWN = "<pad>", "<unk>"
 _UNKNOWN_ID = 1
 _LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-# A word keeps its inner apostrophes ("won't"); every other sign is a token of its own.
+# A word keeps its inner apostrophes ("won't"); every other sign is a token.
 _TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 # All bytes, padding, and a text without any token.
 _FEWEST_PAIRS = 258
-# What tokenizers call padding if they don't say so in a section of their own.
+# Names of padding in tokenizers without a section `padding`.
 _PADDING_NAMES = ("[PAD]", "<pad>", "<PAD>", "<|pad|>")
 _TEXTS_AT_ONCE = 1_000  # an encoding holds far more than its numbers
 
@@ -73,8 +73,8 @@ def build_vocabulary(
     """Learn a vocabulary: the most frequent words, ties in alphabetical order.
 
     Args:
-        texts: what it learns from.
-        min_frequency: how often a word must occur.
+        texts: training texts.
+        min_frequency: least number of occurrences of a word.
         max_size: numbers in all, at least 2: padding, and unknown words.
 
     Raises:
@@ -147,7 +147,7 @@ class SubwordTokenizer:
             self._tokenizer.enable_truncation(max_length)
             try:
                 encodings = self._tokenizer.encode_batch_fast(chunk)
-            except Exception as error:  # the library has no errors of its own
+            except Exception as error:  # the library raises bare exceptions
                 raise ValueError(
                     f"the texts cannot be read as numbers of the tokenizer: {error}"
                 ) from error
@@ -164,7 +164,7 @@ def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
     Texts are lower-cased, as for words. Every byte is a token, so no text is unknown.
 
     Args:
-        texts: what it learns from.
+        texts: training texts.
         size: numbers in all, at least 258: all bytes, padding, and a text without any token.
 
     Raises:
@@ -251,7 +251,7 @@ def subword_encoder(path: Path) -> TextEncoder:
     def encode(text: str) -> Int64[Tensor, " n"]:
         try:
             ids = tokenizer.encode(text, add_special_tokens=False).ids
-        except Exception as error:  # the library has no errors of its own
+        except Exception as error:  # the library raises bare exceptions
             raise ValueError(f"{path} cannot read the text as a tokenizer: {error}") from error
         return torch.tensor(ids, dtype=torch.int64)
 

@@ -79,7 +79,7 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint, config: Mapping[str, obj
         sync(root)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    # Later steps are damaged ones that were skipped: they don't count among the kept.
+    # Later steps are damaged ones that were skipped: they don't count.
     folders = _folders(root)
     for step in [step for step in sorted(folders) if step <= checkpoint.step][:-_NUM_CHECKPOINTS]:
         shutil.rmtree(folders[step])

@@ -1,4 +1,4 @@
-"""What several processes (torchrun) must agree on; without torchrun, one process and no cost.
+"""Exchange between several processes (torchrun); without torchrun, one process and no cost.
 
 Each global batch is cut into one slice a rank. A rank's loss counts by its share of the batch, so
 the averaged gradient is that of the whole batch in one process.
@@ -48,7 +48,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def join(device: torch.device) -> None:
-    """Meet the other processes that torchrun started, once, if any; the device is this rank's."""
+    """Join the other processes that torchrun started, once, if any; the device is this rank's."""
     if world_size() == 1 or dist.is_initialized():
         return
     if device.type == "cuda":

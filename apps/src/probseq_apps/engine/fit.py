@@ -31,7 +31,7 @@ _CHECKPOINT_SECONDS = 300.0  # a checkpoint at least this often: what a killed r
 
 
 class FitResult(NamedTuple):
-    """How a run ended."""
+    """The outcome of a run."""
 
     best_step: int  # of the selected weights
     best_score: float | None  # their validation score; None without validation data
@@ -59,15 +59,15 @@ def fit(
     they were found. Under torchrun every rank calls this with the same arguments.
 
     Args:
-        model: what is trained.
+        model: the model to train.
         train: tensors of equal first dimension, one example a row; moved to the device whole.
         config: the settings.
         folder: of the run: of the one to go on with, or an empty or new one.
-        loss: what is minimised.
-        score: what the best weights are selected by, and what else the log has of them.
-        held_out: what is scored, as `train`; given exactly if `score` is.
-        label: what the progress bar calls the run.
-        metadata: what else defines the run, as JSON values; compared on resume.
+        loss: the objective to minimise.
+        score: metrics of the weights: the first selects the best ones, all are logged.
+        held_out: data to score on, as `train`; None exactly if `score` is.
+        label: name of the run in the progress bar.
+        metadata: further JSON values that define the run; compared on resume.
     """
     if (held_out is None) != (score is None):
         raise ValueError("held_out and score must be given together: one of them is not")

@@ -58,7 +58,7 @@ class LossMonitor:
         Args:
             step: number of the step, counted from 1.
             loss: mean over this rank's slice of the batch.
-            terms: what the loss is made of, by name; the same names at each step.
+            terms: terms of the loss, by name; the same names at each step.
             share: of the global batch that the slice is.
             size: examples of the global batch.
         """
@@ -102,7 +102,7 @@ class LossMonitor:
         return means
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on in the middle of an epoch."""
+        """Return the running sums, to resume in the middle of an epoch."""
         self.flush()
         return {"sums": self._sums, "count": self._count}
 
@@ -145,7 +145,7 @@ class MetricsLog:
 
     def close(self) -> None:
         """Close the files."""
-        with suppress(OSError):  # a row that a full disk did not take was told of before
+        with suppress(OSError):  # a row that a full disk did not take was reported before
             self._file.close()
         if self._writer is not None:
             self._writer.close()

@@ -32,7 +32,7 @@ class LossParts(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Where the training is when it asks for a loss."""
+    """The place in the training at which a loss is computed."""
 
     number: int  # optimizer steps done
     epoch: int  # passes over the data done

@@ -222,12 +222,12 @@ class Classify(Comparison):
         return {"seconds": seconds}
 
     def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:
-        """Fit what is fitted after the training, and predict all sets."""
+        """Fit SNGP's precision and Laplace approximations, and predict all sets."""
         settings, dataset, method = self.settings, data.data, METHODS[job.row]
         device, prepare = distributed.resolve_device(settings.training.device), preparation(dataset)
 
         def batches(part: Part) -> Iterator[tuple[Tensor, Tensor]]:
-            """Yield data as the model takes them, in order and not augmented."""
+            """Yield prepared batches, in order and not augmented."""
             size = settings.training.batch_size
             for inputs, labels in zip(*(t.split(size) for t in tensors(part)), strict=True):
                 yield prepare(inputs.to(device)), labels.to(device)
@@ -264,7 +264,7 @@ def warm_start_config(settings: TrainingSettings, epochs: int, *, seed: int) -> 
 
 
 def preparation(data: Data) -> Callable[[Tensor], Tensor]:
-    """Return what makes a raw batch what the model takes: normalised images, padded texts."""
+    """Return the function that prepares raw batches: it normalises images and pads texts."""
     if isinstance(data, ImageData):
         return partial(normalize, mean=data.mean, std=data.std)
     return data.padded if isinstance(data, EmbeddedTextData) else trim_padding
@@ -294,7 +294,7 @@ def classification_loss(
 def make_test_sets(
     data: Data, settings: EvaluationSettings, options: Options
 ) -> dict[str, TestSet]:
-    """List everything to predict.
+    """Return the sets to predict, by name.
 
     Where the data folder has the published files of CIFAR-10-C or CIFAR-100-C, they take the place
     of the corruptions that the program makes; those of the same names, if only some are asked for.

@@ -60,7 +60,7 @@ class Comparison(Experiment[Loaded]):
         make_report: function that makes the report.
         data_field: entry of `report.json` on the data beside name, sizes and notes, and the
             attribute of the data that it holds.
-        run_identity: what a run's configuration has beside method, data and settings.
+        run_identity: entries of a run's configuration beside method, data and settings.
     """
 
     parts = tuple(f"{name}{suffix}/seed-*" for name in METHODS for suffix in ("", ",*"))

@@ -21,7 +21,7 @@ class Claim(NamedTuple):
     statement: str
     paper: str  # which, and where in it
     printed: str  # its numbers
-    better: str  # row that is said to be better
+    better: str  # row that is claimed to be better
     than: tuple[str, ...]
     metric: str  # in the names of `MeasuredRun.numbers`, without the row
     effect: float  # smallest gain worth having; negative: the largest loss that is allowed

@@ -41,7 +41,7 @@ class MethodResult(NamedTuple):
     """The results of a method, an entry for each seed, or a single one for an ensemble.
 
     Attributes:
-        title: what the method is.
+        title: of the method.
         metrics: of each entry, values by name; None where a metric is not defined.
         train_seconds: of each seed.
         temperatures: of each seed; empty without temperature scaling.

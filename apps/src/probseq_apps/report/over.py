@@ -26,7 +26,7 @@ def collect(runs: Sequence[MeasuredRun], setting: str) -> Curves:
 
     Args:
         runs: sorted from the newest to the oldest.
-        setting: what they differ in.
+        setting: path of the setting that they differ in.
 
     Raises:
         ValueError: the runs are of several experiments or data sets, a run lacks the setting, it

@@ -147,7 +147,7 @@ class Claim(NamedTuple):
     """The claim that a row of a table is better than others."""
 
     better: str  # name of the row
-    than: tuple[str, ...]  # the rows that it is said to be better than
+    than: tuple[str, ...]  # the rows that it is claimed to be better than
     controls: tuple[str, ...] = ()  # rows that have what a gain might be due to
     lesser: tuple[str, ...] = ()  # rows that have less of it: a gain must survive them
 
@@ -178,7 +178,7 @@ def compare(claim: Claim, rows: Mapping[str, Summary], measure: Measure) -> str 
         elif order != "undecided":
             higher = (order == "better") == (measure.direction == "higher")
             relation = f"clearly {'higher' if higher else 'lower'} than"
-        elif mean == other:  # numbers that look alike are not told to differ
+        elif mean == other:  # equal after rounding: no difference is stated
             relation = "the same as"
         relations.append(f"{relation} {name} {write(known[name])}{measure.unit}")
     judged = {orders[name] for name in than or controls}

@@ -78,7 +78,7 @@ def shift_figures(methods: Mapping[str, Mapping[str, Summary]]) -> "dict[str, Fi
     """Draw accuracy, NLL and ECE by the severity of a shift: means with standard errors.
 
     Args:
-        methods: what :func:`probseq.metrics.evaluate_sets` gives, over the seeds of each method.
+        methods: :func:`probseq.metrics.evaluate_sets` over the seeds of each method.
 
     Returns:
         `shift` and `cifar-c`, as far as they were measured; of more than seven methods, each
@@ -121,7 +121,7 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
 
     Args:
         methods: distributions and true values of `test` and `ood/NAME`, for each seed.
-        target: what is predicted, for the axes.
+        target: name of the predicted number, for the axes.
 
     Returns:
         `predicted`, `coverage`, `error-by-variance`, and for each other set `ood-NAME`, of

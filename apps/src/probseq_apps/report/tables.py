@@ -42,7 +42,7 @@ __all__ = [
 Writer = Callable[[Summary], str]
 
 DASH = "—"
-"""What stands where there is no number."""
+"""The cell of a number that is missing."""
 _GAP = 2
 _KEY = "mean ± standard error; * best mean, and those that Welch's t-test cannot tell from it"
 # Rows of each table that the terminal shows.
@@ -144,7 +144,7 @@ def summary_table(
 
     Args:
         title: head of the column of names.
-        measures: what the columns are.
+        measures: of the columns.
         rows: a summary a column, by the name of the row.
         counts: number of entries behind each row.
     """

@@ -127,7 +127,7 @@ def check_known(what: str, name: str, known: Iterable[str]) -> None:
 
 
 def config_values(kind: str, recipe: str, settings: Mapping[str, object]) -> dict[str, object]:
-    """Return what the `config.json` of an experiment holds."""
+    """Return the contents of an experiment's `config.json`."""
     return {"experiment": kind, "recipe": recipe, "settings": settings}
 
 

@@ -132,7 +132,7 @@ class Row(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What it is, for reports."""
+        """Its description, for reports."""
         return ", ".join((self.method.title, *(POST_HOC[name] for name in self.additions)))
 
 
