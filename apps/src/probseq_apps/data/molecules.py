@@ -141,11 +141,11 @@ def load_molecules(
         (repeats, f"{repeats} rows left out, whose SMILES stand in the data already"),
     )
     # Of equal SMILES the first is kept of the last part that has them: test parts stay whole.
-    seen: set[str] = set()
+    tested: set[str] = set()
     for part in reversed(parts):
         unique = {molecule.smiles: molecule for molecule in reversed(part)}
-        part[:] = [m for m in part if unique[m.smiles] is m and m.smiles not in seen]
-        seen.update(unique)
+        part[:] = [m for m in part if unique[m.smiles] is m and m.smiles not in tested]
+        tested.update(unique)
     if len(parts) == 1:
         split = _split(name, "molecules", len(parts[0]), sizes)
         parts = [[parts[0][row] for row in rows.tolist()] for rows in split]
@@ -177,9 +177,9 @@ def _numbers(name: str, path: Path, target: str, sizes: tuple[int | None, int | 
     columns = [column for column in csv_header(path) if column != target]
     if not columns:
         raise DataError(f"{path} needs columns beside the target {target!r}")
-    wanted = [*((column, "inputs") for column in columns), (target, "number to predict")]
-    rows = read_rows(path, wanted, lambda *cells: [parse_number(cell) for cell in cells])
-    table = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(wanted))
+    named = [*((column, "inputs") for column in columns), (target, "number to predict")]
+    rows = read_rows(path, named, lambda *cells: [parse_number(cell) for cell in cells])
+    table = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(named))
     split = _split(name, "rows", len(table), sizes)
     inputs, known = table[:, :-1], table[split[0], :-1]
     spread = known.std(0)

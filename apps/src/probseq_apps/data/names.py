@@ -35,7 +35,7 @@ class DataError(ValueError):
 
 
 @contextmanager
-def reading(path: object, what: str) -> Generator[None]:
+def reading(path: object, kind: str) -> Generator[None]:
     """Turn what a library raises on a damaged file into one line that names the file.
 
     Readers of archives, images and tables raise errors of a dozen kinds.
@@ -46,7 +46,7 @@ def reading(path: object, what: str) -> Generator[None]:
         raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path} cannot be read as {what}: {reason}") from error
+        raise DataError(f"{path} cannot be read as {kind}: {reason}") from error
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
@@ -57,14 +57,14 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     return max(matches, key=lambda match: sorted(match) == sorted(name), default=None)
 
 
-def unknown_name_message(what: str, name: str, known: Iterable[str]) -> str:
+def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
     """Return the message on an unknown name, with the nearest known name and the list of all."""
     known = tuple(known)
     folder = f"{FOLDER_PREFIX}PATH"
     is_folder = folder in known and Path(name).expanduser().is_dir()
     nearest = f"{FOLDER_PREFIX}{name}" if is_folder else nearest_name(name, known)
     hint = f"; did you mean {nearest!r}?" if nearest else ";"
-    return f"unknown {what} {name!r}{hint} known: {', '.join(known)}"
+    return f"unknown {kind} {name!r}{hint} known: {', '.join(known)}"
 
 
 def own_path(name: str) -> Path | None:

@@ -204,8 +204,8 @@ def read_csv_points(
         at = [] if stamps is None else [stamps.parse(cells[-1])]
         return [*map(marks.number, cells[: len(columns)]), *at]
 
-    wanted = [*columns, *([] if time is None else [(time, "time")])]
-    rows = read_rows(path, wanted, parse, marks=marks)
+    all_columns = [*columns, *([] if time is None else [(time, "time")])]
+    rows = read_rows(path, all_columns, parse, marks=marks)
     if len(rows) < 2:
         raise DataError(f"{path} holds {len(rows)} points, and two are the fewest")
     values, count = np.array(rows), len(inputs)

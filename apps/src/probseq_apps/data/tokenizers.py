@@ -229,7 +229,7 @@ def character_encoder(text: str, *, min_frequency: int = 5) -> TextEncoder:
     """
 
     def codes(text: str) -> Int64[Tensor, " n"]:
-        return torch.tensor([ord(one) for one in text], dtype=torch.int64)
+        return torch.tensor([ord(character) for character in text], dtype=torch.int64)
 
     known = (codes(text).bincount() >= min_frequency).nonzero().flatten()
     numbers = torch.zeros(0x110000, dtype=torch.int64)

@@ -95,20 +95,20 @@ class Classify(Comparison):
         arguments["max_length"] = settings.model.max_length if settings.is_text else None
         source: Any = {"data_dir": options.data_dir, "download": options.download}
         arguments |= {"train_size": None, "label_noise": 0.0}
-        whole = load_data(settings.data, **source, **arguments)
-        data = self._labelled(whole, settings.seeds[0])
+        fully_labelled = load_data(settings.data, **source, **arguments)
+        data = self._labelled(fully_labelled, settings.seeds[0])
         # What is out of distribution must not be in the training rows of any seed.
-        every = replace(data, train=whole.train)
-        return Loaded(data, make_test_sets(every, settings.evaluation, options), whole)
+        every = replace(data, train=fully_labelled.train)
+        return Loaded(data, make_test_sets(every, settings.evaluation, options), fully_labelled)
 
-    def _labelled(self, whole: Data, seed: int) -> Data:
+    def _labelled(self, fully_labelled: Data, seed: int) -> Data:
         """Return the data with the labels of a seed; members of an ensemble share theirs."""
         settings, reading = self.settings, self.settings.reading
         if any("ensemble" in parse_row(name).additions for name in settings.method):
             seeds = settings.seeds
             size = settings.ensemble_size or len(seeds)
             seed = seeds[seeds.index(seed) // size * size]
-        return with_labels(whole, reading.train_size, reading.label_noise, seed=seed)
+        return with_labels(fully_labelled, reading.train_size, reading.label_noise, seed=seed)
 
     def check(self, data: Loaded) -> None:
         """Raise if the settings don't fit the data."""
@@ -122,7 +122,7 @@ class Classify(Comparison):
                     raise ValueError(f"method {method!r} {lacks}")
         for method in (each for each in settings.method if parse_row(each).method.estimator):
             for seed in settings.seeds:
-                labels = self._labelled(data.whole, seed).train.targets
+                labels = self._labelled(data.fully_labelled, seed).train.targets
                 if len(labels.unique()) < 2:
                     raise ValueError(
                         f"method {method!r} needs training examples of two classes, and seed "
@@ -202,7 +202,7 @@ class Classify(Comparison):
 
     def run(self, job: Job, data: Loaded, at: RunFolder) -> dict[str, Any]:
         """Train a method, or fit an estimator, and store its predictions."""
-        data = data._replace(data=self._labelled(data.whole, job.seed))
+        data = data._replace(data=self._labelled(data.fully_labelled, job.seed))
         if not METHODS[parse_row(job.row).base].estimator:
             return super().run(job, data, at)
         if not distributed.is_main():

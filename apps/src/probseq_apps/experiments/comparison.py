@@ -45,11 +45,11 @@ Measured = tuple[list[dict[str, float | None]], Sequence[Mapping[str, Any]], Seq
 
 
 class Loaded(NamedTuple):
-    """The data set, what trained models predict, by name, and the set with all of its labels."""
+    """The data set, the test sets by name, and the data set with all of its labels."""
 
     data: Any
     sets: dict[str, TestSet]
-    whole: Any = None
+    fully_labelled: Any = None
 
 
 class Comparison(Experiment[Loaded]):

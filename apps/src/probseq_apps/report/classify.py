@@ -234,7 +234,7 @@ def ood_tables(methods: Methods) -> list[Table]:
             means = [
                 {name: metrics[key].mean for name, metrics in methods.items()} for key in names
             ]
-            tasks = [{n: mean for n, mean in one.items() if mean is not None} for one in means]
+            tasks = [{n: m for n, m in values.items() if m is not None} for values in means]
             ranks, rank = average_ranks(tasks, direction or "higher"), f"{detector} {label}"
             for name, metrics in ranked.items():
                 metrics[rank] = summarise([ranks.get(name)])

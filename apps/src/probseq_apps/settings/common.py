@@ -48,10 +48,10 @@ def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
     """Return values with overrides in place of equal keys, in all depths."""
     result = dict(values)
     for name, value in overrides.items():
-        old = values.get(name)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            value = merged(old, value)
-        elif isinstance(old, float) and isinstance(value, str):  # 1e-3 is a text in YAML
+        default = values.get(name)
+        if isinstance(default, Mapping) and isinstance(value, Mapping):
+            value = merged(default, value)
+        elif isinstance(default, float) and isinstance(value, str):  # 1e-3 is a text in YAML
             with suppress(ValueError):
                 value = float(value)
         result[name] = value
@@ -120,10 +120,10 @@ def refuse(wrong: object, message: str) -> None:
         raise ValueError(message)
 
 
-def check_known(what: str, name: str, known: Iterable[str]) -> None:
+def check_known(kind: str, name: str, known: Iterable[str]) -> None:
     """Raise if a name is not among those that are known."""
     if name not in known:
-        raise ValueError(unknown_name_message(what, name, known))
+        raise ValueError(unknown_name_message(kind, name, known))
 
 
 def config_values(kind: str, recipe: str, settings: Mapping[str, object]) -> dict[str, object]:

@@ -197,8 +197,8 @@ def modules(
 ) -> torch.nn.Module:
     """Draw a module as ``built`` does, in the call's dtype, in training or in evaluation."""
     module, dtype, training = draw(built(maker, **arguments)), draw(DTYPES), draw(st.booleans())
-    shown = f"{show(module)}.to({dtype}).train({training})"
-    object.__setattr__(module, "_fuzz_shown", shown)
+    code = f"{show(module)}.to({dtype}).train({training})"
+    object.__setattr__(module, "_fuzz_shown", code)
     return module.to(dtype).train(training)
 
 
@@ -280,21 +280,21 @@ def _retyped(value: Any) -> list[Any]:
 def _refilled(value: Any, entry: float, everywhere: bool) -> Any:
     """Return values with the first entry, or all, replaced; NaN becomes 10⁶ in whole numbers."""
     value = value.clone() if isinstance(value, Tensor) else value.copy()
-    where = ... if everywhere or value.ndim == 0 else (0,) * value.ndim
+    index = ... if everywhere or value.ndim == 0 else (0,) * value.ndim
     if 0 in value.shape:
         return value
     if isinstance(value, Tensor):
-        whole = not value.is_floating_point()
-        beyond = whole and not abs(entry) < 1e6
+        integers = not value.is_floating_point()
+        beyond = integers and not abs(entry) < 1e6
         # Through float64: half precision takes 1e30 as infinity.
         number = torch.tensor(10**6) if beyond else torch.tensor(entry, dtype=torch.float64)
-        value[where] = number.to(value.dtype)
+        value[index] = number.to(value.dtype)
     elif value.dtype.kind == "f":
-        value[where] = entry
+        value[index] = entry
     elif value.dtype.kind == "M":
-        value[where] = np.datetime64("NaT" if entry != entry else "1678-01-01", "D")
+        value[index] = np.datetime64("NaT" if entry != entry else "1678-01-01", "D")
     else:
-        value[where] = entry if abs(entry) < 1e6 else 10**6
+        value[index] = entry if abs(entry) < 1e6 else 10**6
     return value
 
 
@@ -310,9 +310,9 @@ def _with_hostile_item(items: Sequence[Any], index: int) -> SearchStrategy[Any]:
 
 def show(value: Any) -> str:
     """Return code on one line that makes ``value``, or something near it."""
-    shown = getattr(value, "__dict__", {}).get("_fuzz_shown")
-    if shown is not None:
-        return shown
+    code = getattr(value, "__dict__", {}).get("_fuzz_shown")
+    if code is not None:
+        return code
     match value:
         case Tensor():
             dtype = str(value.dtype)

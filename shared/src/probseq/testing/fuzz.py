@@ -189,9 +189,9 @@ def _outcome(target: Target, arguments: dict[str, Any]) -> tuple[str, tuple[str,
         # Deep inside, what overflows is no argument any more but the matrix that it has made.
         if isinstance(error, CholeskyError) and largest > _MODERATE:
             return kind, None
-        what = f"{kind} that names no argument" if refusal else kind
+        fault = f"{kind} that names no argument" if refusal else kind
         place = _place(error)
-        return "finding", (f"{kind} {place}", f"{what} at {place}: {line[:200]}")
+        return "finding", (f"{kind} {place}", f"{fault} at {place}: {line[:200]}")
     for warning in caught:
         if not _is_ours(sys.modules[warning.category.__module__].__dict__.get("__file__") or "<"):
             kind, line = warning.category.__name__, str(warning.message).partition("\n")[0]

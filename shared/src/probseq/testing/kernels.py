@@ -98,8 +98,8 @@ class KernelSuite:
         batched = kernel(x, z)
         single = self.make_kernel((), 2).double()
         for h in range(3):
-            for one, all_of_them in zip(single.parameters(), kernel.parameters(), strict=True):
-                one.data = all_of_them.data[h]
+            for parameter, stacked in zip(single.parameters(), kernel.parameters(), strict=True):
+                parameter.data = stacked.data[h]
             for b in range(4):
                 torch.testing.assert_close(batched[b, h], single(x[b, h], z[h]))
 
