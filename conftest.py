@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.fixture(scope="session")
 def processes(pytestconfig: pytest.Config) -> Iterator[BaseContext]:
-    """Processes of a server without threads that has loaded what takes seconds.
+    """Return processes of a server without threads that has loaded the slow imports.
 
     A fork of the tests' own process would wait forever for threads that only the parent has.
     """

@@ -34,7 +34,7 @@ _CONFIG = "YAML or JSON file of settings, as `probseq config` prints; flags over
 
 
 class Command(NamedTuple):
-    """What is asked for."""
+    """A parsed command line: the command, its recipe and its settings."""
 
     entry: Entry
     recipe: str | None
@@ -75,15 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(words: Sequence[str]) -> Command:
     """Read the arguments of a command.
 
-    The first parse finds what decides the defaults, the second takes all flags.
+    The first parse reads the flags that choose the defaults, the second all flags.
 
     Raises:
         SystemExit: with status 2 for wrong ones, with 0 for --help.
     """
     name, rest = _split(list(words))
-    entry, prog, asked = REGISTRY[name], f"probseq {name}", None
+    entry, prog, topic = REGISTRY[name], f"probseq {name}", None
     if place := next((k for k, word in enumerate(rest, 1) if word in ("-h", "--help")), 0):
-        asked, rest = " ".join(rest[place : place + 1]), rest[: place - 1] + rest[place + 1 :]
+        topic, rest = " ".join(rest[place : place + 1]), rest[: place - 1] + rest[place + 1 :]
     try:
         recipe, settings, known = _defaults(entry, prog, rest)
         options = Options() if entry.files else Output()
@@ -94,19 +94,19 @@ def parse(words: Sequence[str]) -> Command:
             ("options", Annotated[type(options), arg(name="")], options),
         ]
         about = f"{entry.summary[0].upper()}{entry.summary[1:]}."
-        told = filter(None, [about, entry.about, _FROM_RECIPE if known else ""])
+        paragraphs = filter(None, [about, entry.about, _FROM_RECIPE if known else ""])
         form = make_dataclass("Command", fields if known else fields[2:], kw_only=True)
-        read = partial(tyro.cli, form, prog=prog, description="\n\n".join(told))
-        if asked is not None:
-            _help(read, prog, asked)
-        found = read(args=rest)
+        read = partial(tyro.cli, form, prog=prog, description="\n\n".join(paragraphs))
+        if topic is not None:
+            _help(read, prog, topic)
+        arguments = read(args=rest)
         if hasattr(settings, "check_given"):
-            found.settings.check_given()
+            arguments.settings.check_given()
     except BrokenPipeError:
         raise
     except (ValueError, OSError) as error:  # what settings refuse once all of them are known
         _refuse(str(error))
-    return Command(entry, getattr(found, "recipe", None), found.settings, found.options)
+    return Command(entry, getattr(arguments, "recipe", None), arguments.settings, arguments.options)
 
 
 def _split(words: list[str]) -> tuple[str, list[str]]:
@@ -134,17 +134,17 @@ def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, tupl
 
     They are those of the run to resume where neither recipe nor data are named.
     """
-    own = load(entry.settings)
-    if isinstance(own, type):
-        return "", own(), ()
+    source = load(entry.settings)
+    if isinstance(source, type):
+        return "", source(), ()
     pick = _pick(prog, words)
-    if not isinstance(own, Recipes):
-        return "", own(pick), ()
-    recipe, settings = _from_file(pick, entry, own)
+    if not isinstance(source, Recipes):
+        return "", source(pick), ()
+    recipe, settings = _from_file(pick, entry, source)
     if pick.resume and pick.run_dir is not None and pick.recipe is pick.data is None:
         saved = saved_settings(pick.run_dir, entry.kind, type(settings))
         recipe, settings = saved or (recipe, settings)
-    return recipe, settings, tuple(own.known)
+    return recipe, settings, tuple(source.known)
 
 
 def _from_file(pick: Pick, entry: Entry, defaults: Recipes[Any]) -> tuple[str, Any]:
@@ -165,16 +165,16 @@ def _from_file(pick: Pick, entry: Entry, defaults: Recipes[Any]) -> tuple[str, A
         raise ValueError(f"{pick.config} must have settings, as `probseq config` prints them")
     if values.get("experiment", entry.kind) != entry.kind:
         raise ValueError(f"{pick.config} is of {values['experiment']}, and not of {entry.kind}")
-    given = values["settings"]
+    overrides = values["settings"]
     named = replace(
-        pick, recipe=pick.recipe or values.get("recipe"), data=pick.data or given.get("data")
+        pick, recipe=pick.recipe or values.get("recipe"), data=pick.data or overrides.get("data")
     )
     recipe, settings = defaults(named)
-    return recipe, settings.from_dict(merged(settings.to_dict(), given))
+    return recipe, settings.from_dict(merged(settings.to_dict(), overrides))
 
 
 def _config_words(words: list[str]) -> list[str]:
-    """Return the words of the command to print the settings of; --recipe alone finds its first."""
+    """Return the words of the command whose settings are printed; --recipe alone implies it."""
     if words and (words[0] in GROUPS or words[0] in REGISTRY):
         return words
     entries = [entry for entry in REGISTRY.values() if entry.kind]
@@ -185,20 +185,20 @@ def _config_words(words: list[str]) -> list[str]:
     return [*known[recipe].split(), *words]
 
 
-def _help(read: Callable[..., Any], prog: str, asked: str) -> NoReturn:
-    """Print what most people set and the names of the other groups; or one group, or all."""
-    told = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
-    with redirect_stdout(told), suppress(SystemExit):
+def _help(read: Callable[..., Any], prog: str, topic: str) -> NoReturn:
+    """Print the most used options and the names of the other groups; or one group, or all."""
+    output = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    with redirect_stdout(output), suppress(SystemExit):
         read(args=["--help"])
-    text = told.buffer.getvalue().decode("utf-8")
+    text = output.buffer.getvalue().decode("utf-8")
     intro, *boxes = re.split(r"^(?=╭)", text, flags=re.MULTILINE)
     groups = {re.sub(r"^╭─+ ?|( options)? ─*╮$", "", box.splitlines()[0]): box for box in boxes}
-    if asked == "all":
+    if topic == "all":
         print(text, end="")
-    elif asked in groups:
-        print(groups[asked], end="")
-    elif asked and not asked.startswith("-"):
-        _refuse(unknown_name_message("group of options", asked, [*groups, "all"]))
+    elif topic in groups:
+        print(groups[topic], end="")
+    elif topic and not topic.startswith("-"):
+        _refuse(unknown_name_message("group of options", topic, [*groups, "all"]))
     else:
         print(intro + boxes[0], end="")
         if boxes[1:]:
@@ -210,23 +210,23 @@ def _help(read: Callable[..., Any], prog: str, asked: str) -> NoReturn:
 
 
 def _info() -> None:
-    """Print what a report of a fault should say of the machine."""
+    """Print the facts on the machine that belong into a report of a fault."""
     import platform
 
     import torch
 
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    told = {name: version(name) for name in ("probseq-apps", "probseq", "torch", "numpy")} | {
+    facts = {name: version(name) for name in ("probseq-apps", "probseq", "torch", "numpy")} | {
         "python": f"{platform.python_version()} on {platform.platform()}",
         "threads": f"{torch.get_num_threads()} of {os.cpu_count()} processors",
         "devices": ", ".join(["cpu", *gpus]),
     }
-    for name, value in told.items():
+    for name, value in facts.items():
         print(f"{name.ljust(12)} {value}")
 
 
 def _run(command: Command) -> int:
-    """Do what is asked for; exit status 1 and one line for a failure, unless --debug is given.
+    """Run a command; return 1 after a failure, with one line of text unless --debug is given.
 
     An error that points to a mistake in the program itself (TypeError, KeyError, ...) keeps its
     traceback.
@@ -268,12 +268,12 @@ def _overview(group: str = "") -> str:
     """Return the list of all commands, or of those of a group."""
     if group:
         about, command = f"{GROUPS[group][0].upper()}{GROUPS[group][1:]}.", f"{group} COMMAND"
-        own = [entry for name, entry in REGISTRY.items() if name.startswith(f"{group} ")]
-        listed = {entry.name.split()[1]: entry.summary for entry in own}
+        entries = [entry for name, entry in REGISTRY.items() if name.startswith(f"{group} ")]
+        listed = {entry.name.split()[1]: entry.summary for entry in entries}
     else:
         about, command = "Probabilistic sequence models: train, evaluate and compare.", "COMMAND"
-        own = [entry for name, entry in REGISTRY.items() if name.split()[0] not in GROUPS]
-        listed = {entry.name: entry.summary for entry in own} | GROUPS
+        entries = [entry for name, entry in REGISTRY.items() if name.split()[0] not in GROUPS]
+        listed = {entry.name: entry.summary for entry in entries} | GROUPS
         how = "print settings, for --config: `probseq config --recipe NAME`, or COMMAND flags"
         listed |= {"config": how, "info": "versions, devices and threads"}
     width = max(map(len, listed))

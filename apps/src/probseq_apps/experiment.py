@@ -1,4 +1,4 @@
-"""What the driver asks of an experiment, and where its results are kept."""
+"""The interface between the driver and an experiment, and the folder of its results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """The name of its result file."""
         return f"{self.row.replace(':', ',')}-seed{self.seed}"
 
 
@@ -28,12 +28,12 @@ Results = Mapping[Job, dict[str, Any]]
 
 
 class RunFolder:
-    """What an experiment keeps: the results of its jobs, each made once.
+    """The folder of an experiment with the results of its jobs, each computed once.
 
-    Under torchrun every process makes what is not there yet, and the main one writes.
+    Under torchrun every process computes the missing results, and the main one writes them.
 
     Args:
-        path: of the folder.
+        path: the folder.
         recipe: name of the recipe that the settings came from.
     """
 
@@ -41,20 +41,20 @@ class RunFolder:
         self.path, self.recipe = path, recipe
 
     def results_file(self, name: str) -> Path:
-        """Return the path of results."""
+        """Return the path of the results with a name."""
         return self.path / RESULTS / f"{name}.json"
 
     def has(self, name: str) -> bool:
-        """Whether results are there for the main process; all of them go the same way."""
+        """Return whether the main process sees these results; all processes get its answer."""
         return distributed.broadcast(distributed.is_main() and self.results_file(name).exists())
 
     def once(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Return results; make and store them where they are not there yet."""
+        """Return results; compute and store them where there are none yet."""
         file = self.results_file(name)
         if not self.has(name):
-            found = make()
+            results = make()
             if distributed.is_main():
-                write_json(file, found)
+                write_json(file, results)
             distributed.barrier()
         return distributed.broadcast(read_json(file) if distributed.is_main() else {})
 
@@ -65,12 +65,12 @@ class Experiment(Generic[Data]):
     Attributes:
         kind: as `config.json` names it.
         command: its name on the command line.
-        parts: what it keeps in its folder beside results, as patterns.
-        brief: whether jobs take seconds: a bar tells of them, and not a line each.
-        settings: what is compared.
+        parts: patterns of the files in its folder beside the results.
+        brief: whether jobs take seconds: they share a progress bar instead of a line each.
+        settings: of the comparison.
         jobs: in the order in which they are done; none where the report alone takes time.
-        data_name: of the data set, once it is loaded; a part of a new folder's name.
-        config: what `config.json` holds beside kind and recipe.
+        data_name: name of the data set, once it is loaded; it enters a new folder's name.
+        config: contents of `config.json` beside kind and recipe.
     """
 
     kind: ClassVar[str]
@@ -103,7 +103,7 @@ class Experiment(Generic[Data]):
         """Make the files that jobs share, before several processes do them."""
 
     def run(self, job: Job, data: Data, at: RunFolder) -> Mapping[str, Any]:
-        """Do a job, from where it stopped, and return what was measured."""
+        """Do a job, from where it stopped, and return its results."""
         raise NotImplementedError
 
     def report(self, data: Data, results: Results, at: RunFolder) -> str:
@@ -113,13 +113,13 @@ class Experiment(Generic[Data]):
 
 def by_row(results: Results) -> dict[str, dict[str, Any]]:
     """Return the results by row and then by seed, as reports hold them."""
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for job, measured in results.items():
-        found.setdefault(job.row, {})[str(job.seed)] = measured
-    return found
+        rows.setdefault(job.row, {})[str(job.seed)] = measured
+    return rows
 
 
 def counted(methods: Sequence[str], seeds: Sequence[int]) -> str:
     """Return how many methods and seeds are compared, in words."""
-    parts = (("method", len(methods)), ("seed", len(seeds)))
-    return ", ".join(f"{number} {name}{'' if number == 1 else 's'}" for name, number in parts)
+    counts = (("method", len(methods)), ("seed", len(seeds)))
+    return ", ".join(f"{number} {name}{'' if number == 1 else 's'}" for name, number in counts)

@@ -31,11 +31,11 @@ class Entry(NamedTuple):
 
 
 def load(name: str) -> Any:
-    """Import what "module:name" names, in this package."""
+    """Import the attribute "module:name" of this package."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(f"probseq_apps.{module}"), attribute)
 
 
 _LISTED = tomllib.loads(Path(__file__).with_name("commands.toml").read_text("utf-8"))
 GROUPS: dict[str, str] = _LISTED["groups"]
-REGISTRY = {name: Entry(name, **own) for name, own in _LISTED["commands"].items()}
+REGISTRY = {name: Entry(name, **fields) for name, fields in _LISTED["commands"].items()}

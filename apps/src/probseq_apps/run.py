@@ -37,7 +37,7 @@ def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
     process does each job, and the main one writes.
 
     Args:
-        experiment: what to do.
+        experiment: the experiment.
         options: files and running.
         recipe: name of the recipe that the settings came from, for the report.
 
@@ -57,8 +57,8 @@ def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
     distributed.join(torch.device("cpu"))  # unless the experiment has joined on its own device
     experiment.check(data)
     with open_folder(experiment, options, recipe=recipe) as at:
-        if told := experiment.describe(data):
-            log.say(f"{told} -> {at.path}")
+        if description := experiment.describe(data):
+            log.say(f"{description} -> {at.path}")
         results = _do_jobs(experiment, data, at, options)
         if distributed.is_main():
             print(experiment.report(data, results, at))
@@ -99,8 +99,9 @@ def _announce(experiment: Experiment[Any], job: Job, state: str = "") -> None:
 def _default_workers() -> int:
     """Return how many jobs suit this machine: those on a GPU come one after the other."""
     # Those that this process may use, where the system tells.
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 1 if torch.cuda.is_available() else min(4, max(1, own // torch.get_num_threads()))
+    limited = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if limited else os.cpu_count() or 1
+    return 1 if torch.cuda.is_available() else min(4, max(1, cores // torch.get_num_threads()))
 
 
 def _do_in_parallel(
@@ -126,7 +127,7 @@ def _do_in_parallel(
 
 
 class _Worker:
-    """What a process needs for its jobs; data are loaded by the first of them."""
+    """The experiment of a process that does jobs; its first job loads the data."""
 
     def __init__(
         self, kind: type[Experiment[Any]], settings: Any, options: Options, at: RunFolder
@@ -180,16 +181,16 @@ def check_folder(options: Options, *, kind: str) -> None:
     folder = options.run_dir
     if folder is None or not (options.resume or options.overwrite) or not distributed.is_main():
         return
-    found = saved_kind(folder)
-    if options.resume and found != kind:
-        held = "no experiment"
-        if found is not None:
-            held = f"an experiment of kind {found}, and none of kind {kind}"
+    saved = saved_kind(folder)
+    if options.resume and saved != kind:
+        contents = "no experiment"
+        if saved is not None:
+            contents = f"an experiment of kind {saved}, and none of kind {kind}"
         raise FileNotFoundError(
-            f"{folder} holds {held} to resume: name "
-            f"{'its' if found is None else 'another'} folder, or start without resume"
+            f"{folder} holds {contents} to resume: name "
+            f"{'its' if saved is None else 'another'} folder, or start without resume"
         )
-    if found != kind and folder.is_dir() and any(folder.iterdir()):
+    if saved != kind and folder.is_dir() and any(folder.iterdir()):
         raise RunExistsError(
             f"{folder} holds files, but no experiment to overwrite: choose an empty or a new folder"
         )
@@ -218,7 +219,7 @@ def open_folder(
                 {"experiment": kind, "recipe": recipe, **experiment.config},
                 resume=options.resume,
                 overwrite=options.overwrite,
-                parts=(RESULTS, *experiment.parts),
+                patterns=(RESULTS, *experiment.parts),
             )
             stack.enter_context(sole_use(folder))
         distributed.barrier()

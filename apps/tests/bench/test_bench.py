@@ -10,7 +10,7 @@ from ohsvgp import Gaussian, OnlineGP, UniformGrid
 from probseq.kernels import RBF
 from probseq.metrics.image import frechet_distance
 from probseq_apps.bench import Row, attention, generate, interleaved, measure, online
-from probseq_apps.bench.attention import SHAPES, Shape, kept_bytes
+from probseq_apps.bench.attention import SHAPES, Shape, saved_bytes
 from probseq_apps.cli import main
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig
@@ -28,7 +28,7 @@ def test_a_row_is_the_time_of_a_case_a_rate_or_a_ratio_and_has_a_goal():
         return 2.0
 
     def found(*given, **more):
-        return Row("x", *given, **more).found({slow: 6.0, fast: 2.0})
+        return Row("x", *given, **more).result({slow: 6.0, fast: 2.0})
 
     assert found(slow, "ms", amount=3)["value"] == pytest.approx(2000)
     # Eight things in two seconds.
@@ -53,7 +53,7 @@ def test_cases_take_turns_and_the_first_turn_is_not_counted():
 
 def test_the_table_is_printed_and_the_numbers_are_written(monkeypatch, tmp_path, capsys):
     rows = [Row("a ratio", 123.4, goal=100.0, least=True), Row("kept", 2048.0, "bytes")]
-    asked, path, found = [], tmp_path / "bench.json", [row.found({}) for row in rows]
+    asked, path, found = [], tmp_path / "bench.json", [row.result({}) for row in rows]
     monkeypatch.setattr(online, "measure", lambda *given: (asked.append(given), found)[1])
     threads = torch.get_num_threads()
     assert main(["bench", "online", "--quick", "--repeats", "2", "--json", str(path)]) == 0
@@ -111,7 +111,7 @@ def test_kept_bytes_count_each_storage_once_and_leave_out_what_exists_anyway():
     def layer(x):
         return (y := x.exp()) * y.view(5, 10).flatten() * x
 
-    assert kept_bytes(layer, torch.nn.Module(), torch.randn(50)) == 2 * 50 * 4
+    assert saved_bytes(layer, torch.nn.Module(), torch.randn(50)) == 2 * 50 * 4
 
 
 def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(monkeypatch):

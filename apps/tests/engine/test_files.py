@@ -74,7 +74,7 @@ def test_overwriting_deletes_the_run_and_nothing_else(tmp_path):
     for name in ("metrics.jsonl", "notes.txt", "results", "other"):
         (path / name).write_text("{}\n")
     write_json(path / "finished.json", {"steps": 1})
-    prepare_run_dir(path, {"method": "sgpa"}, overwrite=True, parts=["res*"])
+    prepare_run_dir(path, {"method": "sgpa"}, overwrite=True, patterns=["res*"])
     assert names(path) == ["config.json", "notes.txt", "other"]
     assert read_json(path / "config.json") == {"method": "sgpa"}
     assert names(other) == ["precious"]

@@ -24,9 +24,9 @@ def watched(task, note):
     inner = task.loss
 
     def loss(model, batch, step):
-        parts = inner(model, batch, step)
-        note(batch, parts, step)
-        return parts
+        losses = inner(model, batch, step)
+        note(batch, losses, step)
+        return losses
 
     task.loss = loss
     return task
@@ -54,8 +54,8 @@ def test_the_task_is_learned_and_the_log_tells_how(run, tmp_path):
 def test_the_logged_loss_is_the_mean_over_examples_not_over_batches(run, tmp_path):
     seen = []
 
-    def note(batch, parts, step):
-        seen.append((len(batch[0]), parts.loss.item(), parts.parts["penalty"].item()))
+    def note(batch, losses, step):
+        seen.append((len(batch[0]), losses.loss.item(), losses.terms["penalty"].item()))
 
     run(task=watched(DigitsTask(noise=0.0, dropout=0.0), note), data=digits(33), epochs=2)
     assert [size for size, *_ in seen] == [32, 1, 32, 1]
@@ -231,7 +231,7 @@ def test_losses_and_scores_that_are_not_finite_stop_before_they_spoil_anything(r
 @pytest.mark.parametrize("total", [3, 49])
 def test_the_loss_is_told_step_and_epoch_and_how_much_is_done(run, total):
     steps = []
-    task = watched(DigitsTask(), lambda batch, parts, step: steps.append(step[:3]))
+    task = watched(DigitsTask(), lambda batch, losses, step: steps.append(step[:3]))
     run(task=task, epochs=0, warmup_epochs=0, steps=total, validate_every=100)
     assert steps == [(number, number // 7, number / total) for number in range(total)]
 
@@ -330,10 +330,10 @@ def test_on_cuda_a_bad_loss_is_found_later_but_named_with_its_step(run):
     assert 5 < task.calls <= 20
 
 
-def add(monitor, *losses, size=1, start=1, **parts):
-    parts = {name: torch.tensor(value) for name, value in parts.items()}
+def add(monitor, *losses, size=1, start=1, **terms):
+    terms = {name: torch.tensor(value) for name, value in terms.items()}
     return [
-        monitor.add(step, torch.tensor(loss), parts, share=1.0, size=size)
+        monitor.add(step, torch.tensor(loss), terms, share=1.0, size=size)
         for step, loss in enumerate(losses, start)
     ]
 
@@ -361,7 +361,7 @@ def test_means_weigh_each_step_by_its_examples_start_anew_and_go_on_in_the_middl
     assert first.take_means() == {"loss": 2.0}
 
 
-def test_parts_that_change_their_names_or_are_named_like_the_sum_are_refused():
+def test_terms_that_change_their_names_or_are_named_like_the_sum_are_refused():
     monitor = LossMonitor(every=1)
     add(monitor, 1.0, kl=0.5)
     with pytest.raises(ValueError, match=r"same parts at each step, .*\['kl'\], got \['penalty'\]"):

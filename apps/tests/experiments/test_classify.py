@@ -285,8 +285,8 @@ def test_the_loss_is_the_cross_entropy_of_augmented_inputs_and_the_weighted_pena
     )
     nll = log_loss(LABELS, (-LOGITS).double().softmax(-1))
     assert found.loss.item() == pytest.approx(nll + expected * PENALTY, rel=1e-6)
-    assert found.parts["nll"].item() == pytest.approx(nll)
-    assert ("penalty" in found.parts) == (weight is not None)
+    assert found.terms["nll"].item() == pytest.approx(nll)
+    assert ("penalty" in found.terms) == (weight is not None)
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])

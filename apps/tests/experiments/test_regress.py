@@ -119,7 +119,7 @@ def test_the_loss_is_the_laplace_nll_of_standardised_targets_and_the_weighted_pe
     errors = np.abs((TARGETS.numpy() - MEAN) / STD - OUTPUTS)
     expected = np.mean(np.log(2 * SCALE) + errors / SCALE)
     assert found.loss.item() == pytest.approx(expected + added, rel=1e-6)
-    assert found.parts["scale"].item() == pytest.approx(STD * SCALE)
+    assert found.terms["scale"].item() == pytest.approx(STD * SCALE)
     found.loss.backward()
     # d/dlog b of log 2b + |e|/b.
     gradient = model.likelihood.raw_scale.grad.item()

@@ -233,11 +233,11 @@ def check_sizes(name: str, tensor: Tensor, *sizes: int | str) -> None:
         ValueError: the number of axes or a size differs.
     """
     if tensor.ndim != len(sizes) or any(
-        isinstance(size, int) and size != found
-        for size, found in zip(sizes, tensor.shape, strict=True)
+        isinstance(size, int) and size != actual
+        for size, actual in zip(sizes, tensor.shape, strict=True)
     ):
-        wanted = ", ".join(map(str, sizes))
-        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(tensor.shape)}")
+        expected = ", ".join(map(str, sizes))
+        raise ValueError(f"{name} must have shape ({expected}), got {tuple(tensor.shape)}")
 
 
 def check_shape(**shapes: object) -> None:
@@ -287,7 +287,7 @@ def parse_number(text: str) -> float:
 
 
 def broadcastable(*shapes: Sequence[int]) -> bool:
-    """Whether tensors of these shapes broadcast against one another.
+    """Return whether tensors of these shapes broadcast against one another.
 
     Not ``torch.broadcast_shapes``, which imports sympy: seconds in the first call of a process.
     """

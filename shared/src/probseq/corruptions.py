@@ -120,7 +120,7 @@ def plasma_fractal(
     maps = torch.zeros(count, side, side, device=generator.device)
 
     def moved(neighbours: Tensor) -> Tensor:
-        """Mean of four neighbours, given their sum, plus noise."""
+        """Return the mean of four neighbours, given their sum, plus noise."""
         draw = torch.rand(neighbours.shape, generator=generator, device=generator.device)
         return neighbours / 4 + amplitude * (2 * draw - 1)
 
@@ -151,7 +151,7 @@ def fog(images: Images, severity: int, generator: Generator) -> Images:
 
 def snow(images: Images, severity: int, generator: Generator) -> Images:
     """Whiten the image and let flakes fall: thresholded noise, enlarged and blurred by motion."""
-    mean, spread, enlargement, threshold, radius, sigma, kept = (
+    mean, spread, enlargement, threshold, radius, sigma, opacity = (
         (0.1, 0.2, 1.0, 0.6, 8, 3, 0.95),
         (0.1, 0.2, 1.0, 0.5, 10, 4, 0.9),
         (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
@@ -171,7 +171,7 @@ def snow(images: Images, severity: int, generator: Generator) -> Images:
     first = (side - size) // 2
     layer = layer[..., first : first + size, first : first + size]
     whitened = torch.maximum(images, to_grey(images) * 1.5 + 0.5)
-    snowy = kept * images + (1 - kept) * whitened
+    snowy = opacity * images + (1 - opacity) * whitened
     return snowy + layer + layer.rot90(2, (2, 3))
 
 
@@ -186,9 +186,9 @@ def brightness(images: Images, severity: int, _: Generator) -> Images:
 
 def contrast(images: Images, severity: int, _: Generator) -> Images:
     """Shrink the distance of each channel from its mean over the image."""
-    kept = (0.75, 0.5, 0.4, 0.3, 0.15)[severity - 1]
+    factor = (0.75, 0.5, 0.4, 0.3, 0.15)[severity - 1]
     means = images.mean((2, 3), keepdim=True)
-    return (images - means) * kept + means
+    return (images - means) * factor + means
 
 
 def elastic_transform(images: Images, severity: int, generator: Generator) -> Images:
@@ -318,9 +318,10 @@ def half_corrupted(
         images: as of `corrupt`.
         names: of corruptions.
     """
-    found, kinds = images.clone(), [(name, severity) for name in names for severity in range(1, 6)]
+    changed = images.clone()
+    kinds = [(name, severity) for name in names for severity in range(1, 6)]
     for number, (name, severity) in enumerate(kinds):
         rows = slice(2 * number, None, 2 * len(kinds))
-        if len(found[rows]):
-            found[rows] = corrupt(found[rows], name, severity, seed=number)
-    return found
+        if len(changed[rows]):
+            changed[rows] = corrupt(changed[rows], name, severity, seed=number)
+    return changed

@@ -1,4 +1,4 @@
-"""What figures share: colours, panels, titles and legends; and methods compared in small panels.
+"""Colours, panels, titles and legends of all figures; methods compared in small panels.
 
 They are built with matplotlib's object-oriented API on the Agg canvas: no window, no global state.
 matplotlib comes with the extra ``plots``.
@@ -41,7 +41,7 @@ __all__ = [
     "training_plot",
 ]
 
-# Okabe and Ito's colours, told apart under every common colour-blindness; black is kept for data.
+# Okabe and Ito's colours, told apart under every common colour-blindness; black is for data.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 # Of lines that guide the eye, such as perfect calibration.
 GUIDE = "#1A1A1A"
@@ -62,7 +62,7 @@ _BARS_WIDTH, _BAR, _AROUND, _BARS_ACROSS = 2.7, 0.36, 1.15, 4
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour, dash and marker of the method at a place; the same in every picture of a run."""
+    """Return colour, dash and marker of the method at a place: the same in a run's pictures."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": _DASHES[index // len(COLOURS) % len(_DASHES)],
@@ -78,7 +78,7 @@ def panels(
     shared: bool = True,
     extra: tuple[float, float] = (0.5, 0.7),
 ) -> "tuple[Figure, list[Axes]]":
-    """A figure with a grid of panels.
+    """Return a figure with a grid of panels.
 
     Args:
         count: number of panels.
@@ -96,21 +96,21 @@ def panels(
     )
     figure.set_layout_engine("constrained", w_pad=0.06, h_pad=0.06)
     agg.FigureCanvasAgg(figure)
-    found: list[Axes] = []
+    grid: list[Axes] = []
     for place in range(count):
-        first = found[0] if shared and found else None
+        first = grid[0] if shared and grid else None
         axes = figure.add_subplot(rows, columns, place + 1, sharex=first, sharey=first)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
         if shared:
             axes.tick_params(labelleft=place % columns == 0)
             axes.tick_params(labelbottom=place + columns >= count)
-        found.append(axes)
-    return figure, found
+        grid.append(axes)
+    return figure, grid
 
 
 def headline(figure: "Figure", text: str, size: int) -> None:
-    """A title above all panels, in as many lines as the figure's width asks for.
+    """Set a title above all panels, in as many lines as the figure's width asks for.
 
     Args:
         figure: the figure.
@@ -118,17 +118,17 @@ def headline(figure: "Figure", text: str, size: int) -> None:
         size: of its letters in points.
     """
     letters = int(72 * figure.get_figwidth() / (_LETTER * size))
-    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, letters)]
+    lines = [piece for line in text.splitlines() for piece in textwrap.wrap(line, letters)]
     figure.suptitle("\n".join(lines), fontsize=size)
 
 
-def label_bottom(found: "Sequence[Axes]", across: int, label: str) -> None:
+def label_bottom(grid: "Sequence[Axes]", across: int, label: str) -> None:
     """Name the horizontal axis below the lowest panels.
 
     A figure's own label would stand where its legend is.
     """
-    for place, axes in enumerate(found):
-        if place + min(across, len(found)) >= len(found):
+    for place, axes in enumerate(grid):
+        if place + min(across, len(grid)) >= len(grid):
             axes.set_xlabel(label, fontsize=9)
 
 
@@ -139,7 +139,7 @@ def light_grid(axes: "Axes") -> None:
 
 
 def legend(figure: "Figure", sources: "Sequence[Axes]", *, across: int = 6) -> None:
-    """One legend below the panels, each label once."""
+    """Draw one legend below the panels, each label once."""
     entries: dict[str, Any] = {}
     for axes in sources:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -160,7 +160,7 @@ def legend(figure: "Figure", sources: "Sequence[Axes]", *, across: int = 6) -> N
 
 
 def line_legend(figure: "Figure", styles: Mapping[str, Mapping[str, Any]]) -> None:
-    """One legend below the panels, of lines by label, as many in a row as the figure has room for.
+    """Draw one legend of lines below the panels, as many in a row as the figure has room for.
 
     Args:
         figure: the figure.
@@ -206,7 +206,7 @@ class Curve(NamedTuple):
         x: values on the horizontal axis.
         y: values on the vertical axis.
         errors: half lengths of error bars; None for none.
-        caption: what a panel of its own says below the method's name.
+        caption: text below the method's name in its panel.
     """
 
     x: "ArrayLike"
@@ -234,8 +234,8 @@ def small_multiples(
         y_limits: ends of the vertical axis; by default those of the curves.
         diagonal: whether y = x is drawn between the ends of each curve.
     """
-    figure, found = panels(len(curves), _MULTIPLES_ACROSS, (2.7, 2.4), extra=(0.4, 0.6))
-    for panel, name in zip(found, curves, strict=True):
+    figure, grid = panels(len(curves), _MULTIPLES_ACROSS, (2.7, 2.4), extra=(0.4, 0.6))
+    for panel, name in zip(grid, curves, strict=True):
         x, y, errors, caption = curves[name]
         ends = np.min(np.asarray(x)), np.max(np.asarray(x))
         for other, curve in curves.items():
@@ -251,7 +251,7 @@ def small_multiples(
         panel.set_title("\n".join(filter(None, (textwrap.fill(name, 28), caption))), fontsize=10)
         light_grid(panel)
     if y_limits is not None:
-        found[0].set_ylim(*y_limits)
+        grid[0].set_ylim(*y_limits)
     figure.supxlabel(x_label, fontsize=10)
     figure.supylabel(y_label, fontsize=10)
     figure.suptitle(title, fontsize=11)
@@ -268,15 +268,15 @@ def curves_plot(
         title: of the figure.
         x_label: below each panel.
     """
-    figure, found = panels(len(numbers), 3, (3.4, 3.2), shared=False)
-    for axes, (label, curves) in zip(found, numbers.items(), strict=True):
+    figure, grid = panels(len(numbers), 3, (3.4, 3.2), shared=False)
+    for axes, (label, curves) in zip(grid, numbers.items(), strict=True):
         for place, (name, (x, y, errors, _)) in enumerate(curves.items()):
             style: dict[str, Any] = {"markersize": 4, "linewidth": 1.6, "capsize": 2}
             axes.errorbar(x, y, yerr=errors, label=name, **(line_style(place) | style))
             axes.set(xlabel=x_label, ylabel=label, xticks=np.asarray(x))
         light_grid(axes)
     figure.suptitle(title, fontsize=10)
-    legend(figure, found)
+    legend(figure, grid)
     return figure
 
 
@@ -284,7 +284,7 @@ class Trained(NamedTuple):
     """A number during several trainings: a panel of :func:`training_plot`.
 
     Attributes:
-        title: what the number is.
+        title: name of the number.
         label: of the vertical axis, with the unit.
         curves: steps, values, and properties of the line, such as :func:`line_style` gives.
         wide: whether it may span powers of ten, and then has a logarithmic axis.
@@ -305,8 +305,8 @@ def training_plot(numbers: Sequence[Trained], styles: Mapping[str, Mapping[str, 
     """
     ticker = require("matplotlib.ticker", extra="plots", distribution="probseq")
     across = 2 if len(numbers) == 4 else 3
-    figure, found = panels(len(numbers), across, (3.5, 2.7), shared=False)
-    for axes, (title, label, curves, wide) in zip(found, numbers, strict=True):
+    figure, grid = panels(len(numbers), across, (3.5, 2.7), shared=False)
+    for axes, (title, label, curves, wide) in zip(grid, numbers, strict=True):
         for x, y, style in curves:
             (drawn,) = axes.plot(x, y, markersize=3, linewidth=1.4, **style)
             if len(x) > _FEW_POINTS:
@@ -331,11 +331,11 @@ class Bars(NamedTuple):
     """A number of several methods: a panel of :func:`bars_plot`.
 
     Attributes:
-        title: what the number is.
+        title: name of the number.
         values: of each method over the seeds; None where it was not measured, no method where it
             is not asked for.
         unit: of the values; empty for none.
-        level: what they are compared with, such as the number of real data; None for nothing.
+        level: a value to compare with, such as that of real data; None for none.
     """
 
     title: str
@@ -351,33 +351,33 @@ def bars_plot(
 
     Args:
         bars: a panel each.
-        level: what the panels' levels are.
+        level: label of the panels' levels.
         kinds: of each method, a number that its colour stands for; its place by default.
     """
-    names = list(dict.fromkeys(name for own in bars for name in own.values))
+    names = list(dict.fromkeys(name for bar in bars for name in bar.values))
     kinds = kinds or {name: place for place, name in enumerate(names)}
     size = (_BARS_WIDTH, _BAR * len(names) + _AROUND)
-    figure, found = panels(len(bars), _BARS_ACROSS, size, shared=False, extra=(1.9, 0.35))
+    figure, grid = panels(len(bars), _BARS_ACROSS, size, shared=False, extra=(1.9, 0.35))
     dot: dict[str, Any] = {"color": GUIDE, "marker": ".", "linestyle": "", "alpha": 0.6}
     line: dict[str, Any] = {"color": GUIDE, "linestyle": "--", "linewidth": 1.2}
     styles: dict[str, dict[str, Any]] = {}
-    for place, (axes, own) in enumerate(zip(found, bars, strict=True)):
-        for name, values in own.values.items():
+    for place, (axes, bar) in enumerate(zip(grid, bars, strict=True)):
+        for name, values in bar.values.items():
             colour = COLOURS[kinds[name] % len(COLOURS)]
             if _draw_bar(axes, names.index(name), values, colour, dot):
                 styles["a seed"] = dot
         axes.margins(x=0.08)
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
         axes.locator_params(axis="x", nbins=5)
-        axes.set_title(textwrap.fill(own.title, 32), fontsize=10)
-        axes.set_xlabel(own.unit, fontsize=9)
+        axes.set_title(textwrap.fill(bar.title, 32), fontsize=10)
+        axes.set_xlabel(bar.unit, fontsize=9)
         light_grid(axes)
         first = place % _BARS_ACROSS == 0
         axes.set_yticks(range(len(names)), [name if first else "" for name in names])
         axes.set_ylim(len(names) - 0.5, -0.5)
-    for axes, own in zip(found, bars, strict=True):
-        if own.level is not None:
-            axes.axvline(own.level, **line)
+    for axes, bar in zip(grid, bars, strict=True):
+        if bar.level is not None:
+            axes.axvline(bar.level, **line)
             styles[level] = line
     if styles:
         line_legend(figure, styles)

@@ -19,7 +19,7 @@ __all__ = ["fourier_features", "sample_frequencies"]
 def sample_frequencies(
     kernel: Kernel, num_features: int, generator: torch.Generator | None = None
 ) -> Float[Tensor, "*heads f d"]:
-    """Frequencies ω drawn from the kernel's spectral density at unit lengthscale.
+    """Draw frequencies ω from the kernel's spectral density at unit lengthscale.
 
     RBF: ω ~ N(0, I). Matérn of smoothness ν: ω is multivariate Student-t with 2ν degrees of
     freedom, i.e. a normal vector divided by √(χ²/2ν), with one χ²_2ν per frequency.
@@ -58,7 +58,7 @@ def sample_frequencies(
 def fourier_features(
     kernel: Kernel, x: Float[Tensor, "*#b n d"], frequencies: Float[Tensor, "*#b f d"]
 ) -> Float[Tensor, "*#b n g"]:
-    """Features with E[φ(x)ᵀφ(z)] = k(x, z): √(σ_f²/F) (cos ωᵀ(x/ℓ), sin ωᵀ(x/ℓ)).
+    """Return features with E[φ(x)ᵀφ(z)] = k(x, z): √(σ_f²/F) (cos ωᵀ(x/ℓ), sin ωᵀ(x/ℓ)).
 
     Pairs of cosine and sine, not a cosine with a random phase: the variance φ(x)ᵀφ(x) = σ_f² is
     then exact, and the error of the rest is smaller at the same number of features.

@@ -72,7 +72,7 @@ class DiagonalGaussian:
         return self.mean + self.variance.sqrt() * _noise(self.mean, sample_shape, generator)
 
     def log_prob(self, value: Float[Tensor, "*#b n"]) -> Float[Tensor, "*#b"]:
-        """Log-density of whole vectors, summed over the last dimension.
+        """Return the log-density of whole vectors, summed over the last dimension.
 
         Args:
             value: points, broadcast against ``mean``.
@@ -148,7 +148,7 @@ class Gaussian:
         return self.mean + (safe_cholesky(self.covariance) @ noise[..., None])[..., 0]
 
     def log_prob(self, value: Float[Tensor, "*#b n"]) -> Float[Tensor, "*#b"]:
-        """Log-density of whole vectors.
+        """Return the log-density of whole vectors.
 
         Args:
             value: points, broadcast against ``mean``.
@@ -188,7 +188,7 @@ def gauss_kl(
     q_sqrt: Float[Tensor, "*#b m m"] | Float[Tensor, "*#b m"],
     L: Float[Tensor, "*#b m m"] | None = None,
 ) -> Float[Tensor, "*b"]:
-    """Divergence KL(q‖p) of q = N(q_mu, S), S = q_sqrt q_sqrtᵀ, from p = N(0, LLᵀ) or N(0, I).
+    """Return KL(q‖p) of q = N(q_mu, S), S = q_sqrt q_sqrtᵀ, from p = N(0, LLᵀ) or N(0, I).
 
     KL = ½ [μᵀ(LLᵀ)⁻¹μ − M − log|S| + tr((LLᵀ)⁻¹S) + log|LLᵀ|]. With the lower triangular
     W = L⁻¹ q_sqrt the last four terms are Σ_{i>j} W_ij² + Σ_i (W_ii² − 1 − log W_ii²): nothing but
@@ -275,7 +275,7 @@ def conditional(
     whiten: bool,
     full_cov: bool,
 ) -> DiagonalGaussian | Gaussian:
-    """Marginal q(f) = ∫ p(f|u) q(u) du of a Gaussian process at n points, given q at m others.
+    """Return q(f) = ∫ p(f|u) q(u) du of a Gaussian process at n points, given q at m others.
 
     p(f|u) = N(K_nm K_mm⁻¹ u, K_nn − K_nm K_mm⁻¹ K_mn) and q(u) = N(q_mu, S), S = q_sqrt q_sqrtᵀ.
     With ``whiten``, q_mu and q_sqrt describe v instead, u = L_m v. With A = L_m⁻¹ K_mn,
@@ -370,11 +370,11 @@ def _check_divergence(q_mu: Tensor, q_sqrt: Tensor, L: Tensor | None) -> None:
         fits = fits and L.ndim >= 2 and L.shape[-2:] == square
         batches.append(L.shape[:-2])
     if not fits or not broadcastable(*batches):
-        given = "None" if L is None else tuple(L.shape)
+        factor_shape = "None" if L is None else tuple(L.shape)
         raise ValueError(
             "q_mu must have shape (..., m), q_sqrt (..., m) for standard deviations or "
             "(..., m, m) for triangular factors, L (..., m, m) or None, got "
-            f"{tuple(q_mu.shape)}, {tuple(q_sqrt.shape)} and {given}"
+            f"{tuple(q_mu.shape)}, {tuple(q_sqrt.shape)} and {factor_shape}"
         )
 
 

@@ -28,7 +28,7 @@ def normalize(
 def channel_statistics(
     images: UInt8[Tensor, "n c h w"],
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel of images scaled to 0..1.
+    """Return mean and standard deviation per channel of images scaled to 0..1.
 
     A channel that is constant gets standard deviation 1, so that it can be divided by.
     """
@@ -52,7 +52,7 @@ def to_bytes(images: Float[Tensor, "n c h w"]) -> UInt8[Tensor, "n c h w"]:
 
 
 def to_grey(images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n 1 h w"]:
-    """Luma of colour images; grey images stay as they are."""
+    """Return the luma of colour images; grey images stay as they are."""
     if images.shape[1] == 1:
         return images
     weights = images.new_tensor(LUMA).view(1, 3, 1, 1)
@@ -71,7 +71,7 @@ def sample_at(
         images: images.
         rows: row coordinate of each output pixel; 0 is the centre of the first row.
         columns: column coordinate likewise.
-        padding: what lies outside: ``"zeros"``, ``"border"`` or ``"reflection"``.
+        padding: values outside the image: ``"zeros"``, ``"border"`` or ``"reflection"``.
     """
     height, width = images.shape[-2:]
     grid = torch.stack((columns * (2 / (width - 1)) - 1, rows * (2 / (height - 1)) - 1), dim=-1)
@@ -81,7 +81,7 @@ def sample_at(
 def pixel_grid(
     images: Float[Tensor, "n c h w"],
 ) -> tuple[Float[Tensor, "h w"], Float[Tensor, "h w"]]:
-    """Row and column coordinate of every pixel, measured from the centre of the image."""
+    """Return row and column coordinate of every pixel, from the centre of the image."""
     height, width = images.shape[-2:]
     rows = torch.arange(height, device=images.device, dtype=images.dtype) - (height - 1) / 2
     columns = torch.arange(width, device=images.device, dtype=images.dtype) - (width - 1) / 2
@@ -139,7 +139,7 @@ def gaussian_filter(
         images: images.
         sigma: positive standard deviation in pixels, one for each image or a single one for all.
         truncate: the kernel ends at this many of the largest standard deviations.
-        padding: how an image goes on beyond its border: ``"replicate"`` or ``"reflect"``.
+        padding: values beyond the border: ``"replicate"`` or ``"reflect"``.
     """
     radius = int(truncate * float(sigma.max()) + 0.5)
     if radius == 0:
@@ -154,7 +154,7 @@ def gaussian_filter(
 def _correlate(
     padded: Float[Tensor, "n c h w"], kernels: Float[Tensor, "m k"], dim: int
 ) -> Float[Tensor, "n c h2 w2"]:
-    """Weighted sum of shifted images, so that each image may have a kernel of its own."""
+    """Return the weighted sum of shifted images; each image may have a kernel of its own."""
     size = padded.shape[dim] - kernels.shape[1] + 1
     total = torch.zeros_like(padded.narrow(dim, 0, size))
     for shift, weight in enumerate(kernels.unbind(1)):
@@ -196,7 +196,7 @@ def zoom(images: Float[Tensor, "n c h w"], factor: float) -> Float[Tensor, "n c 
 
 
 def length_scale(images: Float[Tensor, "n c h w"]) -> float:
-    """How much longer a length in pixels must be than the one for 32x32 images.
+    """Return the ratio of a length in pixels to the one for 32x32 images.
 
     It grows with the size, and is 1 below 32 pixels too: half a pixel of blur can't be halved.
     """
@@ -224,16 +224,16 @@ def random_crop_flip(
     columns = offsets[1] + torch.arange(width, device=device)
     mirrored = torch.rand((count, 1), generator=generator, device=device) < 0.5
     columns = torch.where(mirrored, columns.flip(1), columns)
-    which = torch.arange(count, device=device)[:, None, None, None]
+    image = torch.arange(count, device=device)[:, None, None, None]
     channel = torch.arange(channels, device=device)[:, None, None]
-    cut = padded[which, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    cut = padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
     return cut.to(torch.uint8)
 
 
 def augment3(
     images: UInt8[Tensor, "n c h w"], generator: torch.Generator
 ) -> UInt8[Tensor, "n c h w"]:
-    """3-Augment with a simple random crop (Touvron, Cord and Jégou 2022, "DeiT III").
+    """Apply 3-Augment with a simple random crop (Touvron, Cord and Jégou 2022, "DeiT III").
 
     Crop after reflecting 4 pixels beyond the border and mirror by chance; then one of three, with
     equal chances: grey, solarization (invert what is brighter than half), or Gaussian blur with

@@ -17,7 +17,7 @@ _GROWTH = 10.0
 
 
 def default_jitter(dtype: torch.dtype) -> float:
-    """Relative jitter that a factorisation in ``dtype`` starts from: 1e-6 or 1e-8.
+    """Return the relative jitter that a factorisation in ``dtype`` starts from: 1e-6 or 1e-8.
 
     Args:
         dtype: ``torch.float32`` or ``torch.float64``.
@@ -39,7 +39,7 @@ def default_jitter(dtype: torch.dtype) -> float:
 def safe_cholesky(
     matrix: Float[Tensor, "*b n n"], *, jitter: float | None = None, max_tries: int = 4
 ) -> Float[Tensor, "*b n n"]:
-    """Lower Cholesky factor of A + j·mean(diag A)·I, with j grown only where it must be.
+    """Return the lower Cholesky factor of A + j·mean(diag A)·I, j grown only where it must be.
 
     The starting jitter is always added: it belongs to the model, so that the result is a
     smooth function of ``matrix`` and equal matrices have equal factors whatever batch they are in.
@@ -53,7 +53,7 @@ def safe_cholesky(
     Args:
         matrix: symmetric matrices A.
         jitter: relative jitter j of the first try; 1e-6 in float32 and 1e-8 in float64 if None.
-        max_tries: how many values of j are tried, the first one counted.
+        max_tries: number of values of j to try, the first one counted.
 
     Returns:
         L, lower triangular with positive diagonal, such that L Lᵀ = A + j·mean(diag A)·I.
@@ -89,7 +89,7 @@ def safe_cholesky(
 
 
 def triangular_inverse(L: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
-    """Inverse of a lower triangular matrix, by a triangular solve against the identity.
+    """Return the inverse of a lower triangular matrix, by a triangular solve against the identity.
 
     NaN and infinity in a tensor reach the result.
 
@@ -110,14 +110,14 @@ def triangular_inverse(L: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
 
 
 def _with_jitter(matrix: Tensor, relative: Tensor) -> Tensor:
-    """A + relative·mean(diag A)·I, with one ``relative`` per batch member."""
+    """Return A + relative·mean(diag A)·I, with one ``relative`` per batch member."""
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     raised = diagonal + relative[..., None] * diagonal.mean(-1, keepdim=True)
     return matrix.diagonal_scatter(raised, dim1=-2, dim2=-1)
 
 
 def _search(matrix: Tensor, jitter: float, max_tries: int) -> tuple[Tensor, Tensor]:
-    """Factor and the relative jitter that it took, per batch member."""
+    """Return the factor and the relative jitter that it took, per batch member."""
     relative = torch.full(matrix.shape[:-2], jitter, dtype=matrix.dtype, device=matrix.device)
     done = torch.zeros_like(relative, dtype=torch.bool)
     for tries in range(max_tries):

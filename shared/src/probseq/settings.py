@@ -45,11 +45,11 @@ __all__ = ["Bound", "Count", "Index", "NotNegative", "Positive", "Rate", "Settin
 
 
 class Bound(NamedTuple):
-    """What a setting must be beyond its type, as metadata of ``Annotated``.
+    """A condition on a setting beyond its type, as metadata of ``Annotated``.
 
     Attributes:
-        words: what follows "must be" in the error.
-        holds: whether a value of the type is that.
+        words: text after "must be" in the error.
+        holds: whether a value meets the condition.
     """
 
     words: str
@@ -131,16 +131,16 @@ class Settings:
         return cls(**settings)
 
     def differs_from(self: SettingsT, other: SettingsT) -> dict[str, tuple[Any, Any]]:
-        """Return what differs, own value and other value by name; dotted names inside groups."""
-        found: dict[str, tuple[Any, Any]] = {}
+        """Return both values of the settings that differ, by name; dotted names inside groups."""
+        differences: dict[str, tuple[Any, Any]] = {}
         for name in _annotations(type(self)):
-            own, others = getattr(self, name), getattr(other, name)
-            if isinstance(own, Settings) and type(own) is type(others):
-                inside = own.differs_from(others)
-                found |= {f"{name}.{key}": values for key, values in inside.items()}
-            elif own != others:
-                found[name] = (own, others)
-        return found
+            value, other_value = getattr(self, name), getattr(other, name)
+            if isinstance(value, Settings) and type(value) is type(other_value):
+                inside = value.differs_from(other_value)
+                differences |= {f"{name}.{key}": values for key, values in inside.items()}
+            elif value != other_value:
+                differences[name] = (value, other_value)
+        return differences
 
 
 class _MisfitError(Exception):
@@ -149,7 +149,7 @@ class _MisfitError(Exception):
 
 @cache
 def _annotations(cls: type[Settings]) -> dict[str, Any]:
-    """Annotations of the fields by name, with their bounds."""
+    """Return the annotations of the fields by name, with their bounds."""
     hints = get_type_hints(cls, include_extras=True)
     return {item.name: hints[item.name] for item in fields(cls)}
 
@@ -160,22 +160,22 @@ def _fit(kind: Any, value: Any) -> Any:
     Raises:
         _MisfitError: it has no such form, or a bound does not hold.
     """
-    origin, parts = get_origin(kind) or kind, get_args(kind)
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin is Annotated:
-        value = _fit(parts[0], value)
-        if all(bound.holds(value) for bound in parts[1:] if isinstance(bound, Bound)):
+        value = _fit(arguments[0], value)
+        if all(bound.holds(value) for bound in arguments[1:] if isinstance(bound, Bound)):
             return value
     elif origin in (Union, UnionType):
-        for part in parts:
+        for choice in arguments:
             with suppress(_MisfitError):
-                return _fit(part, value)
+                return _fit(choice, value)
     elif origin is Literal:
         # Equal is not enough: True equals 1.
-        if any(type(value) is type(choice) and value == choice for choice in parts):
+        if any(type(value) is type(choice) and value == choice for choice in arguments):
             return value
     elif origin is tuple:
         if isinstance(value, (tuple, list)):
-            return tuple(_fit(parts[0], item) for item in cast("Sequence[Any]", value))
+            return tuple(_fit(arguments[0], item) for item in cast("Sequence[Any]", value))
     elif origin is int:
         if _is_number(value, Integral):
             return int(value)
@@ -204,17 +204,17 @@ _PLAIN = {
 
 
 def _words(kind: Any) -> str:
-    """Say what an annotation asks for."""
-    origin, parts = get_origin(kind) or kind, get_args(kind)
+    """Return the values that an annotation allows, in words."""
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin is Annotated:
-        bounds = " and ".join(bound.words for bound in parts[1:] if isinstance(bound, Bound))
-        if bounds and get_origin(parts[0]) is tuple:
-            return f"{_words(parts[0])}, {bounds}"
-        return bounds or _words(parts[0])
+        bounds = " and ".join(bound.words for bound in arguments[1:] if isinstance(bound, Bound))
+        if bounds and get_origin(arguments[0]) is tuple:
+            return f"{_words(arguments[0])}, {bounds}"
+        return bounds or _words(arguments[0])
     if origin in (Union, UnionType):
-        return " or ".join(map(_words, parts))
+        return " or ".join(map(_words, arguments))
     if origin is Literal:
-        return f"one of {parts}"
+        return f"one of {arguments}"
     if origin is tuple:
-        return f"a tuple with every entry {_words(parts[0])}"
+        return f"a tuple with every entry {_words(arguments[0])}"
     return _PLAIN.get(kind) or f"of type {kind.__name__}"

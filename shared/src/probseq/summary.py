@@ -85,8 +85,8 @@ _MOST_SEEDS = 1000
 
 def direction_of(metric: str) -> Direction | None:
     """Return the good end of a metric; None for one that has none."""
-    found = LABELS.get(metric.rpartition("/")[2])
-    return None if found is None else found[1]
+    label = LABELS.get(metric.rpartition("/")[2])
+    return None if label is None else label[1]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Summary:
 
     @property
     def spread(self) -> Spread:
-        """What a test of its mean needs, for a mean that is defined."""
+        """Mean, standard error and number of values, for a mean that is defined."""
         return self.mean or 0.0, self.standard_error, len(self.values)
 
 
@@ -120,7 +120,7 @@ def summarise(values: Sequence[float | None]) -> Summary:
 
 
 def interval_factor(count: int) -> float:
-    """Half the width of a mean's 95% interval (Student's t) in its standard errors."""
+    """Return half the width of a mean's 95% interval (Student's t) in its standard errors."""
     return float(_stats().t.ppf(0.975, count - 1))
 
 
@@ -131,9 +131,7 @@ def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozen
     Welch's t-test at the 5% level tells one from it. If that is every one, nothing is claimed and
     the answer is empty. Methods without a standard error (a single seed, an ensemble) take no part.
     """
-    spreads = {
-        name: found.spread for name, found in summaries.items() if found.standard_error is not None
-    }
+    spreads = {n: s.spread for n, s in summaries.items() if s.standard_error is not None}
     sign = 1.0 if direction == "higher" else -1.0
     ranked = sorted(spreads, key=lambda name: sign * spreads[name][0], reverse=True)
     for position, name in enumerate(ranked):
@@ -181,7 +179,7 @@ def average_ranks(tasks: Iterable[Mapping[str, float]], direction: Direction) ->
         places = _stats().rankdata([sign * value for value in values.values()])
         for method, place in zip(values, places, strict=True):
             ranks.setdefault(method, []).append(float(place))
-    return {method: sum(found) / len(found) for method, found in ranks.items()}
+    return {method: sum(places) / len(places) for method, places in ranks.items()}
 
 
 def differ(first: Spread, second: Spread) -> bool:
@@ -208,8 +206,8 @@ def differ(first: Spread, second: Spread) -> bool:
     else:
         total = sum(error**2 for error, _ in known)
         # Welch–Satterthwaite.
-        parts = sum(error**4 / (count - 1) for error, count in known)
-        scale, freedom = math.sqrt(total), total**2 / parts if parts else math.inf
+        weights = sum(error**4 / (count - 1) for error, count in known)
+        scale, freedom = math.sqrt(total), total**2 / weights if weights else math.inf
     if scale == 0.0:
         return distance > 0.0
     return 2.0 * float(_stats().t.sf(distance / scale, freedom)) < _LEVEL
@@ -217,7 +215,7 @@ def differ(first: Spread, second: Spread) -> bool:
 
 @dataclass(frozen=True)
 class Gain:
-    """What paired differences say of a claimed gain."""
+    """The verdict of paired differences on a claimed gain."""
 
     summary: Summary  # of the differences, positive where the claim is right
     verdict: Verdict
@@ -239,19 +237,19 @@ def judge(differences: Sequence[float], effect: float) -> Gain:
         differences: gains of what is claimed to be better, one for each seed.
         effect: smallest gain worth having; a negative one is the largest loss that is allowed.
     """
-    found = summarise(differences)
-    if found.mean is None or found.interval is None or found.standard_error is None:
-        return Gain(found, "not resolved", None)
-    count, scatter = len(differences), found.standard_error * math.sqrt(len(differences))
+    summary = summarise(differences)
+    if summary.mean is None or summary.interval is None or summary.standard_error is None:
+        return Gain(summary, "not resolved", None)
+    count, scatter = len(differences), summary.standard_error * math.sqrt(len(differences))
     # The interval decides once it is shorter than the distance to what it must not reach.
-    reached = found.mean >= effect
-    distance = found.mean - min(effect, 0.0) if reached else effect - found.mean
-    if found.interval < distance:
-        return Gain(found, "holds" if reached else "does not hold", None)
+    reached = summary.mean >= effect
+    distance = summary.mean - min(effect, 0.0) if reached else effect - summary.mean
+    if summary.interval < distance:
+        return Gain(summary, "holds" if reached else "does not hold", None)
     for seeds in range(count + 1, _MOST_SEEDS + 1):
         if interval_factor(seeds) * scatter / math.sqrt(seeds) < distance:
-            return Gain(found, "not resolved", seeds)
-    return Gain(found, "not resolved", None)
+            return Gain(summary, "not resolved", seeds)
+    return Gain(summary, "not resolved", None)
 
 
 def _stats() -> Any:

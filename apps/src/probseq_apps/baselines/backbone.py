@@ -1,4 +1,4 @@
-"""What the baselines ask of a transformer: its kind, its last layer, and what goes into that."""
+"""Checks of the transformers that baselines change, and the features before the last layer."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def check_backbone(model: nn.Module) -> Backbone:
 
 
 def check_plain(model: nn.Module, *, method: str) -> Backbone:
-    """As `check_backbone`, for methods that change the layers of softmax or kernel attention.
+    """Raise as `check_backbone`, for methods that change layers of softmax or kernel attention.
 
     Other attention modules read their layers' weights on their own, or draw samples themselves.
     """
@@ -50,7 +50,7 @@ def pooled_features(
     generator: torch.Generator | None = None,
     num_samples: int | None = None,
 ) -> Float[Tensor, "folded dim"]:
-    """What a model feeds into its last layer."""
+    """Return the pooled features that a model feeds into its last layer."""
     captured: list[Tensor] = []
 
     def capture(module: nn.Module, arguments: tuple[Any, ...]) -> None:

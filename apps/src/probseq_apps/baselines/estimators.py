@@ -1,4 +1,4 @@
-"""Classifiers that need no transformer, from scikit-learn: what anybody would try first.
+"""Classifiers without a transformer, from scikit-learn: simple baselines.
 
 Images are their normalised pixels, texts the counts of their tokens weighted by inverse document
 frequency, and embedded texts the mean of their vectors.
@@ -71,9 +71,9 @@ def _candidates(name: str, features: Features, seed: int) -> list[Any]:
 def fit_estimator(
     name: str, data: Data, *, seed: int
 ) -> Callable[[Part], Float32[Tensor, "n classes"]]:
-    """Fit a classifier and return what predicts the logarithms of class probabilities.
+    """Fit a classifier and return a function that predicts logarithms of class probabilities.
 
-    What it has to be told (C, α, k) is chosen by the likelihood of the validation part, if there is
+    Its hyperparameter (C, α or k) is chosen by the likelihood of the validation part, if there is
     one.
 
     Args:
@@ -106,7 +106,7 @@ def fit_estimator(
 
 
 def _featuriser(data: Data, *, dense: bool) -> Callable[[Tensor], Features]:
-    """Return what makes rows of numbers of raw inputs, those of texts as a sparse matrix or not."""
+    """Return a function from raw inputs to rows of numbers, for texts a sparse matrix or not."""
     if isinstance(data, ImageData):
         return lambda images: normalize(images, data.mean, data.std).flatten(1).numpy()
     if isinstance(data, EmbeddedTextData):
@@ -122,7 +122,7 @@ def _featuriser(data: Data, *, dense: bool) -> Callable[[Tensor], Features]:
 
 
 def _counts(tokens: Tensor, size: int) -> csr_matrix:
-    """Return how often each token stands in each text; padding (0) is not counted."""
+    """Return the count of each token in each text; padding (0) is not counted."""
     rows, columns = (tokens > 0).nonzero(as_tuple=True)
     ones = np.ones(len(rows), dtype=np.float32)
     places = (rows.numpy(), tokens[rows, columns].numpy())

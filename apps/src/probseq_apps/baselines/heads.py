@@ -136,7 +136,7 @@ class _MLPs(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What validation data choose.
+    """Settings of a head that are chosen on validation data.
 
     Attributes:
         head: of the lowest negative log-likelihood.

@@ -19,7 +19,7 @@ DrawName = Literal["activations", "weights"]
 
 
 class ForwardPass:
-    """What the layers must know of the forward pass that they are in; all layers share one."""
+    """State of the current forward pass, which all layers share."""
 
     def __init__(self) -> None:
         self.generator: torch.Generator | None = None
@@ -83,7 +83,7 @@ class MeanFieldLinear(nn.Module):
         return self._from_weights(x) if self._draw == "weights" else self._from_activations(x)
 
     def kl(self) -> Float[Tensor, ""]:
-        r"""KL from N(0, p²), :math:`\sum \log(p/\sigma) + (\sigma^2 + \mu^2)/2p^2 - 1/2`, nats."""
+        r"""Return KL from N(0, p²), :math:`\sum \log(p/\sigma) + (\sigma^2 + \mu^2)/2p^2 - 1/2`."""
         total = _kl(self.weight_mean, self.raw_weight_std, self._prior_std)
         if self.bias_mean is not None and self.raw_bias_std is not None:
             total = total + _kl(self.bias_mean, self.raw_bias_std, self._prior_std)
@@ -139,7 +139,7 @@ class MeanFieldTransformer(nn.Module):
         return TransformerOutput(logits, penalty + self.kl() / self.num_data)
 
     def kl(self) -> Float[Tensor, ""]:
-        """KL divergence of all weights' posterior from the prior, in nats."""
+        """Return the KL divergence of all weights' posterior from the prior, in nats."""
         layers = [module for module in self.modules() if isinstance(module, MeanFieldLinear)]
         return torch.stack([layer.kl() for layer in layers]).sum()
 
@@ -187,8 +187,8 @@ def mean_field_model(
     check_choice("draw", draw, DrawName)
     backbone = check_plain(model, method="mean-field inference")
     current = ForwardPass()
-    for part in (backbone.encoder, backbone.head):
-        for parent in list(part.modules()):
+    for module in (backbone.encoder, backbone.head):
+        for parent in list(module.modules()):
             for name, child in list(parent.named_children()):
                 if isinstance(child, nn.Linear):
                     layer = MeanFieldLinear(

@@ -113,7 +113,7 @@ class GaussianProcessHead(nn.Module):
         self.fitted: Tensor
 
     def forward(self, h: Float[Tensor, "n dim"]) -> Float[Tensor, "n classes"]:
-        """Logits; mean-field adjusted in eval mode once there is a posterior."""
+        """Return logits; mean-field adjusted in eval mode once there is a posterior."""
         with torch.autocast(h.device.type, enabled=False):
             phi = self.features(full_precision(h))
             logits = self.output(phi)
@@ -123,15 +123,15 @@ class GaussianProcessHead(nn.Module):
             return logits / (1.0 + math.pi / 8.0 * variance).sqrt()[:, None]
 
     def features(self, h: Float[Tensor, "n dim"]) -> Float[Tensor, "n features"]:
-        """Random features φ(h), of norm 1."""
+        """Return random features φ(h), of norm 1."""
         return fourier_features(self.kernel, h, self.frequencies)
 
     def variance(self, phi: Float[Tensor, "n features"]) -> Float[Tensor, " n"]:
-        """Variance φᵀP⁻¹φ of each logit, the same for all classes."""
+        """Return the variance φᵀP⁻¹φ of each logit, the same for all classes."""
         return (phi @ self.covariance_root.mT).square().sum(-1)
 
     def negative_log_prior(self) -> Float[Tensor, ""]:
-        """|w|²/2s², up to a constant."""
+        """Return |w|²/2s², up to a constant."""
         return 0.5 * self.output.weight.square().sum() / self.prior_std**2
 
     def train(self, mode: bool = True) -> "GaussianProcessHead":

@@ -46,19 +46,19 @@ class GaussianProcesses(nn.Module):
         self._forget()
 
     def forward(self, x: Tensor) -> Any:
-        """Prior at the inputs, as gpytorch's variational strategy asks its model for it."""
+        """Return the prior at the inputs, as gpytorch's variational strategy asks for it."""
         distributions = _gpytorch().distributions
         return distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
     def marginals(self, x: Float[Tensor, "n processes"]) -> DiagonalGaussian:
-        """Posterior of each process at its input, ``(n, processes)``."""
+        """Return the posterior of each process at its input, ``(n, processes)``."""
         posterior = self.variational_strategy(x.mT[..., None])
         marginals = DiagonalGaussian(posterior.mean.mT, posterior.variance.mT)
         self._forget()
         return marginals
 
     def kl(self) -> Float[Tensor, ""]:
-        """KL divergence of all posteriors from their priors, in nats."""
+        """Return the KL divergence of all posteriors from their priors, in nats."""
         divergence = self.variational_strategy.kl_divergence().sum()
         self._forget()
         return divergence

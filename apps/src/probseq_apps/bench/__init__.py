@@ -1,4 +1,4 @@
-"""Time and memory of callables, measured side by side, and the table of what was found.
+"""Time and memory of callables, measured side by side, and the table of the results.
 
 All cases run in turns, on one thread, and the medians of the process' own time are compared: the
 ratios mean something on a busy machine too. A case makes what it needs outside the clock; values
@@ -39,24 +39,26 @@ class Row(NamedTuple):
 
     @property
     def cases(self) -> list[Case]:
-        """What has to be timed."""
+        """The cases to time."""
         return [case for case in (self.value, self.over) if callable(case)]
 
-    def found(self, seconds: Mapping[Case, float]) -> dict[str, Any]:
-        """Return the row with its number, and whether the goal is met; None without one."""
+    def result(self, seconds: Mapping[Case, float]) -> dict[str, Any]:
+        """Return the row as it is written: with its number, and whether its goal is met."""
         value = self.value
         if callable(value):
             value = seconds[value] / self.amount / (seconds[self.over] if self.over else 1.0)
             value = {"ms": 1e3 * value, "/s": 1.0 / value}.get(self.unit, value)
-        kept = {"label": self.label, "value": value, "unit": self.unit, "goal": self.goal}
-        met = None if self.goal is None else (value - self.goal) * (1 if self.least else -1) >= 0
-        return kept | {"least": self.least, "met": met}
+        row = {"label": self.label, "value": value, "unit": self.unit, "goal": self.goal}
+        reached = (
+            None if self.goal is None else (value - self.goal) * (1 if self.least else -1) >= 0
+        )
+        return row | {"least": self.least, "met": reached}
 
 
 def measure(rows: Sequence[Row], runs: int) -> list[dict[str, Any]]:
-    """Time all cases of rows in turns and return the rows of what was found."""
+    """Time all cases of rows in turns and return the rows as they are written."""
     seconds = interleaved({case: runs for row in rows for case in row.cases})
-    return [row.found(seconds) for row in rows]
+    return [row.result(seconds) for row in rows]
 
 
 def timed(
@@ -113,7 +115,7 @@ def interleaved(runs: Mapping[Case, int], name: str = "speed") -> dict[Case, flo
                 if turn <= count:
                     seconds[case].append(case())
                     bar.update()
-    return {case: median(found[1:]) for case, found in seconds.items()}
+    return {case: median(times[1:]) for case, times in seconds.items()}
 
 
 @contextmanager
@@ -129,23 +131,23 @@ def one_thread(device: str = "cpu") -> Generator[torch.device, None, None]:
         torch.set_num_threads(threads)
 
 
-def show(found: Sequence[Mapping[str, Any]], runs: int, note: str, path: Path | None) -> None:
+def show(rows: Sequence[Mapping[str, Any]], runs: int, note: str, path: Path | None) -> None:
     """Print the table and a note, and write the numbers where asked."""
 
-    def shown(value: float, unit: str) -> str:
+    def quantity(value: float, unit: str) -> str:
         number = f"{value:,.0f}" if unit == "bytes" or value >= 100 else f"{value:.3g}"
         return f"{number}{'' if unit == 'x' else ' '}{unit}"
 
     cells: list[list[str]] = []
-    for row in found:
-        cells.append([row["label"], shown(row["value"], row["unit"]), "", ""])
+    for row in rows:
+        cells.append([row["label"], quantity(row["value"], row["unit"]), "", ""])
         if row["goal"] is not None:
-            limit = f"{'≥' if row['least'] else '≤'} {shown(row['goal'], row['unit'])}"
+            limit = f"{'≥' if row['least'] else '≤'} {quantity(row['goal'], row['unit'])}"
             cells[-1][2:] = limit, "met" if row["met"] else "missed"
     print("\n\n".join(aligned_blocks([("", "measured", "goal", "")], cells, _WIDTH)))
     clock = f"cpu, one thread, process time, medians of {runs} runs in turns"
     print(f"\ntorch {torch.__version__}, {clock}{note}")
-    write(found, path)
+    write(rows, path)
 
 
 def write(numbers: Any, path: Path | None) -> None:

@@ -31,8 +31,8 @@ _HEAD = (
 )
 
 
-# What a method should need at most: time of a forward and of both passes, as ratios to softmax
-# attention, and MiB kept for the backward pass; None without a goal.
+# Most that a method should need: time of a forward and of both passes, as ratios to softmax
+# attention, and MiB saved for the backward pass; None without a goal.
 Goal = tuple[float, float | None, float | str | None]
 
 
@@ -100,7 +100,7 @@ _LAYERS: dict[str, Callable[[Shape], nn.Module]] = {
 
 
 Layer = Callable[[Tensor], AttentionOutput]
-# What each method costs: medians of its passes, what is kept in between, and the runs.
+# Costs of each method: medians of its passes, memory saved in between, and the runs.
 Costs = dict[str, dict[str, float]]
 
 
@@ -108,7 +108,7 @@ def bench_attention(settings: BenchSettings) -> None:
     """Measure, print the table, and write the numbers where asked."""
     with one_thread(settings.device) as device:
         costs = {name: measure_shape(name, settings.repeats, device) for name in settings.shape}
-    rows = [row for name, found in costs.items() for row in _rows(name, found)]
+    rows = [row for name, of_shape in costs.items() for row in _rows(name, of_shape)]
     table = (_HEAD, ("---", "---", *("---:" for _ in _HEAD[2:])), *rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
@@ -118,7 +118,7 @@ def bench_attention(settings: BenchSettings) -> None:
 
 
 def measure_shape(name: str, repeats: int, device: torch.device) -> Costs:
-    """Return what all methods cost on one problem."""
+    """Return the costs of all methods on one problem."""
     torch.manual_seed(0)
     shape = SHAPES[name]
     x = torch.randn(shape.batch, shape.tokens, shape.dim, device=device)
@@ -146,20 +146,22 @@ def measure_shape(name: str, repeats: int, device: torch.device) -> Costs:
     with warnings.catch_warnings():
         # The literal formulas lose digits where the layer doesn't.
         warnings.simplefilter("ignore", JitterWarning)
-        kept = {method: kept_bytes(layers[method], modules[method], x) for method in layers}
-        found = interleaved({case: runs[m] for m in layers for case in (forward[m], both[m])}, name)
+        saved = {method: saved_bytes(layers[method], modules[method], x) for method in layers}
+        seconds = interleaved(
+            {case: runs[m] for m in layers for case in (forward[m], both[m])}, name
+        )
     return {
         method: {
-            "forward_ms": 1e3 * found[forward[method]],
-            "both_ms": 1e3 * found[both[method]],
-            "kept_mib": kept[method] / 2**20,
+            "forward_ms": 1e3 * seconds[forward[method]],
+            "both_ms": 1e3 * seconds[both[method]],
+            "kept_mib": saved[method] / 2**20,
             "runs": runs[method],
         }
         for method in layers
     }
 
 
-def kept_bytes(layer: Layer, module: nn.Module, x: Tensor) -> int:
+def saved_bytes(layer: Layer, module: nn.Module, x: Tensor) -> int:
     """Return the bytes that autograd keeps between a forward pass and its backward pass.
 
     Each storage counts once, whoever saved it, custom functions included; input and parameters
@@ -187,20 +189,20 @@ def literal_bytes(shape: Shape) -> int:
     return matrix * (shape.dim // shape.heads if shape.kernel == "rbf" else 1)
 
 
-def _rows(name: str, found: Costs) -> list[tuple[str, ...]]:
+def _rows(name: str, costs: Costs) -> list[tuple[str, ...]]:
     shape, rows = SHAPES[name], list[tuple[str, ...]]()
-    for method, cost in found.items():
-        one, two = (cost[part] / found[SOFTMAX][part] for part in ("forward_ms", "both_ms"))
+    for method, cost in costs.items():
+        one, two = (cost[key] / costs[SOFTMAX][key] for key in ("forward_ms", "both_ms"))
         times = [f"{cost['forward_ms']:.1f}", f"{one:.2f}", f"{cost['both_ms']:.1f}", f"{two:.2f}"]
         rows.append((name, method, *times, f"{cost['kept_mib']:.1f}", str(cost["runs"])))
         if goals := shape.goals.get(method):
-            forward, both, kept = map(_against, (one, two, cost["kept_mib"]), goals)
-            rows.append((name, "goal", "", forward, "", both, kept, ""))
-    if LITERAL in found:
-        pairs = zip(found[LITERAL].values(), found["SGPA"].values(), strict=True)
-        times = [f"{literal / ours:.1f}x" for literal, ours in pairs]
+            forward, both, memory = map(_against, (one, two, cost["kept_mib"]), goals)
+            rows.append((name, "goal", "", forward, "", both, memory, ""))
+    if LITERAL in costs:
+        pairs = zip(costs[LITERAL].values(), costs["SGPA"].values(), strict=True)
+        times = [f"{literal / exact:.1f}x" for literal, exact in pairs]
         rows.append((name, "formula-literal / SGPA", times[0], "", times[1], "", times[2], ""))
-    elif "SGPA" in found:
+    elif "SGPA" in costs:
         reason = f"needs over {literal_bytes(shape) / 2**30:.0f} GiB"
         rows.append((name, LITERAL, reason, *("—" for _ in _HEAD[3:])))
     return rows

@@ -33,13 +33,13 @@ CODES = 1024
 SIDES = (8, 8)
 # Frames of a video; 1, 3 and 5 of them pass through a UNet together.
 LENGTHS = (1, 4, 8)
-_FRAMES, _PARTS = 8, 4
+_FRAMES, _NUM_LENGTHS = 8, 4
 # Tokens that slow samplers draw; steps of the masked prior; blocks of tokenizers.
 LIMIT, STEPS, DEPTH = 64, 18, 8
 
 
 class Sizes(NamedTuple):
-    """How much is run."""
+    """Sizes of the problems."""
 
     images: int = 128  # of a batch that is corrupted
     samples: tuple[tuple[int, int], ...] = ((1, 64), (64, 64), (64, 256), (1, 576), (16, 576))
@@ -66,17 +66,17 @@ def bench_generate(settings: BenchGenerateSettings) -> None:
     with one_thread(settings.device) as device:
         gpu = device.type == "cuda"
         sizes = SHORT if settings.quick else PAPER if gpu else FULL
-        found = [measure(group, settings.repeats) for group in groups(sizes, device)]
+        results = [measure(group, settings.repeats) for group in groups(sizes, device)]
     note = (
         "; noise for images, random weights.\nTimes without a cache are extrapolated from four "
         f"lengths beyond one grid of {LIMIT} tokens."
         + ("\nUNets and videos: on the GPU, wall time." if gpu else "")
     )
-    show([row for rows in found for row in rows], settings.repeats, note, settings.json)
+    show([row for rows in results for row in rows], settings.repeats, note, settings.json)
 
 
 def groups(sizes: Sizes, device: torch.device) -> Iterator[list[Row]]:
-    """Give what is timed together, one after the other: a group's models go with it."""
+    """Yield the rows that are timed together; a group's models are freed after it."""
     yield corruptions(sizes.images)
     yield trainings(sizes)
     for batch, tokens in sizes.samples:
@@ -88,7 +88,7 @@ def groups(sizes: Sizes, device: torch.device) -> Iterator[list[Row]]:
 
 
 def corruptions(n: int) -> list[Row]:
-    """Blurred and noisy videos, and where their noise comes from."""
+    """Return the rows of blurred and noisy videos, and of the source of their noise."""
     data, index, count = noise(n, 3, 32, 32), torch.arange(n), (_FRAMES - 1) * 3 * 32 * 32
     blur = PseudoVideoConfig(kind="blur", num_frames=_FRAMES)
     noisy = PseudoVideoConfig(kind="high-order-noise", num_frames=_FRAMES)
@@ -131,7 +131,7 @@ def convolved(data: Tensor, frames: int, rate: float) -> Tensor:
 
 
 def trainings(sizes: Sizes) -> list[Row]:
-    """Steps of tokenizers, and of a prior on stored tokens or on images encoded anew."""
+    """Return the rows of training steps: tokenizers, and a prior on stored or fresh tokens."""
     n, corruption = sizes.batch, PseudoVideoConfig(num_frames=_FRAMES)
     data = noise(n, 3, 32, 32)
     common: Any = {"dim": sizes.width, "codebook_size": CODES}
@@ -180,7 +180,7 @@ def autoregressive(tokens: int) -> AutoregressivePrior:
 
 
 def samplers(batch: int, tokens: int) -> list[Row]:
-    """Drawing a batch of grids with the cache, or computing all anew.
+    """Return the rows of drawing grids with a cache, and without.
 
     The time of computing anew is four lengths' mean where there are more than `LIMIT` tokens in
     all.
@@ -188,21 +188,21 @@ def samplers(batch: int, tokens: int) -> list[Row]:
     prior = autoregressive(tokens)
     length = prior.grid.num_tokens
 
-    def part(count: int) -> Case:
+    def forward_pass(count: int) -> Case:
         # A prior of one row is the same network on a sequence of that length.
         short = AutoregressivePrior(replace(prior.config, grid=(1, 1, count)))
         short.blocks = prior.blocks
         row = torch.zeros(batch, 1, 1, count, dtype=torch.int64)
         return timed(lambda: short(row))
 
-    parts, scale = [timed(lambda: prior.sample_tokens(batch, cache=False))], 1.0
+    passes, scale = [timed(lambda: prior.sample_tokens(batch, cache=False))], 1.0
     if batch * length > LIMIT:
-        parts = [part(round(length * (i + 0.5) / _PARTS)) for i in range(_PARTS)]
-        scale = length / _PARTS
+        lengths = (round(length * (i + 0.5) / _NUM_LENGTHS) for i in range(_NUM_LENGTHS))
+        passes, scale = [forward_pass(count) for count in lengths], length / _NUM_LENGTHS
     cache = timed(lambda: prior.sample_tokens(batch))
 
     def plain() -> float:
-        return sum(run() for run in parts) * scale
+        return sum(run() for run in passes) * scale
 
     rate = partial(Row, unit="/s", amount=batch * tokens)
     goal = 6.0 if tokens == 64 else None
@@ -214,7 +214,7 @@ def samplers(batch: int, tokens: int) -> list[Row]:
 
 
 def masked() -> list[Row]:
-    """A masked prior of the sizes of thesis Table D.3 beside its passes, and beside the other."""
+    """Return the rows of the masked prior of thesis Table D.3, its passes, and the other prior."""
     prior = MaskedPrior(MaskedConfig(codebook_size=CODES, grid=(1, *SIDES)))
     other, tokens = autoregressive(64), torch.zeros(1, prior.grid.num_tokens, dtype=torch.int64)
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
@@ -231,7 +231,7 @@ def masked() -> list[Row]:
 
 
 def distances(sizes: Sizes) -> list[Row]:
-    """The Fréchet distance of moments and of few features, and by scipy."""
+    """Return the rows of the Fréchet distance: of moments, of few features, and by scipy."""
     both, two = moments(sizes.dim), moments(sizes.compared)
     pair = features(sizes.few, sizes.dim, 2), features(sizes.few, sizes.dim, 3)
     large, few = timed(lambda: frechet_distance(*both)), timed(lambda: frechet_distance(*pair))
@@ -254,12 +254,12 @@ def features(count: int, dim: int, seed: int) -> Tensor:
 
 
 def moments(dim: int) -> list[FeatureMoments]:
-    """Return those of two sets of features, twice as many as dimensions."""
+    """Return the moments of two sets of features, twice as many as dimensions."""
     return [FeatureMoments.of(features(2 * dim, dim, seed)) for seed in (0, 1)]
 
 
 def distance_by_sqrtm(first: FeatureMoments, second: FeatureMoments) -> float:
-    """Return the usual code's: by the trace of scipy's root of the product of both covariances."""
+    """Return the distance as usual code computes it: with scipy's root of the covariances."""
     from scipy.linalg import sqrtm
 
     one, other = first.covariance, second.covariance
@@ -269,7 +269,7 @@ def distance_by_sqrtm(first: FeatureMoments, second: FeatureMoments) -> float:
 
 
 def unets(sizes: Sizes, device: torch.device) -> list[Row]:
-    """Passes and training steps of UNets, in float32 and under autocast with channels last."""
+    """Return the rows of UNets: passes and training steps, in float32 and in bfloat16."""
     side = sizes.image_size
     # Section 4 of the design; bfloat16 has a goal on a GPU alone.
     goal = 2.0 if device.type == "cuda" else None
@@ -299,13 +299,13 @@ def unet_model(length: int, sizes: Sizes, one_way: bool = False) -> ImageDiffusi
     """Return the model of images, or of videos of so many frames."""
     size = sizes.image_size
     # Attention at 16 and 8 for 32 pixels.
-    given: Any = {"image_size": size, "attention_sizes": (size // 2, size // 4)}
-    given["base_channels"] = sizes.base_channels
-    given["channel_multipliers"] = channel_multipliers_for(size)
+    options: Any = {"image_size": size, "attention_sizes": (size // 2, size // 4)}
+    options["base_channels"] = sizes.base_channels
+    options["channel_multipliers"] = channel_multipliers_for(size)
     if length == 1:
-        return ImageDiffusion(ImageDiffusionConfig(**given))
-    given |= {"num_frames": length, "context": length // 2, "one_way": one_way}
-    return VideoDiffusion(VideoDiffusionConfig(**given))
+        return ImageDiffusion(ImageDiffusionConfig(**options))
+    options |= {"num_frames": length, "context": length // 2, "one_way": one_way}
+    return VideoDiffusion(VideoDiffusionConfig(**options))
 
 
 def forward(model: ImageDiffusion | VideoDiffusion, clips: Tensor, lean: bool = False) -> Case:
@@ -314,8 +314,8 @@ def forward(model: ImageDiffusion | VideoDiffusion, clips: Tensor, lean: bool = 
     if isinstance(model, ImageDiffusion):
         return timed(lambda: model(clips[:, -1], times), clips.device, lean=lean)
     window = stage_window(model.stages[-1], len(clips), device=clips.device)
-    seen = clips[:, -model.config.context - 1 :]
-    return timed(lambda: model.network(seen, times, window), clips.device, lean=lean)
+    window_clips = clips[:, -model.config.context - 1 :]
+    return timed(lambda: model.network(window_clips, times, window), clips.device, lean=lean)
 
 
 def step(model: ImageDiffusion | VideoDiffusion, clips: Tensor, lean: bool = False) -> Case:
@@ -325,7 +325,7 @@ def step(model: ImageDiffusion | VideoDiffusion, clips: Tensor, lean: bool = Fal
 
 
 def videos(sizes: Sizes, device: torch.device) -> list[Row]:
-    """Drawing videos, stage by stage; one way, context frames don't see later ones."""
+    """Return the rows of drawing videos; one way, context frames don't see later ones."""
     length, n = LENGTHS[-1], sizes.drawn
     models = [unet_model(length, sizes, one_way).to(device) for one_way in (False, True)]
     draws = [partial(model.sample, n, num_steps=sizes.steps, batch_size=n) for model in models]

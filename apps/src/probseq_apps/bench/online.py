@@ -58,7 +58,7 @@ Series = tuple[Tensor, Tensor]
 
 
 class Sizes(NamedTuple):
-    """How much is run."""
+    """Sizes of the problems."""
 
     watched: int  # points of the stream on which memory is watched
     singles: int = 200  # points that are learned one by one where that is timed
@@ -122,7 +122,7 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
     each = max(singles // 4, 2) - 1
     short, long = grown_model(sizes.early), grown_model(sizes.late)
     early, late = next_points(short, each), next_points(long, each)
-    kept = state_bytes(short)
+    size = state_bytes(short)
     rows += [
         Row("the last 900 points of them, M=100", batch, "ms", 25.0),
         single_row("one point at a time, M=50", "task"),
@@ -130,8 +130,8 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         Row(f"a point after {sizes.early:,} others, M=50", early, "ms", amount=each),
         Row(f"a point after {sizes.late:,} others, M=50", late, "ms", amount=each),
         Row("  late against early", late, goal=1.2, over=early),
-        Row(f"state after {sizes.early:,} points, M=50", kept, "bytes"),
-        Row(f"state after {sizes.late:,} points, M=50", state_bytes(long), "bytes", kept),
+        Row(f"state after {sizes.early:,} points, M=50", size, "bytes"),
+        Row(f"state after {sizes.late:,} points, M=50", state_bytes(long), "bytes", size),
     ]
     for M in (50, 150):
         window, steps = (window_covariance(basis, solar[0]) for basis in (LegS(M), euler(LegS(M))))
@@ -167,12 +167,12 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         *batched_rows(sizes.batched),
         *answer_rows(sizes.answered),
     ]
-    return [row.found(seconds) for row in rows]
+    return [row.result(seconds) for row in rows]
 
 
 def memory_rows(count: int) -> list[Row]:
-    """Learn a stream point by point and return the rows of what is kept."""
-    # LegS takes more nodes up to a hundred lengthscales: both looks are at longer windows.
+    """Learn a stream point by point and return the rows of the memory that it takes."""
+    # LegS takes more nodes up to a hundred lengthscales: both measurements are of longer windows.
     (t, y), gp = stream(count, 20 * LENGTH), _model(LegS(50), "grow:1.05")
     first = max(count // 10, 50)
     looks: list[tuple[int, int | None]] = []
@@ -200,7 +200,7 @@ def streaming_rows(series: Series) -> list[Row]:
             gp = StreamingGP(_kernel().double(), _NOISE, learn=learn)
 
             def work() -> None:
-                for t, y in zip(*(part.tensor_split(TASKS) for part in series), strict=True):
+                for t, y in zip(*(column.tensor_split(TASKS) for column in series), strict=True):
                     points = torch.linspace(0.0, float(t[-1]), M, dtype=t.dtype)
                     gp.update(t[:, None], y, points[:, None])
 
@@ -287,13 +287,13 @@ def path_rows(count: int) -> list[Row]:
 
 def single_rows(count: int) -> list[Row]:
     """Return the rows of the median and of the slowest of points that come one by one."""
-    t, y = (part[:count] for part in stream(SOLAR))
+    t, y = (column[:count] for column in stream(SOLAR))
 
     def each(pick: Callable[[list[float]], float]) -> Case:
         def run() -> float:
             gp = _model(LegS(100), "grow:1.05")
-            parts = zip(t.split(1), y.split(1), strict=True)
-            return pick([timed(partial(gp.update, *part), gradients=True)() for part in parts])
+            points = zip(t.split(1), y.split(1), strict=True)
+            return pick([timed(partial(gp.update, *point), gradients=True)() for point in points])
 
         return run
 
@@ -311,13 +311,13 @@ def answer_rows(count: int) -> list[Row]:
     for M in (50, 200):
         with TemporaryDirectory() as folder:
             model = _model(LegS(M), "grow:1.05")
-            told = LiveStream(model, Path(folder) / "state", warmup=_FIRST).follow(lines)
-            found = [1e3 * timed(partial(next, told), gradients=True)() for _ in lines][_FIRST:]
-        cuts = quantiles(found, n=100, method="inclusive")
+            answers = LiveStream(model, Path(folder) / "state", warmup=_FIRST).follow(lines)
+            times = [1e3 * timed(partial(next, answers), gradients=True)() for _ in lines][_FIRST:]
+        cuts = quantiles(times, n=100, method="inclusive")
         rows.append(Row(f"a line of a live stream, M={M}: median", cuts[49], "ms"))
         rows += [Row(f"  {share}th percentile", cuts[share - 1], "ms") for share in (90, 99)]
         for low, high in pairwise((0, *_ENDS, math.inf)):
-            count = sum(low <= one < high for one in found)
+            count = sum(low <= time < high for time in times)
             rows.append(Row(f"  {low} to {high} ms", count, "lines"))
     return rows
 
@@ -354,15 +354,15 @@ def batched_rows(count: int) -> list[Row]:
     """Learn a long stream in 1,000 batches and return the rows of time and memory."""
     (t, y), gp = stream(count, 10 * LENGTH), _model(LegS(50))
     seconds: list[float] = []
-    kept: list[int] = []
-    for part in log.bar(list(zip(t.chunk(1000), y.chunk(1000), strict=True)), desc="batches"):
-        seconds.append(timed(partial(gp.update, *part), gradients=True)())
-        kept.append(state_bytes(gp) if len(seconds) in (200, 1000) else 0)
+    sizes: list[int] = []
+    for batch in log.bar(list(zip(t.chunk(1000), y.chunk(1000), strict=True)), desc="batches"):
+        seconds.append(timed(partial(gp.update, *batch), gradients=True)())
+        sizes.append(state_bytes(gp) if len(seconds) in (200, 1000) else 0)
     early, late = median(seconds[150:250]), median(seconds[-100:])
     return [
         Row(f"{count:,} points in 1,000 batches, M=50: the last ones", 1e3 * late, "ms"),
         Row("  against the 200th", late / early, goal=1.2),
-        Row("  state", kept[-1], "bytes", goal=kept[199]),
+        Row("  state", sizes[-1], "bytes", goal=sizes[199]),
     ]
 
 
@@ -370,15 +370,15 @@ def growth_rows(count: int) -> list[Row]:
     """Return the rows of state and update of every basis against the length of the stream."""
     # A batch is 10 points and 5 lengthscales long; what the first updates load stays out.
     t, y = stream(10 * count, 5 * LENGTHSCALE * count)
-    parts = list(zip(t.chunk(count), y.chunk(count), strict=True))
+    batches = list(zip(t.chunk(count), y.chunk(count), strict=True))
     looks = sorted({max(count // 4**k, 2) for k in range(4)})
     rows = list[Row]()
     for name, method in METHODS.items():
         if not method.live or method.basis is None:
             continue
         gp = _model(method.basis(LiveModel(num_inducing=100), Place(10.0)))
-        for place, part in enumerate(parts, 1):
-            seconds = timed(partial(gp.update, *part), gradients=True)()
+        for place, batch in enumerate(batches, 1):
+            seconds = timed(partial(gp.update, *batch), gradients=True)()
             if place in looks:
                 label = f"{name}, M=100, {place} batches"
                 rows += [
@@ -399,16 +399,16 @@ def _model(basis: Basis, rebase: str = "task") -> OnlineGP:
     return OnlineGP(_kernel(), Gaussian(_NOISE), basis, rebase=rebase)
 
 
-def _learn(gp: OnlineGP, series: Series, parts: int) -> OnlineGP:
-    """Let a model learn a series in so many parts, one after the other."""
-    for t, y in zip(*(column.tensor_split(parts) for column in series), strict=True):
+def _learn(gp: OnlineGP, series: Series, num_tasks: int) -> OnlineGP:
+    """Update a model with a series, one task after the other, and return it."""
+    for t, y in zip(*(column.tensor_split(num_tasks) for column in series), strict=True):
         gp.update(t, y)
     return gp
 
 
-def learning(make: Callable[[], OnlineGP], series: Series, parts: int = TASKS) -> Case:
-    """Time learning a series in parts; the model is made outside the clock."""
-    return lambda: timed(partial(_learn, make(), series, parts), gradients=True)()
+def learning(make: Callable[[], OnlineGP], series: Series, num_tasks: int = TASKS) -> Case:
+    """Return the case of learning a series in tasks; the model is built outside the clock."""
+    return lambda: timed(partial(_learn, make(), series, num_tasks), gradients=True)()
 
 
 def grown_model(count: int) -> OnlineGP:
@@ -417,7 +417,7 @@ def grown_model(count: int) -> OnlineGP:
 
 
 def next_points(grown: OnlineGP, count: int) -> Case:
-    """Time points that come after all others and move the window; the model stays as it is."""
+    """Return the case of later points that move the window; the model stays as it is."""
     t, y = stream(count + 1, length=1.0)
     # The first takes the model's copy a step on, which keeps the original out of the clock.
     first, rest = (LENGTH + t[:1], y[:1]), (LENGTH + t[1:], y[1:])
@@ -425,7 +425,7 @@ def next_points(grown: OnlineGP, count: int) -> Case:
 
 
 def window_covariance(basis: Basis, t: Tensor) -> Case:
-    """Time the prior covariance of the inducing variables after a stream, from nothing."""
+    """Return the case of the prior covariance of the inducing variables after a stream."""
     kernel = _kernel().double()
     basis.bind(kernel, torch.Generator().manual_seed(0))
 
@@ -445,5 +445,7 @@ def state_bytes(gp: OnlineGP) -> int:
 
 def _resident_bytes() -> int | None:
     # The memory of this process; None where the system doesn't tell.
-    told = Path("/proc/self/statm")
-    return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.exists() else None
+    statm = Path("/proc/self/statm")
+    return (
+        int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else None
+    )

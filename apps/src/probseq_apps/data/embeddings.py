@@ -29,7 +29,7 @@ from torch import Tensor
 __all__ = ["DTYPES", "EmbeddingStore", "read_embeddings", "write_embeddings"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-"""What vectors may be stored in."""
+"""The dtypes in which vectors may be stored."""
 _ROWS_AT_ONCE = 16_384
 
 
@@ -68,7 +68,7 @@ def write_embeddings(
         texts: the texts; one given twice is stored once.
         embeddings: for each text its vectors (tokens, E); rows of zeros at the end are padding and
             dropped, so (N, T, E) in one piece will do as well.
-        dtype: how they are stored: float16, bfloat16 or float32.
+        dtype: of the stored vectors: float16, bfloat16 or float32.
 
     Raises:
         ValueError: texts and embeddings are not equally many, a text has no vector, or vectors are
@@ -149,12 +149,12 @@ def _read_file(path: Path) -> tuple[Tensor, Tensor, list[bytes]]:
             and (texts.shape, texts.dtype) == ((len(lengths), 32), torch.uint8)
         )
         if not fit or len(lengths) == 0 or lengths.min() < 1 or lengths.sum() != len(table):
-            found = ", ".join(
+            actual = ", ".join(
                 f"{t.dtype} of shape {tuple(t.shape)}" for t in (table, lengths, texts)
             )
             raise ValueError(
                 "it must have embeddings (R, E), positive lengths (N,) that sum to R, and texts "
-                f"(N, 32), as write_embeddings stores them; it has {found}, and lengths that sum "
+                f"(N, 32), as write_embeddings stores them; it has {actual}, and lengths that sum "
                 f"to {int(lengths.sum())}"
             )
     except (SafetensorError, OSError, ValueError) as error:
@@ -166,7 +166,7 @@ def _read_file(path: Path) -> tuple[Tensor, Tensor, list[bytes]]:
 
 
 def _stripped(vectors: Tensor, dtype: torch.dtype, source: str) -> Tensor:
-    """Rows as they are stored, without the padding at their end."""
+    """Return vectors as they are stored, without the padding at their end."""
     if vectors.ndim != 2 or not vectors.is_floating_point():
         raise ValueError(
             f"{source} must be floating (tokens, width), got {vectors.dtype} of shape "
@@ -183,14 +183,14 @@ def _stripped(vectors: Tensor, dtype: torch.dtype, source: str) -> Tensor:
 
 def _check_vectors(table: Tensor, source: str) -> None:
     for first, rows in enumerate(table.split(_ROWS_AT_ONCE)):
-        for wrong, what in (
+        for wrong, fault in (
             (~rows.isfinite().all(1), "NaN or infinity"),
             ((rows == 0).all(1), "zeros alone, which would be padding"),
         ):
             if wrong.any():
                 row = first * _ROWS_AT_ONCE + int(wrong.nonzero()[0])
-                found = f"row {row} of the embeddings ({table.dtype})"
-                raise ValueError(f"{source}: {found} has {what}")
+                place = f"row {row} of the embeddings ({table.dtype})"
+                raise ValueError(f"{source}: {place} has {fault}")
 
 
 def _hash(text: str) -> bytes:

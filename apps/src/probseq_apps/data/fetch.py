@@ -22,7 +22,7 @@ _SECONDS = 60.0
 _GITHUB = "https://raw.githubusercontent.com"
 _POWERPLANT_INPUTS = ("temperature", "exhaust_vacuum", "ambient_pressure", "relative_humidity")
 _POWERPLANT_SPLITS = 20
-_AUDIO_PARTS = ("y", "fs", "mu", "W")
+_AUDIO_VARIABLES = ("y", "fs", "mu", "W")
 _CUT = slice(8_000, 208_000)  # of the audio sub-band, as Bui and Turner have it
 _DECIMATION = 4
 
@@ -50,19 +50,19 @@ def fetch_images(name: str, part: str, data_dir: Path) -> None:
         kinds[name](str(data_dir), download=True, **options)
     except MissingExtraError as error:
         raise DataError(f"{name!r} cannot be fetched: {error}; or {by_hand}") from error
-    # gdown has errors of its own.
+    # gdown raises other types of errors.
     except Exception as error:
         raise DataError(f"{name!r} could not be fetched: {error}; {by_hand}") from error
 
 
 class _Published(NamedTuple):
-    """Where a set was published, and how it becomes ours."""
+    """A published set: its address, and its conversion to the file that is read here."""
 
-    target: str  # our file, in the data folder
+    target: str  # the converted file, in the data folder
     folders: tuple[str, ...]  # addresses, tried in turn
     files: tuple[str, ...]  # in each of them
-    convert: Callable[[Sequence[bytes]], bytes]  # from their content to our file's
-    sha256: str | None = None  # of our file, where it doesn't depend on the versions of libraries
+    convert: Callable[[Sequence[bytes]], bytes]  # from their contents to the converted file's
+    sha256: str | None = None  # of that file, where it doesn't depend on versions of libraries
 
 
 def download_online(name: str, data_dir: Path) -> None:
@@ -81,11 +81,11 @@ def download_online(name: str, data_dir: Path) -> None:
     for folder in published.folders:
         address = folder
         try:
-            parts: list[bytes] = []
+            contents: list[bytes] = []
             for file in published.files:
                 address = f"{folder}/{file}"
                 with urlopen(address, timeout=_SECONDS) as answer:
-                    parts.append(answer.read())
+                    contents.append(answer.read())
             break
         except (OSError, HTTPException) as error:
             failures.append(f"{address}: {error}")
@@ -94,27 +94,27 @@ def download_online(name: str, data_dir: Path) -> None:
             f"{name!r} could not be fetched: {'; '.join(failures)}; make {target} by hand"
         )
     with reading(folder, f"what was published of {name!r} (make {target} by hand)"):
-        content = published.convert(parts)
-        found = hashlib.sha256(content).hexdigest()
-        if published.sha256 not in (None, found):
-            raise ValueError(f"its SHA-256 must be {published.sha256}, got {found}")
+        content = published.convert(contents)
+        digest = hashlib.sha256(content).hexdigest()
+        if published.sha256 not in (None, digest):
+            raise ValueError(f"its SHA-256 must be {published.sha256}, got {digest}")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, content)
 
 
-def _solar(parts: Sequence[bytes]) -> bytes:
-    """Three columns behind comments; the numbers stay as they are written."""
+def _solar(contents: Sequence[bytes]) -> bytes:
+    """Convert three columns behind comments; the numbers stay as they are written."""
     rows = ["year,tsi_11yr_cycle,tsi_11yr_cycle_plus_background"]
-    for line in parts[0].decode("utf-8").splitlines():
+    for line in contents[0].decode("utf-8").splitlines():
         if line.strip() and not line.startswith("#"):
-            year, cycle, whole = line.split(",")
-            rows.append(f"{year.strip()},{cycle.strip()},{whole.strip()}")
+            year, cycle, total = line.split(",")
+            rows.append(f"{year.strip()},{cycle.strip()},{total.strip()}")
     return _text(rows)
 
 
-def _covid(parts: Sequence[bytes]) -> bytes:
-    """Deaths a day: a row of names, a row of the states' codes, then a row for each day."""
-    _, codes, *rows = csv.reader(parts[0].decode("utf-8").splitlines())
+def _covid(contents: Sequence[bytes]) -> bytes:
+    """Convert deaths a day: a row of names, one of the states' codes, then one for each day."""
+    _, codes, *rows = csv.reader(contents[0].decode("utf-8").splitlines())
     place = codes.index("SC")
     counts = [(row[0], int(row[place])) for row in rows if row[place]]  # without days to come
     days = [datetime.strptime(day, "%d/%m/%Y").date() for day, _ in counts]
@@ -127,12 +127,12 @@ def _covid(parts: Sequence[bytes]) -> bytes:
     return _text(["date,new_deaths,cumulative_deaths", *(f"{a},{b},{c}" for a, b, c in rows)])
 
 
-def _audio(parts: Sequence[bytes]) -> bytes:
-    """The sub-band, and its real part once it is moved to frequency 0 and thinned out."""
+def _audio(contents: Sequence[bytes]) -> bytes:
+    """Store the sub-band, and its real part after a shift to frequency 0 and decimation."""
     from scipy.io import loadmat
     from scipy.signal import hilbert, resample_poly
 
-    content: dict[str, Any] = loadmat(io.BytesIO(parts[0]), variable_names=_AUDIO_PARTS)
+    content: dict[str, Any] = loadmat(io.BytesIO(contents[0]), variable_names=_AUDIO_VARIABLES)
     y = content["y"].ravel().astype(np.float64)
     mu = float(content["mu"].item())
     if len(y) < _CUT.stop:
@@ -151,10 +151,11 @@ def _audio(parts: Sequence[bytes]) -> bytes:
     return file.getvalue()
 
 
-def _skillcraft(parts: Sequence[bytes]) -> bytes:
-    """Inputs and target in one table, and a column for each split that is 1 in its test part."""
+def _skillcraft(contents: Sequence[bytes]) -> bytes:
+    """Join inputs and target in one table, with a column for each split: 1 in its test part."""
     data, masks = (
-        np.loadtxt(io.BytesIO(gzip.decompress(part)), delimiter=",", ndmin=2) for part in parts
+        np.loadtxt(io.BytesIO(gzip.decompress(content)), delimiter=",", ndmin=2)
+        for content in contents
     )
     if len(masks) != len(data) or not np.isin(masks, (0.0, 1.0)).all():
         raise ValueError(f"splits must be 0 or 1 for each of {len(data):,} rows")
@@ -162,17 +163,17 @@ def _skillcraft(parts: Sequence[bytes]) -> bytes:
     return _parquet(data, names, masks.T.astype(np.bool_))
 
 
-def _powerplant(parts: Sequence[bytes]) -> bytes:
-    """Inputs and target in one table, and the numbers of the test rows of each split."""
-    data = np.loadtxt(io.BytesIO(parts[0]), ndmin=2)
+def _powerplant(contents: Sequence[bytes]) -> bytes:
+    """Join inputs, target and the splits, which are published as numbers of their test rows."""
+    data = np.loadtxt(io.BytesIO(contents[0]), ndmin=2)
     masks = np.zeros((_POWERPLANT_SPLITS, len(data)), dtype=np.bool_)
-    for mask, part in zip(masks, parts[1:], strict=True):
-        mask[np.loadtxt(io.BytesIO(part), ndmin=1).astype(np.int64)] = True
+    for mask, content in zip(masks, contents[1:], strict=True):
+        mask[np.loadtxt(io.BytesIO(content), ndmin=1).astype(np.int64)] = True
     return _parquet(data, _POWERPLANT_INPUTS, masks)
 
 
 def _parquet(data: NDArray[np.float64], inputs: Sequence[str], masks: NDArray[np.bool_]) -> bytes:
-    """Named columns, the last of the data being y, and test0, test1 and so on."""
+    """Return a Parquet file with named inputs, the target y, and test0, test1 and so on."""
     arrow = require("pyarrow", extra="parquet", distribution="probseq-apps")
     parquet = require("pyarrow.parquet", extra="parquet", distribution="probseq-apps")
     columns = dict(zip((*inputs, "y"), data.T, strict=True))

@@ -29,7 +29,7 @@ class Graph(NamedTuple):
 
 
 def adjacency(graph: Graph) -> Float[Tensor, "n n"]:
-    """Adjacency matrix of ones and zeros, in float64."""
+    """Return the adjacency matrix of ones and zeros, in float64."""
     size = len(graph.nodes)
     matrix = torch.zeros(size, size, dtype=torch.float64)
     first, second = graph.ends.unbind(1)
@@ -38,7 +38,7 @@ def adjacency(graph: Graph) -> Float[Tensor, "n n"]:
 
 
 def laplacian_identifiers(graph: Graph) -> Float[Tensor, "n n"]:
-    r"""Orthonormal node identifiers: the rows of the Laplacian's eigenvectors (TokenGT, Sec. 3.1).
+    r"""Return orthonormal node identifiers: rows of the Laplacian's eigenvectors (TokenGT, 3.1).
 
     The eigenvectors of :math:`D^{+1/2} (D - A) D^{+1/2}` (nodes without edges have zero rows there)
     stand in the columns, smallest eigenvalue first. The matrix is orthogonal, so the dot product of
@@ -79,7 +79,7 @@ def swap_edges(graph: Graph, generator: torch.Generator) -> Graph:
 
 
 class TokenLayout(NamedTuple):
-    """Widths of the parts of a token."""
+    """Widths of the segments of a token."""
 
     node_features: int  # numbers that describe a node
     edge_features: int  # numbers that describe an edge
@@ -92,7 +92,7 @@ class TokenLayout(NamedTuple):
 
 
 def num_tokens(graph: Graph) -> int:
-    """Tokens of a graph."""
+    """Return the number of tokens of a graph."""
     return len(graph.nodes) + 2 * len(graph.ends)
 
 

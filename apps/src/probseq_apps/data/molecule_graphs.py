@@ -42,6 +42,6 @@ def _atom_features(atom: Any) -> list[float]:
 
 
 def _one_hot(value: object, known: Sequence[object]) -> list[float]:
-    """A one at the value's place; at the last one for what is not known."""
+    """Return ones and zeros with a one at the value's place; unknown values have the last."""
     place = known.index(value) if value in known else len(known) - 1
     return [float(index == place) for index in range(len(known))]

@@ -51,7 +51,7 @@ class GraphData(Parts[Part]):
     """
 
     target: str  # name of the property
-    layout: TokenLayout  # widths of the parts of a token
+    layout: TokenLayout  # widths of the segments of a token
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,10 +88,10 @@ def read_molecules(
         return Molecule(smiles.strip(), graph, parse_number(target))
 
     columns = ((smiles_column, "SMILES"), (target_name, "property to predict"))
-    found = read_rows(path, columns, parse)
-    if not found:
+    molecules = read_rows(path, columns, parse)
+    if not molecules:
         raise DataError(f"{path} holds no molecules")
-    return found
+    return molecules
 
 
 def load_molecules(
@@ -141,11 +141,11 @@ def load_molecules(
         (repeats, f"{repeats} rows left out, whose SMILES stand in the data already"),
     )
     # Of equal SMILES the first is kept of the last part that has them: test parts stay whole.
-    seen: set[str] = set()
+    tested: set[str] = set()
     for part in reversed(parts):
         unique = {molecule.smiles: molecule for molecule in reversed(part)}
-        part[:] = [m for m in part if unique[m.smiles] is m and m.smiles not in seen]
-        seen.update(unique)
+        part[:] = [m for m in part if unique[m.smiles] is m and m.smiles not in tested]
+        tested.update(unique)
     if len(parts) == 1:
         split = _split(name, "molecules", len(parts[0]), sizes)
         parts = [[parts[0][row] for row in rows.tolist()] for rows in split]
@@ -177,9 +177,9 @@ def _numbers(name: str, path: Path, target: str, sizes: tuple[int | None, int | 
     columns = [column for column in csv_header(path) if column != target]
     if not columns:
         raise DataError(f"{path} needs columns beside the target {target!r}")
-    wanted = [*((column, "inputs") for column in columns), (target, "number to predict")]
-    rows = read_rows(path, wanted, lambda *cells: [parse_number(cell) for cell in cells])
-    table = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(wanted))
+    named = [*((column, "inputs") for column in columns), (target, "number to predict")]
+    rows = read_rows(path, named, lambda *cells: [parse_number(cell) for cell in cells])
+    table = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(named))
     split = _split(name, "rows", len(table), sizes)
     inputs, known = table[:, :-1], table[split[0], :-1]
     spread = known.std(0)
@@ -214,9 +214,9 @@ def _find(name: str, data_dir: Path | None) -> list[Path]:
 
 
 def _split(
-    name: str, noun: str, size: int, given: tuple[int | None, int | None]
+    name: str, noun: str, size: int, counts: tuple[int | None, int | None]
 ) -> tuple[Tensor, ...]:
-    validation, test = (size // 10 if number is None else number for number in given)
+    validation, test = (size // 10 if number is None else number for number in counts)
     if size < _FEWEST or size - validation - test < max(validation, test):
         raise DataError(
             f"{name!r} has {size} {noun}, too few: it needs {_FEWEST} at least, and as many for "

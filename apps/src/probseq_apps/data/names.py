@@ -35,7 +35,7 @@ class DataError(ValueError):
 
 
 @contextmanager
-def reading(path: object, what: str) -> Generator[None]:
+def reading(path: object, kind: str) -> Generator[None]:
     """Turn what a library raises on a damaged file into one line that names the file.
 
     Readers of archives, images and tables raise errors of a dozen kinds.
@@ -46,7 +46,7 @@ def reading(path: object, what: str) -> Generator[None]:
         raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path} cannot be read as {what}: {reason}") from error
+        raise DataError(f"{path} cannot be read as {kind}: {reason}") from error
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
@@ -57,14 +57,14 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     return max(matches, key=lambda match: sorted(match) == sorted(name), default=None)
 
 
-def unknown_name_message(what: str, name: str, known: Iterable[str]) -> str:
-    """Say that a name is unknown, with the nearest known name and the list of all."""
+def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return the message on an unknown name, with the nearest known name and the list of all."""
     known = tuple(known)
     folder = f"{FOLDER_PREFIX}PATH"
     is_folder = folder in known and Path(name).expanduser().is_dir()
     nearest = f"{FOLDER_PREFIX}{name}" if is_folder else nearest_name(name, known)
     hint = f"; did you mean {nearest!r}?" if nearest else ";"
-    return f"unknown {what} {name!r}{hint} known: {', '.join(known)}"
+    return f"unknown {kind} {name!r}{hint} known: {', '.join(known)}"
 
 
 def own_path(name: str) -> Path | None:
@@ -78,7 +78,7 @@ def own_path(name: str) -> Path | None:
 
 
 def data_folder(name: str, data_dir: Path | None) -> Path:
-    """Return the folder of the standard sets; refuse one that is not given or is no folder."""
+    """Return the folder of the standard sets; raise if it is None or no folder."""
     if data_dir is None:
         raise DataError(f"data set {name!r} is read from files: give their folder with --data-dir")
     if not data_dir.is_dir():
@@ -87,7 +87,7 @@ def data_folder(name: str, data_dir: Path | None) -> Path:
 
 
 def data_kind(name: str) -> Literal["image", "text"]:
-    """Say whether a data set holds images or texts; refuse unknown names."""
+    """Return whether a data set holds images or texts; raise if its name is unknown."""
     own_path(name)
     if name in IMAGE_NAMES or name.startswith(FOLDER_PREFIX):
         return "image"
@@ -98,7 +98,7 @@ def data_kind(name: str) -> Literal["image", "text"]:
 
 
 def check_generation_name(name: str) -> None:
-    """Refuse what is neither one of ``GENERATION_NAMES`` nor ``folder:PATH``."""
+    """Raise if a name is neither one of ``GENERATION_NAMES`` nor ``folder:PATH``."""
     own_path(name)
     if name not in GENERATION_NAMES and not name.startswith(FOLDER_PREFIX):
         known = (*GENERATION_NAMES, f"{FOLDER_PREFIX}PATH")
@@ -106,7 +106,7 @@ def check_generation_name(name: str) -> None:
 
 
 def tokenizer_choice(name: str) -> int | Path | None:
-    """Return what a tokenizer's name means: None for words, the size of byte pairs, or a path."""
+    """Return the tokenizer of a name: None for words, the size of byte pairs, or a path."""
     if name == WORDS:
         return None
     if name.startswith(BPE_PREFIX):

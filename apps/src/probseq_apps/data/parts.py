@@ -1,4 +1,4 @@
-"""What a loaded data set is: parts for training, validation and test, fixed splits, checks.
+"""A loaded data set: its parts for training, validation and test, fixed splits, checks.
 
 Letters: N rows, C channels, H and W image height and width. Permutations come from torch's CPU
 generator with a seed of their own: the same rows are held out in every run and on every machine.
@@ -50,13 +50,13 @@ class Parts(Generic[PartT]):
     """A data set in three parts.
 
     Attributes:
-        name: as it was asked for.
+        name: as on the command line.
         train: rows to learn from.
         validation: rows to select by; none where the split has none.
         test: rows to evaluate on.
         class_names: of the targets; empty where these are no classes.
         extra_tests: further test sets by name, e.g. "out-of-domain" for CoLA.
-        notes: what a reader of the results should know, e.g. that files were incomplete.
+        notes: remarks for readers of the results, e.g. that files were incomplete.
     """
 
     name: str
@@ -155,10 +155,10 @@ def wrong_labels(
     """Return labels of which a share, at random, is replaced by other classes, all alike."""
     rows = permutation(len(labels), seed=1)[: round(share * len(labels))]
     generator = torch.Generator().manual_seed(2)
-    found = labels.clone()
+    changed = labels.clone()
     shift = torch.randint(1, num_classes, (len(labels),), generator=generator)[: len(rows)]
-    found[rows] = (labels[rows] + shift) % num_classes
-    return found
+    changed[rows] = (labels[rows] + shift) % num_classes
+    return changed
 
 
 def labelled_images(images: NDArray[Any], labels: NDArray[Any], source: Path) -> Part:

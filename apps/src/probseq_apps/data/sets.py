@@ -58,7 +58,7 @@ def load_data(
         split: the thesis' or the official split of a text set, see ``texts``.
         text_column: column of the texts in a CSV.
         label_column: column of the labels in a CSV.
-        tokenizer: what turns texts into numbers: ``"words"``, ``"bpe:SIZE"`` (byte pairs), both
+        tokenizer: ``"words"`` or ``"bpe:SIZE"`` (byte pairs), both
             learned from the training texts, or the path of a pretrained ``tokenizer.json``.
         embeddings: file or folder of precomputed contextual embeddings of the texts, which take
             the place of the tokenizer; see `probseq_apps.data.embeddings`.

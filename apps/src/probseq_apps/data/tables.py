@@ -1,6 +1,6 @@
 """Tables: rows of CSV, TSV and Parquet files; points with several inputs, some for testing.
 
-What is wrong with a row is said with its file and line.
+Errors name the file and the line of a row.
 """
 
 import csv
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Marks(NamedTuple):
-    """How a table is written."""
+    """Separator, decimal mark and encoding of a table."""
 
     separator: str | None = None  # between cells; None: tabs in .tsv and .tab, else commas
     decimal: str = "."  # of numbers
@@ -61,15 +61,15 @@ def read_rows(
     literal_quotes: bool = False,
     marks: Marks = _PLAIN,
 ) -> list[T]:
-    """Return what a function makes of the cells of each row that isn't blank.
+    """Parse the rows of a table that aren't blank and return the results.
 
     Args:
         path: the file.
         columns: names of the columns in the header, and what they are for; or the number of columns
             of a file without a header.
-        parse: takes their cells; of its `ValueError` a `DataError` with file and line is made.
+        parse: takes their cells; its `ValueError` becomes a `DataError` with file and line.
         literal_quotes: quotation marks are letters like any other.
-        marks: how it is written; spaces after separators are no part of cells.
+        marks: separator, decimal mark and encoding; spaces after separators are dropped.
 
     Raises:
         DataError: the file is missing or cannot be read, its header doesn't have each column once,
@@ -91,15 +91,15 @@ def read_rows(
                     f"which has {header}{hint}"
                 )
         width, places = len(header), [header.index(column) for column, _ in columns]
-    found: list[T] = []
+    parsed: list[T] = []
     for line, row in rows:
         try:
             if len(row) != width:
                 raise ValueError(f"expected {width} columns, got {len(row)}")
-            found.append(parse(*(row[place] for place in places)))
+            parsed.append(parse(*(row[place] for place in places)))
         except ValueError as error:
             raise DataError(f"{path}, line {line}: {error}") from error
-    return found
+    return parsed
 
 
 def _rows(
@@ -204,8 +204,8 @@ def read_csv_points(
         at = [] if stamps is None else [stamps.parse(cells[-1])]
         return [*map(marks.number, cells[: len(columns)]), *at]
 
-    wanted = [*columns, *([] if time is None else [(time, "time")])]
-    rows = read_rows(path, wanted, parse, marks=marks)
+    all_columns = [*columns, *([] if time is None else [(time, "time")])]
+    rows = read_rows(path, all_columns, parse, marks=marks)
     if len(rows) < 2:
         raise DataError(f"{path} holds {len(rows)} points, and two are the fewest")
     values, count = np.array(rows), len(inputs)

@@ -43,7 +43,7 @@ from probseq_apps.data.tokenizers import (
 
 TextProtocol = Literal["thesis", "official"]
 SENTIMENTS = ("neg", "pos")
-_COLA_LENGTH, _IMDB_LENGTH, _OWN_LENGTH = 64, 512, 256
+_COLA_LENGTH, _IMDB_LENGTH, _CSV_LENGTH = 64, 512, 256
 
 # Texts with their class numbers.
 Rows = list[tuple[str, int]]
@@ -130,7 +130,7 @@ def read_parts(
 
 
 def _cola_parts(directory: Path, seed: int, split: TextProtocol) -> TextParts:
-    """CoLA from ``cola/{in_domain_train,in_domain_dev,out_of_domain_dev}.tsv``."""
+    """Read CoLA from ``cola/{in_domain_train,in_domain_dev,out_of_domain_dev}.tsv``."""
     folder = directory / "cola" if (directory / "cola").is_dir() else directory
     train, inside, outside = (
         read_cola(folder / f"{name}.tsv")
@@ -171,19 +171,19 @@ def _imdb_parts(directory: Path, seed: int, split: TextProtocol) -> TextParts:
 def _read_imdb(part: str, data_dir: Path) -> Rows:
     """Read a part of IMDB: ``imdb/PART*.parquet``, or the folder ``aclImdb`` as published."""
     for folder in (data_dir / "imdb", data_dir):
-        found: Rows = []
+        rows: Rows = []
         tables = sorted((*folder.glob(f"{part}.parquet"), *folder.glob(f"{part}-*.parquet")))
         for path in tables:
             table = read_parquet(path)
             with reading(path, "a table with the columns text and label"):
                 cells = zip(table["text"].to_pylist(), table["label"].to_pylist(), strict=True)
-                found += [_row(text, str(label)) for text, label in cells]
+                rows += [_row(text, str(label)) for text, label in cells]
         for label, sentiment in enumerate(() if tables else SENTIMENTS):
             for path in sorted((folder / "aclImdb" / part / sentiment).glob("*.txt")):
                 with reading(path, "a text in UTF-8"):
-                    found.append(_row(path.read_text(encoding="utf-8"), str(label)))
-        if found:
-            return found
+                    rows.append(_row(path.read_text(encoding="utf-8"), str(label)))
+        if rows:
+            return rows
     raise DataError(
         f"no {part} part of 'imdb' under {data_dir}: expected imdb/{part}*.parquet or "
         f"aclImdb/{part}/pos/*.txt and neg/*.txt"
@@ -208,7 +208,7 @@ def _csv_parts(path: Path, text_column: str, label_column: str) -> TextParts:
     numbered = [(text, numbers[name]) for text, name in rows]
     labels = torch.tensor([label for _, label in numbered])
     train, validation, test = _pieces(numbered, stratified(labels, 0.1, classes))
-    return TextParts(f"csv:{path}", train, validation, test, {}, classes, _OWN_LENGTH)
+    return TextParts(f"csv:{path}", train, validation, test, {}, classes, _CSV_LENGTH)
 
 
 def _labelled(text: object, label: str) -> tuple[str, str]:
@@ -235,7 +235,7 @@ def make_tokenizer(name: str, train_texts: Sequence[str]) -> Tokenizer:
 
     Args:
         name: ``"words"``, ``"bpe:SIZE"`` or the path of a ``tokenizer.json``.
-        train_texts: what the first two learn from.
+        train_texts: texts that the first two learn from.
     """
     choice = tokenizer_choice(name)
     if isinstance(choice, Path):

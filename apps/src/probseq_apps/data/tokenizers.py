@@ -22,11 +22,11 @@ from probseq.errors import require
 PAD, UNKNOWN = "<pad>", "<unk>"
 _UNKNOWN_ID = 1
 _LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-# A word keeps its inner apostrophes ("won't"); every other sign is a token of its own.
+# A word keeps its inner apostrophes ("won't"); every other sign is a token.
 _TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 # All bytes, padding, and a text without any token.
 _FEWEST_PAIRS = 258
-# What tokenizers call padding if they don't say so in a section of their own.
+# Names of padding in tokenizers without a section `padding`.
 _PADDING_NAMES = ("[PAD]", "<pad>", "<PAD>", "<|pad|>")
 _TEXTS_AT_ONCE = 1_000  # an encoding holds far more than its numbers
 
@@ -63,8 +63,8 @@ class Vocabulary:
     def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
         """Yield 1 to `max_length` numbers for each text; one without any word is an unknown one."""
         for text in texts:
-            found = words(text)[:max_length]
-            yield [self.numbers.get(word, _UNKNOWN_ID) for word in found] or [_UNKNOWN_ID]
+            tokens = words(text)[:max_length]
+            yield [self.numbers.get(token, _UNKNOWN_ID) for token in tokens] or [_UNKNOWN_ID]
 
 
 def build_vocabulary(
@@ -73,8 +73,8 @@ def build_vocabulary(
     """Learn a vocabulary: the most frequent words, ties in alphabetical order.
 
     Args:
-        texts: what it learns from.
-        min_frequency: how often a word must occur.
+        texts: training texts.
+        min_frequency: least number of occurrences of a word.
         max_size: numbers in all, at least 2: padding, and unknown words.
 
     Raises:
@@ -86,8 +86,8 @@ def build_vocabulary(
     for text in texts:
         counts.update(words(text))
     frequent = [(-count, word) for word, count in counts.items() if count >= min_frequency]
-    kept = [word for _, word in sorted(frequent)[: max_size - 2]]
-    return Vocabulary((PAD, UNKNOWN, *kept))
+    tokens = [word for _, word in sorted(frequent)[: max_size - 2]]
+    return Vocabulary((PAD, UNKNOWN, *tokens))
 
 
 class SubwordTokenizer:
@@ -124,11 +124,11 @@ class SubwordTokenizer:
 
     def own_numbers(self, padding: int) -> list[int]:
         """Return the tokenizer's own number of each of ours, `padding` where it has none."""
-        own = [padding] * len(self)
+        numbers = [padding] * len(self)
         for number, moved in enumerate(self._moved):
             if number != self._padding:
-                own[moved] = number
-        return own
+                numbers[moved] = number
+        return numbers
 
     def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
         """Yield 1 to `max_length` numbers for each text.
@@ -147,15 +147,15 @@ class SubwordTokenizer:
             self._tokenizer.enable_truncation(max_length)
             try:
                 encodings = self._tokenizer.encode_batch_fast(chunk)
-            except Exception as error:  # the library has no errors of its own
+            except Exception as error:  # the library raises bare exceptions
                 raise ValueError(
                     f"the texts cannot be read as numbers of the tokenizer: {error}"
                 ) from error
             self._tokenizer.no_truncation()
             for encoding in encodings:
                 # Padding inside a text is its name in plain letters, and would hide it.
-                kept = [self._moved[i] for i in encoding.ids if i != self._padding]
-                yield kept or [self._empty]
+                numbers = [self._moved[i] for i in encoding.ids if i != self._padding]
+                yield numbers or [self._empty]
 
 
 def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
@@ -164,7 +164,7 @@ def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
     Texts are lower-cased, as for words. Every byte is a token, so no text is unknown.
 
     Args:
-        texts: what it learns from.
+        texts: training texts.
         size: numbers in all, at least 258: all bytes, padding, and a text without any token.
 
     Raises:
@@ -174,15 +174,15 @@ def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
     if size < _FEWEST_PAIRS:
         raise ValueError(f"size must be at least {_FEWEST_PAIRS}, got {size}")
     library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
-    parts, normalizers = library.pre_tokenizers, library.normalizers
+    splitters, normalizers = library.pre_tokenizers, library.normalizers
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    tokenizer.pre_tokenizer = parts.ByteLevel(add_prefix_space=True)
+    tokenizer.pre_tokenizer = splitters.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = library.decoders.ByteLevel()
     trainer = library.trainers.BpeTrainer(
         vocab_size=size - 2,  # padding, and a text without any token
         min_frequency=2,
-        initial_alphabet=sorted(parts.ByteLevel.alphabet()),
+        initial_alphabet=sorted(splitters.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator((drop_line_breaks(text) for text in texts), trainer)
@@ -208,7 +208,7 @@ def trim_padding(tokens: Int64[Tensor, "n t"]) -> Int64[Tensor, "n s"]:
 
 
 class TextEncoder(NamedTuple):
-    """Makes one row of tokens of a whole text, for decoders.
+    """An encoder of a whole text as one row of tokens, for decoders.
 
     Attributes:
         encode: from a text to its tokens.
@@ -220,7 +220,7 @@ class TextEncoder(NamedTuple):
 
 
 def character_encoder(text: str, *, min_frequency: int = 5) -> TextEncoder:
-    """Return an encoder of the characters of a text; those that are rarer are one, 0.
+    """Return an encoder of the characters of a text; rarer ones share the token 0.
 
     Example:
         >>> encode, size = character_encoder("aaaaabbbbbbbc")
@@ -229,7 +229,7 @@ def character_encoder(text: str, *, min_frequency: int = 5) -> TextEncoder:
     """
 
     def codes(text: str) -> Int64[Tensor, " n"]:
-        return torch.tensor([ord(one) for one in text], dtype=torch.int64)
+        return torch.tensor([ord(character) for character in text], dtype=torch.int64)
 
     known = (codes(text).bincount() >= min_frequency).nonzero().flatten()
     numbers = torch.zeros(0x110000, dtype=torch.int64)
@@ -251,7 +251,7 @@ def subword_encoder(path: Path) -> TextEncoder:
     def encode(text: str) -> Int64[Tensor, " n"]:
         try:
             ids = tokenizer.encode(text, add_special_tokens=False).ids
-        except Exception as error:  # the library has no errors of its own
+        except Exception as error:  # the library raises bare exceptions
             raise ValueError(f"{path} cannot read the text as a tokenizer: {error}") from error
         return torch.tensor(ids, dtype=torch.int64)
 
@@ -275,5 +275,5 @@ def token_windows(tokens: Int64[Tensor, " n"], length: int) -> Int64[Tensor, "k 
 def _padding_number(tokenizer: Any) -> int | None:
     if tokenizer.padding is not None:
         return tokenizer.token_to_id(tokenizer.padding["pad_token"])
-    found = (tokenizer.token_to_id(name) for name in _PADDING_NAMES)
-    return next((number for number in found if number is not None), None)
+    numbers = (tokenizer.token_to_id(name) for name in _PADDING_NAMES)
+    return next((number for number in numbers if number is not None), None)

@@ -37,7 +37,7 @@ from probseq_apps.engine.files import (
 
 _MODEL, _BEST, _EMA = "model.safetensors", "best.safetensors", "ema.safetensors"
 _STATE = "train_state.pt"
-_KEPT = 2  # checkpoints of a run
+_NUM_CHECKPOINTS = 2  # checkpoints of a run
 
 
 class DamagedCheckpointWarning(UserWarning):
@@ -79,9 +79,9 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint, config: Mapping[str, obj
         sync(root)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    # Later steps are damaged ones that were skipped: they don't count among the kept.
+    # Later steps are damaged ones that were skipped: they don't count.
     folders = _folders(root)
-    for step in [step for step in sorted(folders) if step <= checkpoint.step][:-_KEPT]:
+    for step in [step for step in sorted(folders) if step <= checkpoint.step][:-_NUM_CHECKPOINTS]:
         shutil.rmtree(folders[step])
     return target
 
@@ -109,13 +109,14 @@ def copy_weights(model: nn.Module) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Set parameters and buffers of a model to what `copy_weights` gave for one of its shape."""
     names, state = _first_names(model), model.state_dict()
-    wanted = {name: tuple(state[name].shape) for name in names.values()}
-    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    for name in sorted(wanted.keys() | given.keys()):
-        if wanted.get(name) != given.get(name):
+    expected = {name: tuple(state[name].shape) for name in names.values()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(expected.keys() | shapes.keys()):
+        if expected.get(name) != shapes.get(name):
             raise ValueError(
-                f"weights for {name} must have shape {wanted.get(name, '(no such weights)')}, got "
-                f"{given.get(name, 'none')}: build the model with the settings it was trained with"
+                f"weights for {name} must have shape {expected.get(name, '(no such weights)')}, "
+                f"got {shapes.get(name, 'none')}: build the model with the settings it was trained "
+                "with"
             )
     model.load_state_dict({name: weights[first] for name, first in names.items()}, strict=True)
 

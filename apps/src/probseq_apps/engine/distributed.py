@@ -1,4 +1,4 @@
-"""What several processes (torchrun) must agree on; without torchrun, one process and no cost.
+"""Exchange between several processes (torchrun); without torchrun, one process and no cost.
 
 Each global batch is cut into one slice a rank. A rank's loss counts by its share of the batch, so
 the averaged gradient is that of the whole batch in one process.
@@ -38,17 +38,17 @@ def resolve_device(name: str) -> torch.device:
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    asked = int(name.partition(":")[2] or os.environ.get("LOCAL_RANK", "0"))
-    if asked >= count:
+    number = int(name.partition(":")[2] or os.environ.get("LOCAL_RANK", "0"))
+    if number >= count:
         raise ValueError(
-            f"device {name!r} needs CUDA device number {asked}, and torch sees {count} of them: "
+            f"device {name!r} needs CUDA device number {number}, and torch sees {count} of them: "
             "use device 'cpu' or 'auto', or fewer processes"
         )
-    return torch.device("cuda", asked)
+    return torch.device("cuda", number)
 
 
 def join(device: torch.device) -> None:
-    """Meet the other processes that torchrun started, once, if any; the device is this rank's."""
+    """Join the other processes that torchrun started, once, if any; the device is this rank's."""
     if world_size() == 1 or dist.is_initialized():
         return
     if device.type == "cuda":
@@ -86,11 +86,11 @@ def total(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return values
 
 
-def own_slice(indices: Int64[Tensor, " n"]) -> tuple[Int64[Tensor, " m"], float]:
+def rank_slice(indices: Int64[Tensor, " n"]) -> tuple[Int64[Tensor, " m"], float]:
     """Return this rank's examples of a global batch, and its share of the batch.
 
     A batch smaller than the number of ranks leaves some without examples: they take the first one
     with a share of 0, because every rank must take part in the exchange of gradients.
     """
-    part = torch.tensor_split(indices, world_size())[rank()]
-    return (part, len(part) / len(indices)) if len(part) else (indices[:1], 0.0)
+    examples = torch.tensor_split(indices, world_size())[rank()]
+    return (examples, len(examples) / len(indices)) if len(examples) else (indices[:1], 0.0)

@@ -134,11 +134,11 @@ def load_arrays(path: Path) -> dict[str, "Tensor"]:
 
 
 def _arrays_digest(arrays: Mapping[str, Any]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, value in sorted(arrays.items()):
-        found.update(f"{name} {value.dtype.str} {value.shape}".encode())
-        found.update(value.tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {value.dtype.str} {value.shape}".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
 
 
 def save_groups(path: Path, groups: Mapping[str, Mapping[str, "Tensor"]]) -> None:
@@ -158,8 +158,8 @@ def load_groups(path: Path) -> dict[str, dict[str, "Tensor"]]:
 
 def write_manifest(folder: Path, **facts: object) -> None:
     """List the files of a folder with size and hash, beside facts; nothing unlisted is loaded."""
-    own = (MANIFEST, f".tmp-{MANIFEST}")  # the second is left by a writer that was killed
-    paths = [path for path in sorted(folder.iterdir()) if path.name not in own]
+    excluded = (MANIFEST, f".tmp-{MANIFEST}")  # the second is left by a writer that was killed
+    paths = [path for path in sorted(folder.iterdir()) if path.name not in excluded]
     for path in paths:
         files.sync(path)
     write_json(folder / MANIFEST, {**facts, "files": {p.name: _entry(p) for p in paths}})
@@ -191,12 +191,12 @@ def prepare_run_dir(
     *,
     resume: bool = False,
     overwrite: bool = False,
-    parts: Sequence[str] = (),
+    patterns: Sequence[str] = (),
 ) -> None:
     """Make a folder ready for a run and store its configuration; raise if it holds something else.
 
-    Without a run to resume one starts; one to overwrite is deleted, with the folders that `parts`
-    are patterns of, and other files stay.
+    Without a run to resume one starts. A run to overwrite is deleted, with the folders that match
+    `patterns`; other files stay.
     """
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"run folder {path} must be a folder, and it is a file")
@@ -217,7 +217,9 @@ def prepare_run_dir(
         _compare(path, json.loads(json.dumps(config)))
     else:
         with sole_use(path):  # nobody loses the files that he is working with
-            for entry in [found for part in (*parts, *_ENTRIES) for found in path.glob(part)]:
+            for entry in [
+                match for pattern in (*patterns, *_ENTRIES) for match in path.glob(pattern)
+            ]:
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
                 else:
@@ -254,8 +256,8 @@ def _compare(path: Path, config: Mapping[str, object]) -> None:
             f"{path} holds a run without {CONFIG}, so nobody can tell how it was started: "
             "overwrite it or choose another folder"
         )
-    old, new = dict(flatten(read_json(path / CONFIG))), dict(flatten(config))
-    pairs = {k: [d.get(k, "(absent)") for d in (old, new)] for k in sorted(old | new)}
+    stored, current = dict(flatten(read_json(path / CONFIG))), dict(flatten(config))
+    pairs = {k: [d.get(k, "(absent)") for d in (stored, current)] for k in sorted(stored | current)}
     lines = [f"{k}: {a!r} in the run, {b!r} now" for k, (a, b) in pairs.items() if a != b]
     if lines:
         raise ConfigMismatchError(

@@ -31,7 +31,7 @@ _CHECKPOINT_SECONDS = 300.0  # a checkpoint at least this often: what a killed r
 
 
 class FitResult(NamedTuple):
-    """How a run ended."""
+    """The outcome of a run."""
 
     best_step: int  # of the selected weights
     best_score: float | None  # their validation score; None without validation data
@@ -59,15 +59,15 @@ def fit(
     they were found. Under torchrun every rank calls this with the same arguments.
 
     Args:
-        model: what is trained.
+        model: the model to train.
         train: tensors of equal first dimension, one example a row; moved to the device whole.
         config: the settings.
         folder: of the run: of the one to go on with, or an empty or new one.
-        loss: what is minimised.
-        score: what the best weights are selected by, and what else the log has of them.
-        held_out: what is scored, as `train`; given exactly if `score` is.
-        label: what the progress bar calls the run.
-        metadata: what else defines the run, as JSON values; compared on resume.
+        loss: the objective to minimise.
+        score: metrics of the weights: the first selects the best ones, all are logged.
+        held_out: data to score on, as `train`; None exactly if `score` is.
+        label: name of the run in the progress bar.
+        metadata: further JSON values that define the run; compared on resume.
     """
     if (held_out is None) != (score is None):
         raise ValueError("held_out and score must be given together: one of them is not")
@@ -128,48 +128,55 @@ def _train(
     label: str,
 ) -> None:
     """Train from where the trainer stands to the last step; leave early when asked to stop."""
-    total, a_pass = trainer.total_steps, trainer.steps_per_epoch
+    total, steps_per_epoch = trainer.total_steps, trainer.steps_per_epoch
     with ExitStack() as stack:
         log = None
         if distributed.is_main():
             log = MetricsLog(folder, step=trainer.step, tensorboard=config.tensorboard)
             stack.callback(log.close)
-        shown = stack.enter_context(bar(total=total, initial=trainer.step, unit="step", leave=True))
+        progress_bar = stack.enter_context(
+            bar(total=total, initial=trainer.step, unit="step", leave=True)
+        )
         saved = time.monotonic()
         while trainer.step < total:
-            epoch = trainer.step // a_pass + 1
-            looked = trainer.train_step()
+            epoch = trainer.step // steps_per_epoch + 1
+            losses_checked = trainer.train_step()
             last = trainer.step == total
-            epoch_over = last or trainer.step % a_pass == 0
+            epoch_over = last or trainer.step % steps_per_epoch == 0
             if epoch_over:
                 means = trainer.monitor.take_means()
-                due = last or epoch % config.validate_every == 0
-                found = validate() if validate is not None and due else {}
+                validation_due = last or epoch % config.validate_every == 0
+                metrics = validate() if validate is not None and validation_due else {}
                 row = {
                     "step": trainer.step,
                     "epoch": epoch,
                     "loss": means.pop("loss"),
                     "parts": means,
                     "learning_rate": trainer.learning_rate,
-                    "score": trainer.last_score if found else None,
-                    "validation": dict(found),
+                    "score": trainer.last_score if metrics else None,
+                    "validation": dict(metrics),
                     "seconds": round(trainer.seconds, 3),
                 }
                 if log is not None:
                     log.write(row)
-            text = f"{label} epoch {epoch}/{-(-total // a_pass)}".lstrip()
-            shown.set_description(text, refresh=False)
+            text = f"{label} epoch {epoch}/{-(-total // steps_per_epoch)}".lstrip()
+            progress_bar.set_description(text, refresh=False)
             # What matters most goes first: a narrow terminal cuts the rest off.
             score = {} if trainer.last_score is None else {"score": trainer.last_score}
-            shown.set_postfix({**score, **trainer.monitor.latest}, refresh=False)
-            shown.update()
-            signum, late = stop.signum, time.monotonic() - saved >= _CHECKPOINT_SECONDS
-            # Ranks agree where they meet anyway; a process of its own can stop after any step.
+            progress_bar.set_postfix({**score, **trainer.monitor.latest}, refresh=False)
+            progress_bar.update()
+            signum, checkpoint_due = stop.signum, time.monotonic() - saved >= _CHECKPOINT_SECONDS
+            # Several ranks decide together, at steps where they exchange data anyway; a single
+            # process can stop after any step.
             if distributed.world_size() > 1:
-                met = distributed.gather((signum, late)) if looked or epoch_over else [(0, False)]
-                signum, late = map(max, zip(*met, strict=True))
+                ranks_agree = losses_checked or epoch_over
+                states = [(0, False)]
+                if ranks_agree:
+                    states = distributed.gather((signum, checkpoint_due))
+                signum, checkpoint_due = map(max, zip(*states, strict=True))
             every = config.checkpoint_every
-            if signum or late or last or (every and epoch_over and epoch % every == 0):
+            checkpoint_due |= last or bool(every and epoch_over and epoch % every == 0)
+            if signum or checkpoint_due:
                 snapshot = trainer.snapshot()
                 if log is not None:
                     save_checkpoint(folder / CHECKPOINTS, snapshot, settings)

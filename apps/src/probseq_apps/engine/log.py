@@ -1,4 +1,4 @@
-"""What a run tells: its loss, which must be finite, `metrics.jsonl`, bars and lines."""
+"""Output of a run: its loss, which must be finite, `metrics.jsonl`, progress bars and lines."""
 
 import io
 import json
@@ -31,53 +31,58 @@ lines = False  # set by `run` in a process beside others: they have one terminal
 
 
 class NonFiniteLossError(FloatingPointError):
-    """The loss became NaN or infinite; the message names the step and the parts of the loss."""
+    """The loss became NaN or infinite; the message names the step and the terms of the loss."""
 
 
 class LossMonitor:
-    """Collects losses where they are and looks at them every so many steps.
+    """Collects losses on their device and checks every so many steps that they are finite.
 
-    Looking at a number on a CUDA device waits for the device, so there the losses are kept and
-    looked at together; on the CPU, each at once, before it can spoil the weights. `latest` has loss
-    and parts of the last step looked at.
+    Reading a number from a CUDA device waits for the device, so there the losses of several steps
+    are read together; on the CPU each is read at once, before it can spoil the weights. `latest`
+    has the loss of the last step that was read, and its terms.
     """
 
     def __init__(self, every: int) -> None:
         self._every = every
-        self._kept: list[tuple[int, int, Tensor]] = []
+        self._unchecked: list[tuple[int, int, Tensor]] = []
         self._names: list[str] = []
         self._sums: dict[str, float] = {}
         self._count = 0
         self.latest: dict[str, float] = {}
 
     def add(
-        self, step: int, loss: Tensor, parts: Mapping[str, Tensor], *, share: float, size: int
+        self, step: int, loss: Tensor, terms: Mapping[str, Tensor], *, share: float, size: int
     ) -> bool:
-        """Note loss and parts of a step, counted from 1; return whether losses were looked at now.
+        """Record a step's loss and its terms; return whether losses were checked now.
 
-        They are those of this rank's slice, which has a share of the global batch of a size.
+        Args:
+            step: number of the step, counted from 1.
+            loss: mean over this rank's slice of the batch.
+            terms: terms of the loss, by name; the same names at each step.
+            share: of the global batch that the slice is.
+            size: examples of the global batch.
         """
-        names = ["loss", *parts]
-        if "loss" in parts or names != (self._names or names):
+        names = ["loss", *terms]
+        if "loss" in terms or names != (self._names or names):
             raise ValueError(
                 "loss must return the same parts at each step, and none named 'loss', "
                 f"{self._names[1:]}, got {names[1:]}"
             )
         self._names = names
-        values = torch.stack([value.detach().float() for value in (loss, *parts.values())])
-        self._kept.append((step, size, share * values))
-        looked = len(self._kept) >= self._every
-        if looked:
+        values = torch.stack([value.detach().float() for value in (loss, *terms.values())])
+        self._unchecked.append((step, size, share * values))
+        due = len(self._unchecked) >= self._every
+        if due:
             self.flush()
-        return looked
+        return due
 
     def flush(self) -> None:
-        """Look at all losses noted so far; raise at the first that is not finite."""
-        if not self._kept:
+        """Read all losses recorded so far; raise at the first that is not finite."""
+        if not self._unchecked:
             return
-        rows = distributed.total(torch.stack([values for *_, values in self._kept])).tolist()
-        kept, self._kept = self._kept, []
-        for (step, size, _), row in zip(kept, rows, strict=True):
+        rows = distributed.total(torch.stack([values for *_, values in self._unchecked])).tolist()
+        unchecked, self._unchecked = self._unchecked, []
+        for (step, size, _), row in zip(unchecked, rows, strict=True):
             self.latest = dict(zip(self._names, row, strict=True))
             if not math.isfinite(row[0]):
                 listed = ", ".join(f"{name}={value:g}" for name, value in self.latest.items())
@@ -97,7 +102,7 @@ class LossMonitor:
         return means
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on in the middle of an epoch."""
+        """Return the running sums, to resume in the middle of an epoch."""
         self.flush()
         return {"sums": self._sums, "count": self._count}
 
@@ -118,8 +123,8 @@ class MetricsLog:
 
     def __init__(self, path: Path, *, step: int, tensorboard: bool = False) -> None:
         self._path = path / METRICS
-        kept = [row for row in read_metrics(path) if row["step"] <= step]
-        write_atomic(self._path, "".join(json.dumps(row) + "\n" for row in kept))
+        rows = [row for row in read_metrics(path) if row["step"] <= step]
+        write_atomic(self._path, "".join(json.dumps(row) + "\n" for row in rows))
         self._file = self._path.open("a", encoding="utf-8")
         self._writer: Any = None
         if tensorboard:  # an extra, and slow to import
@@ -140,7 +145,7 @@ class MetricsLog:
 
     def close(self) -> None:
         """Close the files."""
-        with suppress(OSError):  # a row that a full disk did not take was told of before
+        with suppress(OSError):  # a row that a full disk did not take was reported before
             self._file.close()
         if self._writer is not None:
             self._writer.close()
@@ -170,12 +175,12 @@ class _Lines(io.TextIOBase):
     """Standard error for a bar whose states would pile up in a file: a line a minute."""
 
     def __init__(self) -> None:
-        self._told = time.monotonic()
+        self._last_line = time.monotonic()
 
     def write(self, text: str) -> int:
         line = text.replace("\x1b[A", "").strip()
-        if line and time.monotonic() - self._told >= _LINE_SECONDS:
-            self._told = time.monotonic()
+        if line and time.monotonic() - self._last_line >= _LINE_SECONDS:
+            self._last_line = time.monotonic()
             sys.stderr.write(f"{line}\n")
         return len(text)
 
@@ -183,10 +188,10 @@ class _Lines(io.TextIOBase):
 def bar(rows: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
     """Return a bar of `tqdm` on a terminal, and elsewhere a line a minute; none with --quiet."""
     hidden = quiet or not distributed.is_main()
-    given: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "disable": hidden}
+    defaults: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "disable": hidden}
     if lines or not sys.stderr.isatty():
-        given |= {"file": _Lines(), "mininterval": _LINE_SECONDS / 10}
-    return tqdm(rows, **given | options)
+        defaults |= {"file": _Lines(), "mininterval": _LINE_SECONDS / 10}
+    return tqdm(rows, **defaults | options)
 
 
 def duration(seconds: float) -> str:

@@ -20,19 +20,19 @@ Batch: TypeAlias = tuple[Tensor, ...]
 
 
 class LossParts(NamedTuple):
-    """The loss of one batch and what it is made of."""
+    """The loss of one batch and the terms that it is made of."""
 
     loss: Float[Tensor, ""]  # what is minimised: a mean over the batch's examples, with gradient
-    parts: Mapping[str, Tensor]  # scalars for the log; the same names at each step
+    terms: Mapping[str, Tensor]  # scalars for the log; the same names at each step
 
     @classmethod
-    def of(cls, parts: Mapping[str, Tensor]) -> "LossParts":
-        """Split off the part named `loss`."""
-        return cls(parts["loss"], {name: part for name, part in parts.items() if name != "loss"})
+    def of(cls, terms: Mapping[str, Tensor]) -> "LossParts":
+        """Split off the term named `loss`."""
+        return cls(terms["loss"], {name: term for name, term in terms.items() if name != "loss"})
 
 
 class Step(NamedTuple):
-    """Where the training is when it asks for a loss."""
+    """The place in the training at which a loss is computed."""
 
     number: int  # optimizer steps done
     epoch: int  # passes over the data done
@@ -49,8 +49,8 @@ Loss: TypeAlias = Callable[[Any, Batch, Step], LossParts]
 # log. Batches are of unequal sizes: count over all of them.
 Score: TypeAlias = Callable[[Any, Iterable[Batch]], Mapping[str, float]]
 
-# Steps between two looks at the losses on a CUDA device: each look waits for the device.
-_LOOK_EVERY_CUDA = 20
+# Steps between two checks of the losses on a CUDA device: each check waits for the device.
+_CHECK_EVERY_CUDA = 20
 
 
 class Trainer:
@@ -90,7 +90,7 @@ class Trainer:
         torch.manual_seed(derive_seed(config.seed, "global", rank))
         self._generator = torch.Generator(device)
         self._generator.manual_seed(derive_seed(config.seed, "loss", rank))
-        self.monitor = LossMonitor(_LOOK_EVERY_CUDA if device.type == "cuda" else 1)
+        self.monitor = LossMonitor(_CHECK_EVERY_CUDA if device.type == "cuda" else 1)
         self.step = self.best_step = 0
         self.best_score = self.last_score = cast("float | None", None)
         self._best: dict[str, Tensor] | None = None
@@ -108,17 +108,17 @@ class Trainer:
         return self._optimizer.param_groups[0]["lr"]
 
     def train_step(self) -> bool:
-        """Do one optimizer step; return whether the losses were looked at, see `LossMonitor`."""
+        """Do one optimizer step; return whether the losses were checked, see `LossMonitor`."""
         batch, share, size = self._next_batch()
         epoch, progress = self.step // self.steps_per_epoch, self.step / self.total_steps
         self._model.train()
         with self._precision():
             step = Step(self.step, epoch, progress, self._generator)
-            parts = self._loss(self._wrapped, batch, step)
-        looked = self.monitor.add(self.step + 1, *parts, share=share, size=size)
+            losses = self._loss(self._wrapped, batch, step)
+        losses_checked = self.monitor.add(self.step + 1, *losses, share=share, size=size)
         self._optimizer.zero_grad(set_to_none=True)
         # The ranks' gradients are averaged: times their number, they add up by share.
-        (parts.loss * (share * distributed.world_size())).backward()
+        (losses.loss * (share * distributed.world_size())).backward()
         if self._config.grad_clip is not None:
             for parameters in self._clipped:
                 nn.utils.clip_grad_norm_(parameters, self._config.grad_clip)
@@ -128,7 +128,7 @@ class Trainer:
         if self._average is not None:
             self._average.update(self.step)
         self.step += 1
-        return looked
+        return losses_checked
 
     def validate(self, held_out: Batch, score_of: Score) -> Mapping[str, float]:
         """Measure the weights on held-out data and remember them if they are the best yet.
@@ -136,16 +136,16 @@ class Trainer:
         Where there is a moving average of them, it is what is scored and remembered. The main rank
         scores. Random numbers drawn here are the same each time and don't touch the training's.
         """
-        found: Mapping[str, float] = {}
+        metrics: Mapping[str, float] = {}
         with nullcontext() if self._average is None else self._average.applied():
             if distributed.is_main():
                 self._model.eval()
                 with fork_random(self.device), torch.no_grad(), self._precision():
                     torch.manual_seed(derive_seed(self._config.seed, "validation"))
-                    parts = (tensor.split(self._config.batch_size) for tensor in held_out)
-                    found = score_of(self._model, zip(*parts, strict=True))
-            found = distributed.broadcast(found)
-            self.last_score = score = next(iter(found.values()))
+                    batches = (tensor.split(self._config.batch_size) for tensor in held_out)
+                    metrics = score_of(self._model, zip(*batches, strict=True))
+            metrics = distributed.broadcast(metrics)
+            self.last_score = score = next(iter(metrics.values()))
             if not math.isfinite(score):
                 raise ValueError(
                     f"score must be a finite number, got {score} at step {self.step}: "
@@ -155,7 +155,7 @@ class Trainer:
                 self.best_step, self.best_score = self.step, score
                 if self._config.select == "best":
                     self._best = copy_weights(self._model)
-        return found
+        return metrics
 
     def select(self) -> tuple[int, float | None]:
         """Put the selected weights into the model, in eval mode; return their step and score."""
@@ -209,14 +209,14 @@ class Trainer:
         if self.step == self.total_steps:
             return  # nothing is left to train, so the rest doesn't matter, nor does the device
         examples, processes = state["sampler"]["num_examples"], len(state["random"])
-        for what, old, new in (
+        for quantity, stored, current in (
             ("the kind of device", state["device"], self.device.type),
             ("the number of processes", processes, distributed.world_size()),
             ("the number of training examples", examples, len(self._train[0])),
         ):
-            if old != new:
+            if stored != current:
                 raise ValueError(
-                    f"{what} must be {old}, as in the run to resume, got {new}: "
+                    f"{quantity} must be {stored}, as in the run to resume, got {current}: "
                     "resume it as it was started"
                 )
         self._optimizer.load_state_dict(state["optimizer"])
@@ -228,15 +228,15 @@ class Trainer:
             torch.cuda.set_rng_state(random["cuda"], self.device)
 
     def _next_batch(self) -> tuple[Batch, float, int]:
-        """This rank's slice of the next batch, its share of it, and the size of the whole batch."""
+        """Return this rank's slice of the next batch, its share of it, and the batch's size."""
         epoch, position = divmod(self.step, self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:
             order = epoch_order(self._config.seed, epoch, len(self._train[0]))
             self._order = (epoch, order.to(self.device))
         start = position * self._config.batch_size
         chosen = self._order[1][start : start + self._config.batch_size]
-        part, share = distributed.own_slice(chosen)
-        return tuple(t.index_select(0, part) for t in self._train), share, len(chosen)
+        rows, share = distributed.rank_slice(chosen)
+        return tuple(t.index_select(0, rows) for t in self._train), share, len(chosen)
 
     def _precision(self) -> AbstractContextManager[object]:
         half = self._config.precision == "bf16"

@@ -81,34 +81,34 @@ class Classify(Comparison):
     """Methods of classification on one data set."""
 
     kind = command = "classify"
-    fact = ("classes", "num_classes")
-    stored, make_report = Predictions, staticmethod(classify_report)
+    data_field = ("classes", "num_classes")
+    prediction_type, make_report = Predictions, staticmethod(classify_report)
 
     def load(self, options: Options) -> Loaded:
-        """Read the data, and that out of distribution."""
+        """Read the data set, and the sets out of distribution."""
         settings, reading = self.settings, self.settings.reading
         distributed.join(distributed.resolve_device(settings.training.device))
         for path in filter(None, map(own_path, settings.evaluation.ood)):
             list_all(path)  # refused before the training set is read
-        given = reading.to_dict()
-        given["embeddings"] = None if reading.embeddings is None else Path(reading.embeddings)
-        given["max_length"] = settings.model.max_length if settings.is_text else None
-        where: Any = {"data_dir": options.data_dir, "download": options.download}
-        given |= {"train_size": None, "label_noise": 0.0}
-        whole = load_data(settings.data, **where, **given)
-        data = self._labelled(whole, settings.seeds[0])
+        arguments = reading.to_dict()
+        arguments["embeddings"] = None if reading.embeddings is None else Path(reading.embeddings)
+        arguments["max_length"] = settings.model.max_length if settings.is_text else None
+        source: Any = {"data_dir": options.data_dir, "download": options.download}
+        arguments |= {"train_size": None, "label_noise": 0.0}
+        fully_labelled = load_data(settings.data, **source, **arguments)
+        data = self._labelled(fully_labelled, settings.seeds[0])
         # What is out of distribution must not be in the training rows of any seed.
-        every = replace(data, train=whole.train)
-        return Loaded(data, make_test_sets(every, settings.evaluation, options), whole)
+        every = replace(data, train=fully_labelled.train)
+        return Loaded(data, make_test_sets(every, settings.evaluation, options), fully_labelled)
 
-    def _labelled(self, whole: Data, seed: int) -> Data:
+    def _labelled(self, fully_labelled: Data, seed: int) -> Data:
         """Return the data with the labels of a seed; members of an ensemble share theirs."""
         settings, reading = self.settings, self.settings.reading
         if any("ensemble" in parse_row(name).additions for name in settings.method):
             seeds = settings.seeds
             size = settings.ensemble_size or len(seeds)
             seed = seeds[seeds.index(seed) // size * size]
-        return with_labels(whole, reading.train_size, reading.label_noise, seed=seed)
+        return with_labels(fully_labelled, reading.train_size, reading.label_noise, seed=seed)
 
     def check(self, data: Loaded) -> None:
         """Raise if the settings don't fit the data."""
@@ -122,7 +122,7 @@ class Classify(Comparison):
                     raise ValueError(f"method {method!r} {lacks}")
         for method in (each for each in settings.method if parse_row(each).method.estimator):
             for seed in settings.seeds:
-                labels = self._labelled(data.whole, seed).train.targets
+                labels = self._labelled(data.fully_labelled, seed).train.targets
                 if len(labels.unique()) < 2:
                     raise ValueError(
                         f"method {method!r} needs training examples of two classes, and seed "
@@ -140,7 +140,9 @@ class Classify(Comparison):
         """Return the sizes of the data, and what is compared."""
         return self.described(data.data, f"examples in {data.data.num_classes} classes")
 
-    def _form(self, data: Any) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
+    def _prediction_setup(
+        self, data: Any
+    ) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
         return class_predictions, preparation(data), count_tokens(self.settings, data)
 
     def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
@@ -174,27 +176,34 @@ class Classify(Comparison):
 
     def validation_loss(self, sets: Sets) -> float:
         """Return the negative log likelihood of the validation part."""
-        found = sets["validation"]
-        return float(F.nll_loss(found.log_probs, found.labels))
+        predictions = sets["validation"]
+        return float(F.nll_loss(predictions.log_probs, predictions.labels))
 
     def measure(self, row: Row, runs: Sequence[Sets]) -> Measured:
         """Return metrics and predictions, an entry a seed or one, and temperatures."""
         temperatures: list[float] = []
         if "ts" in row.additions:
             known = [sets["validation"] for sets in runs]
-            temperatures = [search_temperature(found.log_probs, found.labels) for found in known]
+            temperatures = [
+                search_temperature(predictions.log_probs, predictions.labels)
+                for predictions in known
+            ]
             pairs = zip(runs, temperatures, strict=True)
-            runs = [{name: found.scaled(t) for name, found in sets.items()} for sets, t in pairs]
+            runs = [
+                {name: predictions.scaled(t) for name, predictions in sets.items()}
+                for sets, t in pairs
+            ]
         if "ensemble" in row.additions:
             groups = self.together(row, runs)
             runs = [
-                {name: ensemble([sets[name] for sets in own]) for name in own[0]} for own in groups
+                {name: ensemble([sets[name] for sets in members]) for name in members[0]}
+                for members in groups
             ]
         return [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs], runs, temperatures
 
     def run(self, job: Job, data: Loaded, at: RunFolder) -> dict[str, Any]:
         """Train a method, or fit an estimator, and store its predictions."""
-        data = data._replace(data=self._labelled(data.whole, job.seed))
+        data = data._replace(data=self._labelled(data.fully_labelled, job.seed))
         if not METHODS[parse_row(job.row).base].estimator:
             return super().run(job, data, at)
         if not distributed.is_main():
@@ -214,18 +223,18 @@ class Classify(Comparison):
         return {"seconds": seconds}
 
     def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:
-        """Fit what is fitted after the training, and predict all sets."""
-        settings, parts, method = self.settings, data.data, METHODS[job.row]
-        device, prepare = distributed.resolve_device(settings.training.device), preparation(parts)
+        """Fit SNGP's precision and Laplace approximations, and predict all sets."""
+        settings, dataset, method = self.settings, data.data, METHODS[job.row]
+        device, prepare = distributed.resolve_device(settings.training.device), preparation(dataset)
 
         def batches(part: Part) -> Iterator[tuple[Tensor, Tensor]]:
-            """Yield data as the model takes them, in order and not augmented."""
+            """Yield prepared batches, in order and not augmented."""
             size = settings.training.batch_size
             for inputs, labels in zip(*(t.split(size) for t in tensors(part)), strict=True):
                 yield prepare(inputs.to(device)), labels.to(device)
 
         if method.baseline == "sngp":
-            fit_precision(model, (inputs for inputs, _ in batches(parts.train)))
+            fit_precision(model, (inputs for inputs, _ in batches(dataset.train)))
         super().predict(model, job, data, folder)
         rows = [row for row in map(parse_row, settings.method) if row.base == job.row]
         if any("kflla" in row.additions for row in rows):
@@ -235,9 +244,9 @@ class Classify(Comparison):
             generator = torch.Generator(device).manual_seed(derive_seed(job.seed, "laplace"))
             laplace = laplace_model(
                 model,
-                batches(parts.train),
-                validation=batches(parts.validation) if len(parts.validation) else None,
-                call=lambda own, inputs: own(inputs, generator=generator, num_samples=samples),
+                batches(dataset.train),
+                validation=batches(dataset.validation) if len(dataset.validation) else None,
+                call=lambda net, inputs: net(inputs, generator=generator, num_samples=samples),
             )
             self.store(laplace, job, data, folder / LAPLACE_PREDICTIONS)
 
@@ -256,7 +265,7 @@ def warm_start_config(settings: TrainingSettings, epochs: int, *, seed: int) -> 
 
 
 def preparation(data: Data) -> Callable[[Tensor], Tensor]:
-    """Return what makes a raw batch what the model takes: normalised images, padded texts."""
+    """Return the function that prepares raw batches: it normalises images and pads texts."""
     if isinstance(data, ImageData):
         return partial(normalize, mean=data.mean, std=data.std)
     return data.padded if isinstance(data, EmbeddedTextData) else trim_padding
@@ -286,7 +295,7 @@ def classification_loss(
 def make_test_sets(
     data: Data, settings: EvaluationSettings, options: Options
 ) -> dict[str, TestSet]:
-    """List everything to predict.
+    """Return the sets to predict, by name.
 
     Where the data folder has the published files of CIFAR-10-C or CIFAR-100-C, they take the place
     of the corruptions that the program makes; those of the same names, if only some are asked for.
@@ -306,13 +315,13 @@ def make_test_sets(
         if name == ROTATIONS:
             sets[f"ood/{name}"] = partial(_changed, data.test, rotate, _ROTATION_DEGREES)
         else:
-            where: Any = {"data_dir": options.data_dir, "download": options.download}
-            sets[f"ood/{name}"] = load_ood_images(name, data, **where)
+            source: Any = {"data_dir": options.data_dir, "download": options.download}
+            sets[f"ood/{name}"] = load_ood_images(name, data, **source)
     return sets
 
 
-def _changed(part: Part, change: Callable[..., Tensor], *given: Any, **named: Any) -> Part:
-    return Part(change(part.inputs, *given, **named), part.targets)
+def _changed(part: Part, change: Callable[..., Tensor], *arguments: Any, **options: Any) -> Part:
+    return Part(change(part.inputs, *arguments, **options), part.targets)
 
 
 def _shifted(

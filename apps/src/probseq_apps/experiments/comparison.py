@@ -1,4 +1,4 @@
-"""What `classify` and `regress` share: methods are trained, their predictions stored and measured.
+"""The base of `classify` and `regress`: methods are trained, their predictions stored and measured.
 
 A run has a folder `METHOD/seed-S`, with its predictions beside what `fit` writes.
 """
@@ -47,40 +47,43 @@ Measured = tuple[list[dict[str, float | None]], Sequence[Mapping[str, Any]], Seq
 
 
 class Loaded(NamedTuple):
-    """The data set, what trained models predict, by name, and the set with all of its labels."""
+    """The data set, the test sets by name, and the data set with all of its labels."""
 
     data: Any
     sets: dict[str, TestSet]
-    whole: Any = None
+    fully_labelled: Any = None
 
 
 class Comparison(Experiment[Loaded]):
     """Methods on one data set.
 
     Attributes:
-        stored: what is kept of a set's predictions.
-        make_report: of the report.
-        fact: what `report.json` says of the data beside name, sizes and notes, and its attribute.
-        marks: what tells the folder of a run, beside method, data and settings.
+        prediction_type: the predictions of a set, as they are stored.
+        make_report: function that makes the report.
+        data_field: entry of `report.json` on the data beside name, sizes and notes, and the
+            attribute of the data that it holds.
+        run_identity: entries of a run's configuration beside method, data and settings.
     """
 
-    parts = tuple(f"{name}{own}/seed-*" for name in METHODS for own in ("", ",*"))
-    stored: ClassVar[Callable[..., Any]]
+    parts = tuple(f"{name}{suffix}/seed-*" for name in METHODS for suffix in ("", ",*"))
+    prediction_type: ClassVar[Callable[..., Any]]
     make_report: ClassVar[Callable[..., Report]]
-    fact: ClassVar[tuple[str, str]]
-    marks: ClassVar[Mapping[str, object]] = {}
+    data_field: ClassVar[tuple[str, str]]
+    run_identity: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
         rows = trained_rows(settings.method)
         self.jobs = [Job(row, seed) for seed in settings.seeds for row in rows]
 
-    def _form(self, data: Any) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
-        """Return what outputs are reduced to, how raw inputs are prepared, and their tokens."""
+    def _prediction_setup(
+        self, data: Any
+    ) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
+        """Return how to reduce outputs and to prepare raw inputs, and the tokens of an input."""
         raise NotImplementedError
 
     def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
-        """Return what is minimised, and what is measured in validation, the score first."""
+        """Return the loss, and the metrics of validation, the score first."""
         raise NotImplementedError
 
     def together(self, row: Row, runs: Sequence[T]) -> list[Sequence[T]]:
@@ -89,16 +92,16 @@ class Comparison(Experiment[Loaded]):
         return [runs[start : start + size] for start in range(0, len(runs), size)]
 
     def measure(self, row: Row, runs: Sequence[Mapping[str, Any]]) -> Measured:
-        """Return what is measured of the runs of a row."""
+        """Return metrics, predictions to plot, and temperatures of the runs of a row."""
         raise NotImplementedError
 
     def validation_loss(self, sets: Mapping[str, Any]) -> float:
-        """Return the loss of what was predicted of the validation part."""
+        """Return the loss of the predictions on the validation part."""
         raise NotImplementedError
 
     def predictor(self, method: Method, data: Any) -> Predictor:
-        """Return how a method predicts."""
-        reduce, prepare, tokens = self._form(data)
+        """Return the predictor of a method."""
+        reduce, prepare, tokens = self._prediction_setup(data)
         samples = self.settings.evaluation.num_samples if method.sampled else None
         return Predictor(reduce, prepare, samples, method.test_dropout, tokens)
 
@@ -113,9 +116,9 @@ class Comparison(Experiment[Loaded]):
         self.fit(model, METHODS[job.row], job.row, config, data, folder)
         return model
 
-    def _keep(self, model: nn.Module, data: Any, found: tuple[Tensor, ...]) -> Any:
-        """Return what is stored of predictions and targets."""
-        return self.stored(*found)
+    def _to_stored(self, model: nn.Module, data: Any, outputs: tuple[Tensor, ...]) -> Any:
+        """Return predictions and targets as they are stored."""
+        return self.prediction_type(*outputs)
 
     def check(self, data: Loaded) -> None:
         """Raise if the settings don't fit the data."""
@@ -126,97 +129,105 @@ class Comparison(Experiment[Loaded]):
                 if method.test_dropout and not has_dropout(model):
                     raise DataError(f"method {name!r} needs dropout above 0, to draw from")
 
-    def described(self, data: Data, what: str) -> str:
+    def described(self, data: Data, noun: str) -> str:
         """Return notes on the data, its sizes, and what is compared."""
         sizes = f"{len(data.train):,} training, {len(data.validation):,} validation, "
         compared = counted(self.settings.method, self.settings.seeds)
-        line = f"{data.name}: {sizes}{len(data.test):,} test {what}; {compared}"
+        line = f"{data.name}: {sizes}{len(data.test):,} test {noun}; {compared}"
         return "\n".join([*(f"note: {note}" for note in data.notes), line])
 
     def run(self, job: Job, data: Loaded, at: RunFolder) -> dict[str, Any]:
         """Train a method, from where it stopped, and store its predictions."""
         folder, method = run_folder(at, job), parse_row(job.row).method
-        one = type(self)(settings_of(job.row, self.settings))
-        plain = Job(parse_row(job.row).base, job.seed)
-        model = one.train(plain, data.data, folder)
+        single = type(self)(settings_of(job.row, self.settings))
+        base_job = Job(parse_row(job.row).base, job.seed)
+        model = single.train(base_job, data.data, folder)
         ends = (read_finished(path) for path in (folder, warm_folder(folder)))
         seconds = round(sum(end["seconds"] for end in ends if end is not None), 3)
-        found: dict[str, Any] = {"seconds": seconds}
+        result: dict[str, Any] = {"seconds": seconds}
         if distributed.is_main():
-            one.predict(model, plain, data, folder)
-            if penalty_of(method, one.settings) is not None:
-                device = distributed.resolve_device(one.settings.training.device)
-                given: dict[str, Any] = {"device": device, "seed": derive_seed(job.seed, "penalty")}
-                found["penalty"] = one.predictor(method, data.data).penalty(
-                    model, data.data.test.inputs, **given
+            single.predict(model, base_job, data, folder)
+            if penalty_of(method, single.settings) is not None:
+                device = distributed.resolve_device(single.settings.training.device)
+                predictor, seed = (
+                    single.predictor(method, data.data),
+                    derive_seed(job.seed, "penalty"),
                 )
-        return found
+                inputs = data.data.test.inputs
+                result["penalty"] = predictor.penalty(model, inputs, device=device, seed=seed)
+        return result
 
     def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:
-        """Predict all sets, and store it."""
+        """Predict all sets and store the predictions."""
         self.store(model, job, data, folder / PREDICTIONS)
 
     def store(self, model: nn.Module, job: Job, data: Loaded, file: Path) -> None:
-        """Predict all sets with a model into a file."""
+        """Write a model's predictions of all sets to a file."""
         device = distributed.resolve_device(self.settings.training.device)
         predictor = self.predictor(METHODS[job.row], data.data)
-        kept: dict[str, dict[str, Tensor]] = {}
+        predictions: dict[str, dict[str, Tensor]] = {}
         with log.bar(total=None, unit=" inputs") as bar:
-            for name, found in data.sets.items():
+            for name, test_set in data.sets.items():
                 bar.set_description_str(f"predicting {name}")
-                part = found if isinstance(found, Part) else found()
+                part = test_set if isinstance(test_set, Part) else test_set()
                 seed = derive_seed(job.seed, f"predict {name}")
-                given: dict[str, Any] = {"device": device, "seed": seed, "progress": bar.update}
                 with without_attention(model) if name == WITHOUT else nullcontext():
-                    outputs = (*predictor.predict(model, part.inputs, **given), part.targets.cpu())
-                kept[name] = self._keep(model, data.data, outputs)._asdict()
-        save_groups(file, kept)
+                    outputs = predictor.predict(
+                        model, part.inputs, device=device, seed=seed, progress=bar.update
+                    )
+                pair = (*outputs, part.targets.cpu())
+                predictions[name] = self._to_stored(model, data.data, pair)._asdict()
+        save_groups(file, predictions)
 
     def report(self, data: Loaded, results: Results, at: RunFolder) -> str:
         """Evaluate the stored predictions and write the report."""
-        settings, parts = self.settings, data.data
+        settings, dataset = self.settings, data.data
         measured: dict[str, MethodResult] = {}
-        shown: dict[str, Sequence[Mapping[str, Any]]] = {}
+        plotted: dict[str, Sequence[Mapping[str, Any]]] = {}
         for name in settings.method:
             row = parse_row(name)
             file = LAPLACE_PREDICTIONS if "kflla" in row.additions else PREDICTIONS
             jobs: list[Job] = []
             runs: list[dict[str, Any]] = []
             for seed in settings.seeds:
-                found: dict[Job, dict[str, Any]] = {}
+                candidates: dict[Job, dict[str, Any]] = {}
                 for job in (Job(trained, seed) for trained in row.trained):
                     path = run_folder(at, job) / file
                     if not path.exists():  # deleted: made anew
                         self.run(job, data, at)
                     groups = load_groups(path).items()
-                    found[job] = {name: self.stored(**fields) for name, fields in groups}
-                best = next(iter(found))
-                if len(found) > 1:
-                    best = min(found, key=lambda job: self.validation_loss(found[job]))
+                    candidates[job] = {
+                        name: self.prediction_type(**fields) for name, fields in groups
+                    }
+                best = next(iter(candidates))
+                if len(candidates) > 1:
+                    best = min(candidates, key=lambda job: self.validation_loss(candidates[job]))
                 jobs.append(best)
-                runs.append(found[best])
-            metrics, shown[name], temperatures = self.measure(row, runs)
+                runs.append(candidates[best])
+            metrics, plotted[name], temperatures = self.measure(row, runs)
             # Members of an ensemble have penalties of their own.
             penalties = [results[job].get("penalty") for job in jobs]
             penalties = penalties if len(metrics) == len(jobs) else [None] * len(metrics)
             pairs = zip(metrics, penalties, strict=True)
-            metrics = [{**own, "test/penalty": penalty} for own, penalty in pairs]
+            metrics = [{**entry, "test/penalty": penalty} for entry, penalty in pairs]
             seconds = [results[job]["seconds"] for job in jobs]
             chosen = [job.row for job in jobs] if row.choices else []
             measured[name] = MethodResult(row.title, metrics, seconds, temperatures, chosen)
         # A metric that a method lacks, as one without attention does that of its absence.
         names = dict.fromkeys(
-            metric for one in measured.values() for entry in one.metrics for metric in entry
+            metric for result in measured.values() for entry in result.metrics for metric in entry
         )
         measured = {
-            name: one._replace(metrics=[{m: entry.get(m) for m in names} for entry in one.metrics])
-            for name, one in measured.items()
+            name: result._replace(
+                metrics=[{m: entry.get(m) for m in names} for entry in result.metrics]
+            )
+            for name, result in measured.items()
         }
-        sizes = {part: len(getattr(parts, part)) for part in ("train", "validation", "test")}
-        (key, attribute), notes = self.fact, list(parts.notes)
-        facts = {"name": parts.name, **sizes, key: getattr(parts, attribute), "notes": notes}
+        sizes = {part: len(getattr(dataset, part)) for part in ("train", "validation", "test")}
+        (key, attribute), notes = self.data_field, list(dataset.notes)
+        facts = {"name": dataset.name, **sizes, key: getattr(dataset, attribute), "notes": notes}
         make = type(self).make_report
-        report = make(measured, shown, settings=settings.to_dict(), data=facts, recipe=at.recipe)
+        report = make(measured, plotted, settings=settings.to_dict(), data=facts, recipe=at.recipe)
         return report.write(at.path)
 
     def fit(
@@ -230,7 +241,7 @@ class Comparison(Experiment[Loaded]):
     ) -> None:
         """Train a model, from where it stopped."""
         validated, values = len(data.validation) > 0, self.settings.to_dict()
-        kept = {key: values[key] for key in ("data", "reading", "model")}
+        identity = {key: values[key] for key in ("data", "reading", "model")}
         attention = method.config(self.settings).to_dict()
         loss, measure = self._objective(method, model, data)
         fit(
@@ -242,7 +253,7 @@ class Comparison(Experiment[Loaded]):
             score=partial(self.predictor(method, data).score, measure) if validated else None,
             held_out=tensors(data.validation) if validated else None,
             label=label,
-            metadata={**self.marks, "method": label, **kept, "attention": attention},
+            metadata={**self.run_identity, "method": label, **identity, "attention": attention},
         )
 
 
@@ -268,11 +279,11 @@ def penalty_of(method: Method, settings: Any) -> Weight | None:
 
 
 def penalised(
-    nll: Tensor, penalty: Tensor, weight: Weight | None, step: Step, **parts: Tensor
+    nll: Tensor, penalty: Tensor, weight: Weight | None, step: Step, **terms: Tensor
 ) -> LossParts:
     """Return the negative log likelihood plus the weighted penalty of methods that have one."""
     if weight is None:
-        return LossParts(nll, {"nll": nll, **parts})
+        return LossParts(nll, {"nll": nll, **terms})
     penalty = penalty.float()
     loss = nll + weight(step.progress) * penalty
-    return LossParts(loss, {"nll": nll, "penalty": penalty, **parts})
+    return LossParts(loss, {"nll": nll, "penalty": penalty, **terms})

@@ -33,9 +33,9 @@ class Designs(Experiment[GenerationData]):
 
     def load(self, options: Options) -> GenerationData:
         """Read the images."""
-        own = {name: getattr(self.settings, name) for name in ("image_size", "num_train")}
-        given: dict[str, Any] = {"data_dir": options.data_dir, "download": options.download}
-        return load_generation_data(self.settings.data, **own, **given)
+        reading = {name: getattr(self.settings, name) for name in ("image_size", "num_train")}
+        source: dict[str, Any] = {"data_dir": options.data_dir, "download": options.download}
+        return load_generation_data(self.settings.data, **reading, **source)
 
     def check(self, data: GenerationData) -> None:
         """Raise if a design can't be measured at this size, or the images are too few for it."""
@@ -56,14 +56,14 @@ class Designs(Experiment[GenerationData]):
         """Measure a design."""
         if self._covariance is None:
             self._covariance = image_covariance(to_unit(data.train))
-        given = (self._videos[job], self.settings.design)
-        return measure_design(self._covariance, _shape(data), *given).to_dict()
+        shape, videos = _shape(data), self._videos[job]
+        return measure_design(self._covariance, shape, videos, self.settings.design).to_dict()
 
     def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
         """Write the report."""
-        found = {job.row: measured for job, measured in results.items()}
+        designs = {job.row: measured for job, measured in results.items()}
         settings = self.settings.to_dict()
-        return design_report(found, settings=settings, data=data, recipe=at.recipe).write(at.path)
+        return design_report(designs, settings=settings, data=data, recipe=at.recipe).write(at.path)
 
 
 def _shape(data: GenerationData) -> ImageShape:

@@ -1,4 +1,4 @@
-"""`probseq language`: decoders that predict a text token by token, and how sure they are of it."""
+"""`probseq language`: train decoders on a text and measure how well and how surely they predict."""
 
 import email
 import pkgutil
@@ -38,7 +38,7 @@ from sgpa import CausalFeatureAttention, CausalSparseGPAttention, ResidualSparse
 
 
 class Corpus(NamedTuple):
-    """Windows of tokens, each one longer than the context, and those of other texts."""
+    """Windows of tokens, each one token longer than the context, also of other texts."""
 
     train: Int64[Tensor, "n t"]
     validation: Int64[Tensor, "v t"]
@@ -57,20 +57,20 @@ class Language(Experiment[Corpus]):
         self.jobs = [Job(row, seed) for seed in settings.seeds for row in settings.method]
 
     def load(self, options: Options) -> Corpus:
-        """Read the texts, and make tokens of them."""
+        """Read the texts and split them into tokens."""
         settings = self.settings
         distributed.join(distributed.resolve_device(settings.training.device))
         text = read_text(settings.data, options.data_dir)
         encode, vocabulary = tokenizer_of(settings.tokenizer, text[: int(0.8 * len(text))])
         tokens, size, length = encode(text), settings.test_size, settings.model.context + 1
-        held = min(size, len(tokens) // 10)
-        train, validation, test = tokens.split([len(tokens) - 2 * held, held, held])
+        held_out = min(size, len(tokens) // 10)
+        train, validation, test = tokens.split([len(tokens) - 2 * held_out, held_out, held_out])
         tests = {"test": token_windows(test, length)}
         for name in settings.ood:
             # In the middle: texts begin with titles and lists.
-            found = encode(read_text(name, options.data_dir))
-            start = max(0, (len(found) - size) // 2)
-            tests[f"ood/{name}"] = token_windows(found[start : start + size], length)
+            text_tokens = encode(read_text(name, options.data_dir))
+            start = max(0, (len(text_tokens) - size) // 2)
+            tests[f"ood/{name}"] = token_windows(text_tokens[start : start + size], length)
         train = token_windows(train[: settings.train_size], length)
         return Corpus(train, token_windows(validation, length), tests, vocabulary)
 
@@ -89,7 +89,7 @@ class Language(Experiment[Corpus]):
         """Train a decoder, from where it stopped, and measure it."""
         settings = self.settings
         values = settings.to_dict()
-        kept = {name: values[name] for name in ("data", "tokenizer", "model", "process")}
+        identity = {name: values[name] for name in ("data", "tokenizer", "model", "process")}
         model = self._model(job.row, data, job.seed)
         end = fit(
             model,
@@ -97,22 +97,22 @@ class Language(Experiment[Corpus]):
             TrainConfig(**settings.training.to_dict(), seed=job.seed),
             at.path / job.row / f"seed-{job.seed}",
             loss=self._loss,
-            score=lambda own, batches: {"score": -self._bits(own, batches)},
+            score=lambda network, batches: {"score": -self._bits(network, batches)},
             held_out=(data.validation,),
             label=job.row,
-            metadata={"method": job.row, "train_size": settings.train_size, **kept},
+            metadata={"method": job.row, "train_size": settings.train_size, **identity},
         )
-        found: dict[str, Any] = {"seconds": round(end.seconds, 3)}
+        result: dict[str, Any] = {"seconds": round(end.seconds, 3)}
         for name, tokens in data.tests.items():
-            found[name] = self._measure(model, tokens, derive_seed(job.seed, f"predict {name}"))
-        return found
+            result[name] = self._measure(model, tokens, derive_seed(job.seed, f"predict {name}"))
+        return result
 
     def report(self, data: Corpus, results: Results, at: RunFolder) -> str:
         """Write the report."""
         settings, facts = self.settings, {"name": self.settings.data, "notes": []}
         facts |= {"train": data.train.numel(), "kinds": data.vocabulary}
-        given: dict[str, Any] = {"settings": settings.to_dict(), "data": facts}
-        report = language_report(by_row(results), list(data.tests), recipe=at.recipe, **given)
+        common: dict[str, Any] = {"settings": settings.to_dict(), "data": facts}
+        report = language_report(by_row(results), list(data.tests), recipe=at.recipe, **common)
         return report.write(at.path)
 
     def _model(self, name: str, data: Corpus, seed: int) -> CausalTransformer:
@@ -120,7 +120,7 @@ class Language(Experiment[Corpus]):
         sizes = (settings.dim, settings.num_heads)
         inducing = (*sizes, process.num_inducing)
 
-        given: dict[str, Any] = {"num_data": len(data.train), "dropout": settings.dropout}
+        options: dict[str, Any] = {"num_data": len(data.train), "dropout": settings.dropout}
 
         def attention(index: int) -> nn.Module:
             match name:
@@ -130,11 +130,11 @@ class Language(Experiment[Corpus]):
                     return CausalKernelAttention(*sizes, dropout=settings.dropout)
                 case "sgpa":
                     covariance = process.covariance
-                    return CausalSparseGPAttention(*inducing, covariance=covariance, **given)
+                    return CausalSparseGPAttention(*inducing, covariance=covariance, **options)
                 case "sgpa-features":
-                    return CausalFeatureAttention(*inducing, process.num_features, **given)
+                    return CausalFeatureAttention(*inducing, process.num_features, **options)
                 case _:
-                    return ResidualSparseGPAttention(*inducing, causal=True, **given)
+                    return ResidualSparseGPAttention(*inducing, causal=True, **options)
 
         with torch.random.fork_rng():
             torch.manual_seed(derive_seed(seed, "weights"))
@@ -158,16 +158,18 @@ class Language(Experiment[Corpus]):
 
     @torch.no_grad()
     def _bits(self, model: nn.Module, batches: Iterable[Batch]) -> float:
-        found = [bits_per_token(model(own[:, :-1]).logits, own[:, 1:]) for (own,) in batches]
-        return float(torch.cat(found).mean())
+        bits = [
+            bits_per_token(model(tokens[:, :-1]).logits, tokens[:, 1:]) for (tokens,) in batches
+        ]
+        return float(torch.cat(bits).mean())
 
     def _measure(self, model: CausalTransformer, tokens: Tensor, seed: int) -> dict[str, Any]:
         """Return bits, accuracy and calibration of a text's tokens, and the KL divergence."""
         generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
         samples = self.settings.process.num_samples
-        found = evaluate_tokens(model, tokens, num_samples=samples, generator=generator)
-        bins = {name: value.tolist() for name, value in found.bins._asdict().items()}
-        return {**found._asdict(), "bins": bins}
+        metrics = evaluate_tokens(model, tokens, num_samples=samples, generator=generator)
+        bins = {name: value.tolist() for name, value in metrics.bins._asdict().items()}
+        return {**metrics._asdict(), "bins": bins}
 
 
 def read_text(name: str, data_dir: Path | None) -> str:
@@ -188,7 +190,7 @@ def read_text(name: str, data_dir: Path | None) -> str:
 
 
 def tokenizer_of(name: str, text: str) -> TextEncoder:
-    """Return what makes tokens of a text."""
+    """Return the encoder from texts to tokens, and the size of its vocabulary."""
     if name == "characters":
         return character_encoder(text)
     with reading(name, "a tokenizer"):

@@ -31,7 +31,7 @@ SWAPPED = "ood/swapped-edges"
 
 
 class NumberPredictions(NamedTuple):
-    """What a model says about a test set, in the targets' own unit: a mixture of Laplaces.
+    """Predictions of a test set in the unit of the targets: a mixture of Laplace distributions.
 
     Attributes:
         samples: function values f, one row a Monte Carlo sample.
@@ -48,9 +48,9 @@ class Regress(Comparison):
     """Methods of regression on molecules, or rows of numbers."""
 
     kind = command = "regress"
-    fact = ("target", "target")
-    marks = {"experiment": kind}  # noqa: RUF012
-    stored, make_report = NumberPredictions, staticmethod(regress_report)
+    data_field = ("target", "target")
+    run_identity = {"experiment": kind}  # noqa: RUF012
+    prediction_type, make_report = NumberPredictions, staticmethod(regress_report)
 
     def load(self, options: Options) -> Loaded:
         """Read the molecules, or rows."""
@@ -68,10 +68,12 @@ class Regress(Comparison):
     def describe(self, data: Loaded) -> str:
         """Return the sizes of the data, and what is compared."""
         # Molecules alone have a changed test set.
-        what = "molecules" if data.data.extra_tests else "rows"
-        return self.described(data.data, f"{what}, target {data.data.target!r}")
+        noun = "molecules" if data.data.extra_tests else "rows"
+        return self.described(data.data, f"{noun}, target {data.data.target!r}")
 
-    def _form(self, data: Any) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
+    def _prediction_setup(
+        self, data: Any
+    ) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
         return partial(function_values, *mean_and_std(data)), trim_tokens, data.max_tokens
 
     def model(self, method: Method, data: Any, seed: int) -> nn.Module:
@@ -79,24 +81,29 @@ class Regress(Comparison):
         return RegressionModel(super().model(method, data, seed), LaplaceLikelihood())
 
     def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
-        """Return what is minimised, and what is measured of the validation part, the score first.
+        """Return the loss, and the metrics of the validation part, the score first.
 
         The thesis selects by "validation accuracy", which regression has not.
         """
         assert isinstance(model, RegressionModel)
-        weight, given = penalty_of(method, self.settings), (data.layout, mean_and_std(data))
-        loss = partial(regression_loss, *given, model.likelihood, weight)
+        weight, scale = penalty_of(method, self.settings), mean_and_std(data)
+        loss = partial(regression_loss, data.layout, scale, model.likelihood, weight)
         return loss, lambda values, targets: {"score": -mae(values.mean(1), targets)}
 
-    def _keep(self, model: nn.Module, data: Any, found: tuple[Tensor, ...]) -> NumberPredictions:
+    def _to_stored(
+        self, model: nn.Module, data: Any, outputs: tuple[Tensor, ...]
+    ) -> NumberPredictions:
         assert isinstance(model, RegressionModel)
         scale = mean_and_std(data)[1] * model.likelihood.scale.detach().double().cpu()
-        return NumberPredictions(found[0].T.contiguous(), scale, found[1])
+        return NumberPredictions(outputs[0].T.contiguous(), scale, outputs[1])
 
     def measure(self, row: Row, runs: Sequence[Mapping[str, NumberPredictions]]) -> Measured:
-        """Return metrics and what plots show, an entry a seed or one for an ensemble."""
+        """Return metrics and predictions to plot, an entry a seed or one for an ensemble."""
         groups = self.together(row, runs)
-        entries = [{name: mixture([run[name] for run in own]) for name in own[0]} for own in groups]
+        entries = [
+            {name: mixture([run[name] for run in members]) for name in members[0]}
+            for members in groups
+        ]
         return [evaluate_numbers(entry) for entry in entries], entries, ()
 
 
@@ -135,5 +142,5 @@ def regression_loss(
 
 def mixture(members: Sequence[NumberPredictions]) -> tuple[LaplaceMixture, Tensor]:
     """Return the distribution of one model, or of the members of an ensemble, and true values."""
-    found = LaplaceMixture([m.samples for m in members], [m.scale for m in members])
-    return found, members[0].targets
+    distribution = LaplaceMixture([m.samples for m in members], [m.scale for m in members])
+    return distribution, members[0].targets

@@ -44,17 +44,17 @@ class Stream(NamedTuple):
 
 def load_stream(settings: OnlineSettings, data_dir: Path | None, *, seed: int) -> Stream:
     """Read a data set and cut it into tasks, in the same way for all methods."""
-    stream, own = settings.stream, own_path(settings.data)
+    stream, path = settings.stream, own_path(settings.data)
     marks = Marks(stream.separator, stream.decimal, stream.encoding)
     if settings.of_time:
         columns = Columns(stream.time or "time", stream.target, stream.series, marks)
         series = load_series(settings.data, data_dir, columns=columns)
         return cut_series(series, settings, seed=seed)
-    if own is None:
+    if path is None:
         return cut_table(load_table(settings.data, data_dir, seed=seed), settings)
     names = (stream.inputs, stream.target, stream.time)
     drawn: Any = {"test_share": stream.test_share, "seed": seed}
-    return cut_table(read_csv_points(own, *names, marks=marks, **drawn), settings)
+    return cut_table(read_csv_points(path, *names, marks=marks, **drawn), settings)
 
 
 def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream:
@@ -105,8 +105,8 @@ def _targets(
 ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     if settings.model.likelihood not in STANDARDISED:
         return values, ()
-    found = standardised(values, splits, f"targets of {settings.data!r}")
-    return found, ("targets are standardised on the training points",)
+    targets = standardised(values, splits, f"targets of {settings.data!r}")
+    return targets, ("targets are standardised on the training points",)
 
 
 def _plane(x: NDArray[np.float64]) -> Float[Tensor, "g 2"]:

@@ -15,13 +15,13 @@ from probseq_apps.report.tables import DASH, decimals_of, markdown_table
 
 
 class Claim(NamedTuple):
-    """That a row of a run's table is better than others by a metric."""
+    """The claim that a row of a run's table is better than others by a metric."""
 
     name: str
     statement: str
     paper: str  # which, and where in it
     printed: str  # its numbers
-    better: str  # row that is said to be better
+    better: str  # row that is claimed to be better
     than: tuple[str, ...]
     metric: str  # in the names of `MeasuredRun.numbers`, without the row
     effect: float  # smallest gain worth having; negative: the largest loss that is allowed
@@ -29,7 +29,7 @@ class Claim(NamedTuple):
 
     @property
     def costs(self) -> bool:
-        """Whether the metric is of seconds, whose factors count."""
+        """Whether the metric is in seconds: gains are factors then."""
         return "seconds" in self.metric
 
 
@@ -91,16 +91,19 @@ def _judged(claim: Claim, runs: Sequence[MeasuredRun]) -> Verdict:
 def _gain(claim: Claim, other: str, run: MeasuredRun) -> Gain | None:
     """Return the gain over another row; None where the run lacks one of the two."""
     least = 0.0 if claim.costs else -math.inf
-    found: list[list[float]] = []
+    samples: list[list[float]] = []
     for row in (claim.better, other):
         _, values = run.values(f"{_row_of(row, run)}/{claim.metric}") or ("", ())
-        found.append([value for value in values if value is not None and least < value < math.inf])
-        if not values or len(found[-1]) < len(values) or len(values) != len(found[0]):
+        samples.append(
+            [value for value in values if value is not None and least < value < math.inf]
+        )
+        if not values or len(samples[-1]) < len(values) or len(values) != len(samples[0]):
             return None
     sign = 1.0 if direction_of(claim.metric) == "higher" else -1.0
     scale = math.log if claim.costs else float
-    pairs = zip(*found, strict=True)
-    return judge([sign * (scale(own) - scale(theirs)) for own, theirs in pairs], claim.effect)
+    pairs = zip(*samples, strict=True)
+    gains = [sign * (scale(better) - scale(other)) for better, other in pairs]
+    return judge(gains, claim.effect)
 
 
 def _row_of(name: str, run: MeasuredRun) -> str:
@@ -111,31 +114,31 @@ def _row_of(name: str, run: MeasuredRun) -> str:
 
 
 def claims_markdown(verdicts: Iterable[Verdict]) -> str:
-    """Return the table as Markdown: claim, where and what the paper says, ours, and the verdict."""
+    """Return the table of claims as Markdown: the paper's numbers, our gains, and the verdicts."""
     heads = ["claim", "paper", "printed there", "our gain", "of", "verdict"]
     rows = [
         [
-            *(found.claim.statement, found.claim.paper, found.claim.printed),
-            *("; ".join(_gains(found)) or DASH, _run_text(found), found.text),
+            *(verdict.claim.statement, verdict.claim.paper, verdict.claim.printed),
+            *("; ".join(_gains(verdict)) or DASH, _run_text(verdict), verdict.text),
         ]
-        for found in verdicts
+        for verdict in verdicts
     ]
     return markdown_table([heads, *rows]).replace("---:", "---")
 
 
 def claims_text(verdicts: Iterable[Verdict], width: int) -> str:
-    """Return the claims and what was found of each, for a terminal of some width."""
+    """Return each claim with its verdict and gains, for a terminal of some width."""
     lines: list[str] = []
-    for found in verdicts:
-        measured = "; ".join(_gains(found))
-        told = f"{found.text}" + (f": {measured} ({_run_text(found)})" if measured else "")
-        text = textwrap.fill(told, max(40, width) - 4)
-        lines += [found.claim.statement, textwrap.indent(text, "    ")]
+    for verdict in verdicts:
+        measured = "; ".join(_gains(verdict))
+        gains = f": {measured} ({_run_text(verdict)})" if measured else ""
+        text = textwrap.fill(f"{verdict.text}{gains}", max(40, width) - 4)
+        lines += [verdict.claim.statement, textwrap.indent(text, "    ")]
     return "\n".join(lines)
 
 
-def _gains(found: Verdict) -> list[str]:
-    return [_gain_text(found.claim, *own) for own in found.gains.items()]
+def _gains(verdict: Verdict) -> list[str]:
+    return [_gain_text(verdict.claim, other, gain) for other, gain in verdict.gains.items()]
 
 
 def _gain_text(claim: Claim, other: str, gain: Gain) -> str:
@@ -151,8 +154,8 @@ def _gain_text(claim: Claim, other: str, gain: Gain) -> str:
     return f"{mean:+.{digits}f}{error} over {other}"
 
 
-def _run_text(found: Verdict) -> str:
-    run, claim = found.run, found.claim
+def _run_text(verdict: Verdict) -> str:
+    run, claim = verdict.run, verdict.claim
     if run is None:
         return DASH
     seeds, rows = len(run.setting("seeds")), (claim.better, *claim.than)

@@ -25,12 +25,12 @@ Columns = dict[Measure, list[str]]
 _METHODS_ACROSS = 6
 _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
 # Of the many numbers under shift and on other data sets, those in the table of all.
-_SHIFT_SHOWN = ("accuracy", "nll", "ece")
-_WITHOUT_SHOWN = ("accuracy", "nll")
+_SHIFT_COLUMNS = ("accuracy", "nll", "ece")
+_WITHOUT_COLUMNS = ("accuracy", "nll")
 # Nats an example below which an attention carries no information worth the name.
 _SILENT = 0.01
 # Of detection: of few methods, of many, and by the variance of numbers (thesis Table B.32).
-_OOD_SHOWN, _OF_MANY, _OF_VARIANCE = ("auroc", "fpr95"), ("auroc",), ("auroc", "aupr-out")
+_OOD_COLUMNS, _OF_MANY, _OF_VARIANCE = ("auroc", "fpr95"), ("auroc",), ("auroc", "aupr-out")
 _SHIFT_DETAILS = ("accuracy", "nll", "ece", "mce")
 _OOD_DETAILS = ("auroc", "aupr-in", "aupr-out", "fpr95")
 _RANKED = ("auroc", "aupr-out")
@@ -39,14 +39,14 @@ _GROUPS = (*CORRUPTION_GROUPS, "other")
 
 
 class MethodResult(NamedTuple):
-    """What was measured of a method, an entry for each seed, or a single one for an ensemble.
+    """The results of a method, an entry for each seed, or a single one for an ensemble.
 
     Attributes:
-        title: what the method is.
+        title: of the method.
         metrics: of each entry, values by name; None where a metric is not defined.
         train_seconds: of each seed.
         temperatures: of each seed; empty without temperature scaling.
-        chosen: what was chosen by validation loss, for each seed; empty where nothing was.
+        chosen: row with the lowest validation loss, for each seed; empty where there is one.
     """
 
     title: str
@@ -57,7 +57,9 @@ class MethodResult(NamedTuple):
 
     def summaries(self) -> dict[str, Summary]:
         """Return the summary of each metric over the entries."""
-        return {name: summarise([one[name] for one in self.metrics]) for name in self.metrics[0]}
+        return {
+            name: summarise([entry[name] for entry in self.metrics]) for name in self.metrics[0]
+        }
 
 
 def temperatures_text(temperatures: Sequence[float]) -> str:
@@ -66,25 +68,25 @@ def temperatures_text(temperatures: Sequence[float]) -> str:
 
 
 def methods_report(
-    experiment: str, results: Mapping[str, MethodResult], examples: str, **parts: Any
+    experiment: str, results: Mapping[str, MethodResult], examples: str, **common: Any
 ) -> Report:
-    """Return the report of a comparison of methods; `examples` says what the data hold."""
-    data, numbers, rows = parts["data"], dict[str, Any](), list[str]()
+    """Return the report of a comparison of methods; `examples` describes the examples."""
+    data, numbers, rows = common["data"], dict[str, Any](), list[str]()
     for name, (title, _, seconds, temperatures, chosen) in results.items():
-        found = results[name].summaries()
+        summaries = results[name].summaries()
         numbers[name] = {
             "title": title,
-            "seeds": parts["settings"]["seeds"],
+            "seeds": common["settings"]["seeds"],
             "temperatures": temperatures,
             "chosen": chosen,
             "train_seconds": seconds,
-            "metrics": {metric: asdict(summary) for metric, summary in found.items()},
+            "metrics": {metric: asdict(summary) for metric, summary in summaries.items()},
         }
-        told = temperatures_text(temperatures)
+        scales = temperatures_text(temperatures)
         taken = ", ".join(chosen)
         rows.append(
             f"`{name}`: {title}; trained in {sum(seconds) / len(seconds):.1f} s a seed"
-            f"{f'; temperatures {told}' if told else ''}"
+            f"{f'; temperatures {scales}' if scales else ''}"
             f"{f'; by validation loss {taken}' if taken else ''}"
         )
     return Report(
@@ -98,37 +100,37 @@ def methods_report(
         tables=metric_tables({name: method.summaries() for name, method in results.items()}),
         findings=silent_attention(results),
         rows=rows,
-        **parts,
+        **common,
     )
 
 
 def silent_attention(results: Mapping[str, MethodResult]) -> list[str]:
     """Return a sentence for each SGPA whose KL divergence, its penalty, is nearly zero."""
-    found: list[str] = []
-    for name, own in results.items():
-        penalty = summarise([entry.get("test/penalty") for entry in own.metrics]).mean
+    sentences: list[str] = []
+    for name, result in results.items():
+        penalty = summarise([entry.get("test/penalty") for entry in result.metrics]).mean
         # The penalties of other methods are no information that attention has of its input.
         if penalty is None or parse_row(name).base != "sgpa" or abs(penalty) >= _SILENT:
             continue
         nats = f"{penalty:.1g} nats an example"
-        found.append(f"{name}: the penalty is {nats}: its attention says nothing of the input.")
-    return found
+        sentences.append(f"{name}: the penalty is {nats}: its attention says nothing of the input.")
+    return sentences
 
 
 def classify_report(
     results: Mapping[str, MethodResult],
     rows: Mapping[str, Sequence[Mapping[str, Predictions]]],
-    **given: Any,
+    **common: Any,
 ) -> Report:
-    """Return the report of a comparison of classifiers: what was measured, and predictions."""
+    """Return the report of a comparison of classifiers from their results and predictions."""
     methods = {name: method.summaries() for name, method in results.items()}
     return methods_report(
         "classify",
         results,
-        f"examples in {given['data']['classes']} classes",
+        f"examples in {common['data']['classes']} classes",
         details=details(methods),
         figures=lambda: {**class_figures(rows), **shift_figures(methods)},
-        **given,
+        **common,
     )
 
 
@@ -146,7 +148,7 @@ def metric_tables(methods: Methods) -> list[Table | SideBySide]:
         label, direction = LABELS.get(name, ("", None))
         columns = [metric]
         match path:
-            case [("shift" | "cifar-c") as kind, where] if name in _SHIFT_SHOWN:
+            case [("shift" | "cifar-c") as kind, where] if name in _SHIFT_COLUMNS:
                 if not where.startswith("severity-"):
                     continue
                 section = f"{_SHIFT_TITLES[kind]}, {where.replace('-', ' ')}"
@@ -155,7 +157,7 @@ def metric_tables(methods: Methods) -> list[Table | SideBySide]:
                     columns = _over_severities(methods, kind, "severity", name)
             # A folder's path has slashes of its own.
             case ["ood", *outside, detector]:
-                if name not in detection.get(detector, _OOD_SHOWN if few else _OF_MANY):
+                if name not in detection.get(detector, _OOD_COLUMNS if few else _OF_MANY):
                     continue
                 section, label = f"test set against {'/'.join(outside)}", f"{label}, {detector}"
             case ["test"] if name == "penalty":
@@ -163,7 +165,7 @@ def metric_tables(methods: Methods) -> list[Table | SideBySide]:
             case ["validation"]:
                 section, label = "test", "validation NLL"
             case ["without-attention"]:
-                if name not in _WITHOUT_SHOWN:
+                if name not in _WITHOUT_COLUMNS:
                     continue
                 section = "test, attention taken out"
             case [section] if name in LABELS:
@@ -177,11 +179,11 @@ def metric_tables(methods: Methods) -> list[Table | SideBySide]:
 
 def details(methods: Methods) -> str:
     """Return Markdown with every table under shift and of detection; empty without any."""
-    parts: list[str] = []
+    paragraphs: list[str] = []
     for name, tables in (("shift", shift_tables(methods)), ("ood", ood_tables(methods))):
         if tables:
-            parts += [PAGES["classify"][name], *(table.markdown() for table in tables)]
-    return "\n\n".join(parts)
+            paragraphs += [PAGES["classify"][name], *(table.markdown() for table in tables)]
+    return "\n\n".join(paragraphs)
 
 
 def shift_tables(methods: Methods) -> list[Table]:
@@ -217,9 +219,9 @@ def ood_tables(methods: Methods) -> list[Table]:
     the thesis' Table 3.2, for each detector.
     """
     # A folder's path has slashes of its own.
-    found = [name[4:].rsplit("/", 2) for name in _names(methods) if name.startswith("ood/")]
-    outsides = list(dict.fromkeys(outside for outside, _, _ in found))
-    detectors = list(dict.fromkeys(detector for _, detector, _ in found))
+    keys = [name[4:].rsplit("/", 2) for name in _names(methods) if name.startswith("ood/")]
+    outsides = list(dict.fromkeys(outside for outside, _, _ in keys))
+    detectors = list(dict.fromkeys(detector for _, detector, _ in keys))
     groups = [(f"against {outside}", [outside]) for outside in outsides]
     if len(outsides) > 1:
         groups.append((f"mean over {len(outsides)} sets", outsides))
@@ -231,15 +233,17 @@ def ood_tables(methods: Methods) -> list[Table]:
             }
             tables.append(_table(f"{title}, {detector}", columns, methods))
     if len(outsides) > 1 and len(methods) > 1:
-        ranked, columns = {name: dict(own) for name, own in methods.items()}, Columns()
+        ranked, columns = {name: dict(metrics) for name, metrics in methods.items()}, Columns()
         for detector, metric in product(detectors, _RANKED):
             label, direction = LABELS[metric]
             names = [f"ood/{outside}/{detector}/{metric}" for outside in outsides]
-            means = [{name: own[key].mean for name, own in methods.items()} for key in names]
-            tasks = [{n: mean for n, mean in one.items() if mean is not None} for one in means]
+            means = [
+                {name: metrics[key].mean for name, metrics in methods.items()} for key in names
+            ]
+            tasks = [{n: m for n, m in values.items() if m is not None} for values in means]
             ranks, rank = average_ranks(tasks, direction or "higher"), f"{detector} {label}"
-            for name, own in ranked.items():
-                own[rank] = summarise([ranks.get(name)])
+            for name, metrics in ranked.items():
+                metrics[rank] = summarise([ranks.get(name)])
             columns[Measure(rank, "lower")] = [rank]
         tables.append(_table(f"average rank over {len(outsides)} sets", columns, ranked))
     return tables
@@ -254,10 +258,12 @@ def _over_severities(methods: Methods, kind: str, group: str, metric: str) -> li
 def _table(title: str, columns: Columns, methods: Methods) -> Table:
     """Return a table whose columns are means over metrics, taken for each seed first."""
     rows = {
-        name: [mean_of(own[metric] for metric in metrics) for metrics in columns.values()]
-        for name, own in methods.items()
+        name: [mean_of(summaries[metric] for metric in metrics) for metrics in columns.values()]
+        for name, summaries in methods.items()
     }
-    counts = {name: len(next(iter(own.values())).values) for name, own in methods.items()}
+    counts = {
+        name: len(next(iter(summaries.values())).values) for name, summaries in methods.items()
+    }
     return summary_table(title, list(columns), rows, counts)
 
 

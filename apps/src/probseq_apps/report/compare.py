@@ -49,21 +49,21 @@ def fits_experiment(table: PaperTable, run: MeasuredRun) -> bool:
 
 def differences(run: MeasuredRun, recipe: str, rows: Iterable[str]) -> list[str]:
     """Return the settings that differ, with the recipe's; those of methods in no row left out."""
-    theirs = json.loads(json.dumps(load(_RECIPES[run.experiment]).load(recipe).to_dict()))
-    ours = dict(flatten(run.settings))
+    reference = json.loads(json.dumps(load(_RECIPES[run.experiment]).load(recipe).to_dict()))
+    settings = dict(flatten(run.settings))
     bases = [METHODS.get(re.split("[+:]", row)[0]) for row in rows]
     used = {base.attention for base in bases if base is not None}
     others = {method.attention for method in METHODS.values()} - used
     return [
-        f"{path} {shown(ours[path])} ({shown(value)})"
-        for path, value in flatten(theirs)
-        if ours.get(path, value) != value
+        f"{path} {setting_text(settings[path])} ({setting_text(value)})"
+        for path, value in flatten(reference)
+        if settings.get(path, value) != value
         and not NOT_COMPARED.fullmatch(path)
         and path.removeprefix("warm_start.").partition(".")[0] not in others
     ]
 
 
-def shown(value: object) -> str:
+def setting_text(value: object) -> str:
     """Return a setting as text; of a long list, how many there are."""
     if not isinstance(value, list):
         return str(value)
@@ -82,8 +82,8 @@ def _filled(cell: Cell, table: PaperTable, runs: Sequence[MeasuredRun]) -> Cell:
     ]
     recipes = table.recipes.get(cell.data, ())
     for run in sorted(fitting, key=lambda run: run.recipe not in recipes):
-        if found := run.values(cell.metric):
-            source, values = found
+        if match := run.values(cell.metric):
+            source, values = match
             ours = summarise([v if v is None else v * cell.scale for v in values])
             filled = cell._replace(ours=ours, runs=(run,), source=source)
             size = table.sizes.get(cell.data, {}).get("image_size")
@@ -117,7 +117,7 @@ def _compare_ranks(table: PaperTable, runs: Sequence[MeasuredRun]) -> PaperTable
     """
     (group,) = table.groups
     rows = {row.label: list(row.cells) for row in group.rows}
-    told: dict[str, None] = {}
+    labels: dict[str, None] = {}
     for place, cell in enumerate(group.rows[0].cells):
         *names, metric = cell.metric.partition("/")[2].split()
         tasks: list[dict[str, Cell]] = []
@@ -130,7 +130,9 @@ def _compare_ranks(table: PaperTable, runs: Sequence[MeasuredRun]) -> PaperTable
                 }
                 if len(known) > 1 and all(c.metric.endswith(f"/{metric}") for c in known.values()):
                     tasks.append(known)
-                    told[f"{name} against {head.rpartition(' AU')[0]}: {len(known)} methods"] = None
+                    labels[f"{name} against {head.rpartition(' AU')[0]}: {len(known)} methods"] = (
+                        None
+                    )
         ours, theirs = (
             average_ranks(
                 [{label: read(c) for label, c in task.items()} for task in tasks], "higher"
@@ -143,5 +145,5 @@ def _compare_ranks(table: PaperTable, runs: Sequence[MeasuredRun]) -> PaperTable
                 ours=Summary((rank,), rank, None), runs=used, same=theirs[label]
             )
     filled = tuple(row._replace(cells=tuple(rows[row.label])) for row in group.rows)
-    notes = (*table.notes, f"Tasks: {'; '.join(told)}.") if told else table.notes
+    notes = (*table.notes, f"Tasks: {'; '.join(labels)}.") if labels else table.notes
     return replace(table, groups=(group._replace(rows=filled),), notes=notes)

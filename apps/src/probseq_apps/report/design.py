@@ -27,8 +27,8 @@ def design_report(
         data: the images.
         recipe: that the run was started from.
     """
-    found = {name: Design.from_dict(values) for name, values in results.items()}
-    ranked = dict(sorted(found.items(), key=lambda item: item[1].distance))
+    designs = {name: Design.from_dict(values) for name, values in results.items()}
+    ranked = dict(sorted(designs.items(), key=lambda item: item[1].distance))
     count, size = len(data.train), data.image_size
     shape = f"{data.channels}x{size}x{size}"
     return Report(

@@ -23,36 +23,36 @@ FINDINGS = "## Findings"
 
 
 def write_html(folder: Path) -> Path:
-    """Make `report.html` of what a run's folder holds, and return its path."""
+    """Write `report.html` from the files of a run's folder, and return its path."""
     if not (folder / "report.md").is_file():
         raise ValueError(f"{folder} must hold a finished run with a report.md")
     blocks = _blocks((folder / "report.md").read_text(encoding="utf-8"))
     title = next((block[2:] for block in blocks if block.startswith("# ")), folder.name)
-    parts = [_element(block, folder) for block in blocks]
+    elements = [_element(block, folder) for block in blocks]
     if FINDINGS in blocks:  # heading, legend, and list
         start = blocks.index(FINDINGS)
-        parts[start : start + 3] = ["<section>", *parts[start : start + 3], "</section>"]
+        elements[start : start + 3] = ["<section>", *elements[start : start + 3], "</section>"]
     for heading, name in (("Settings", CONFIG), ("Versions", "report.json")):
         if (folder / name).is_file():
             values = json.loads((folder / name).read_text(encoding="utf-8"))
-            parts.append(
+            elements.append(
                 _settings(heading, values if name == CONFIG else values.get("versions", {}))
             )
     page = Template((files("probseq_apps.report") / "page.html").read_text(encoding="utf-8"))
-    text = page.substitute(title=escape(title), body="\n".join(parts))
+    text = page.substitute(title=escape(title), body="\n".join(elements))
     write_atomic(folder / PAGE, text)
     return folder / PAGE
 
 
 def _blocks(markdown: str) -> list[str]:
     """Return paragraphs, lists, tables and fenced code."""
-    found: list[str] = []
+    blocks: list[str] = []
     for number, piece in enumerate(re.split(r"^```.*$", markdown, flags=re.MULTILINE)):
         if number % 2:
-            found.append(f"```{piece}")
+            blocks.append(f"```{piece}")
         else:
-            found += [block.strip("\n") for block in re.split(r"\n\s*\n", piece) if block.strip()]
-    return found
+            blocks += [block.strip("\n") for block in re.split(r"\n\s*\n", piece) if block.strip()]
+    return blocks
 
 
 def _element(block: str, folder: Path) -> str:
@@ -61,8 +61,8 @@ def _element(block: str, folder: Path) -> str:
         return f"<pre>{escape(block[3:].strip())}</pre>"
     if heading := re.match(r"(#+) (.*)\n*", block):
         level, rest = len(heading[1]), block[heading.end() :].strip()
-        shown = f"<h{level}>{_inline(heading[2])}</h{level}>"
-        return f"{shown}\n{_element(rest, folder)}" if rest else shown
+        title = f"<h{level}>{_inline(heading[2])}</h{level}>"
+        return f"{title}\n{_element(rest, folder)}" if rest else title
     if block.startswith("|"):
         lines = block.split("\n")
         return _tables([[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines])

@@ -14,7 +14,7 @@ from probseq_apps.report.report import Report
 from probseq_apps.report.tables import Measure, summary_table
 from probseq_apps.settings.language import DECODERS
 
-_SHOWN = {
+_MEASURES = {
     "bits": Measure("bits", "lower"),
     "ece": Measure("ECE", "lower"),
     "accuracy": Measure("accuracy", "higher"),
@@ -23,18 +23,20 @@ _SHOWN = {
 
 
 def language_report(
-    results: Mapping[str, Mapping[str, Any]], sets: Sequence[str], **given: Any
+    results: Mapping[str, Mapping[str, Any]], sets: Sequence[str], **common: Any
 ) -> Report:
     """Return the report: a table for the test text and for each other one, all by token.
 
     Args:
-        results: of each method and seed.
-        sets: what was predicted.
-        given: what every report has.
+        results: metrics of each text, by method and seed.
+        sets: names of the predicted texts.
+        common: arguments of every report.
     """
     numbers: dict[str, dict[str, dict[str, Summary]]] = {
         name: {
-            each: {key: summarise([own[each][key] for own in seeds.values()]) for key in _SHOWN}
+            each: {
+                key: summarise([seed[each][key] for seed in seeds.values()]) for key in _MEASURES
+            }
             for each in sets
         }
         for name, seeds in results.items()
@@ -43,26 +45,28 @@ def language_report(
     tables = [
         summary_table(
             each.removeprefix("ood/"),
-            list(_SHOWN.values()),
-            {name: list(own[each].values()) for name, own in numbers.items()},
+            list(_MEASURES.values()),
+            {name: list(summaries[each].values()) for name, summaries in numbers.items()},
             counts,
         )
         for each in sets
     ]
     rows = [
         f"`{name}`: {DECODERS[name]}; trained in "
-        f"{sum(own['seconds'] for own in seeds.values()) / len(seeds):.1f} s a seed"
+        f"{sum(seed['seconds'] for seed in seeds.values()) / len(seeds):.1f} s a seed"
         for name, seeds in results.items()
     ]
-    data = given["data"]
+    data = common["data"]
     return Report(
         experiment="language",
         title=", ".join(results),
         opening=f"{data['train']:,} tokens of {data['kinds']} kinds to train on.",
         numbers={
             "methods": {
-                name: {each: {k: asdict(v) for k, v in of.items()} for each, of in own.items()}
-                for name, own in numbers.items()
+                name: {
+                    each: {k: asdict(v) for k, v in of.items()} for each, of in summaries.items()
+                }
+                for name, summaries in numbers.items()
             }
         },
         tables=tables,
@@ -70,7 +74,7 @@ def language_report(
         figures=lambda: {
             each.replace("/", "-").replace(":", "-"): _reliability(results, each) for each in sets
         },
-        **given,
+        **common,
     )
 
 
@@ -78,7 +82,7 @@ def _reliability(results: Mapping[str, Mapping[str, Any]], each: str) -> Figure:
     """Draw confidence against accuracy of the first seed of each method."""
     first = {name: next(iter(seeds.values()))[each]["bins"] for name, seeds in results.items()}
     bins = {
-        name: CalibrationBins(**{key: torch.tensor(value) for key, value in own.items()})
-        for name, own in first.items()
+        name: CalibrationBins(**{key: torch.tensor(value) for key, value in arrays.items()})
+        for name, arrays in first.items()
     }
     return reliability_diagram(bins)

@@ -1,4 +1,4 @@
-"""What run folders hold: the numbers in their `report.json`, over the seeds."""
+"""The measured numbers of run folders, from their `report.json`, over the seeds."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -44,14 +44,14 @@ class MeasuredRun:
         return dict(flatten(self.settings)).get(path)
 
     def values(self, metric: str) -> tuple[str, Seeds] | None:
-        """Return what a pattern matches, and its mean over all matches for each seed."""
+        """Return a pattern that matches metrics, and their mean for each seed."""
         patterns = [metric.replace("{shift}", kind) for kind in _SHIFTS]
         # A Fréchet distance in other features than Inception's.
         patterns += [f"{metric.removesuffix('/fid')}/fd"] * metric.endswith("/fid")
         for pattern in patterns:
-            found = [v for name, v in self.numbers.items() if fnmatchcase(name.lower(), pattern)]
-            if found:
-                return pattern, tuple(summarise(seed).mean for seed in zip(*found, strict=True))
+            matches = [v for name, v in self.numbers.items() if fnmatchcase(name.lower(), pattern)]
+            if matches:
+                return pattern, tuple(summarise(seed).mean for seed in zip(*matches, strict=True))
         return None
 
 
@@ -65,8 +65,8 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[MeasuredRun], list[str]]:
     runs: dict[Path, MeasuredRun] = {}
     notes: list[str] = []
     for folder in folders:
-        own = folder / REPORT
-        files = [own] if own.is_file() else sorted(folder.glob(f"*/{REPORT}"))
+        report = folder / REPORT
+        files = [report] if report.is_file() else sorted(folder.glob(f"*/{REPORT}"))
         if not files:
             begun = (folder / CONFIG).is_file()
             raise ValueError(
@@ -104,51 +104,50 @@ def read_run(folder: Path) -> MeasuredRun:
 
 
 def _numbers(report: Mapping[str, Any]) -> dict[str, Seeds]:
-    found: dict[str, Seeds] = {}
+    numbers: dict[str, Seeds] = {}
     for name, method in report["methods"].items():
         if report["experiment"] == "online":
             ran = (str(seed) for seed in report["settings"]["seeds"])
             seeds = [_online_numbers(method["seeds"][seed]) for seed in ran]
-            metrics = {key: tuple(one[key] for one in seeds) for key in seeds[0]}
+            metrics = {key: tuple(seed[key] for seed in seeds) for key in seeds[0]}
         else:
             metrics = {key: tuple(values["values"]) for key, values in method["metrics"].items()}
             seconds, epochs = method["train_seconds"], report["settings"]["training"]["epochs"]
             # An ensemble's members are not its own trainings.
             if len(seconds) == len(next(iter(metrics.values()))):
                 metrics[SECONDS_PER_EPOCH] = tuple(value / epochs for value in seconds)
-        found |= {f"{name}/{metric}": values for metric, values in metrics.items()}
-    return found
+        numbers |= {f"{name}/{metric}": values for metric, values in metrics.items()}
+    return numbers
 
 
 def _online_numbers(seed: Mapping[str, Any]) -> dict[str, float | None]:
     """Return metrics after the last task, and the mean loss of the tasks before since learned."""
-    found: dict[str, float | None] = {k: own[-1] for k, own in seed["over_tasks"].items()}
-    metric, sign = ("rmse", 1.0) if "rmse" in found else ("accuracy", -1.0)
+    metrics: dict[str, float | None] = {k: losses[-1] for k, losses in seed["over_tasks"].items()}
+    metric, sign = ("rmse", 1.0) if "rmse" in metrics else ("accuracy", -1.0)
     matrix = seed["matrix"][metric]
     lost = [sign * (matrix[-1][task] - matrix[task][task]) for task in range(len(matrix) - 1)]
-    found["forgetting"] = sum(lost) / len(lost) if lost else None
-    return found | {ACCUMULATED_SECONDS: float(sum(seed["seconds"]))}
+    metrics["forgetting"] = sum(lost) / len(lost) if lost else None
+    return metrics | {ACCUMULATED_SECONDS: float(sum(seed["seconds"]))}
 
 
 def _generation_numbers(
     results: Iterable[Mapping[str, Any]],
 ) -> tuple[dict[str, Seeds], dict[str, list[Any]]]:
-    """Return `4-frame-blur/fid` or `8-frame/masked, plain/fid`, and what they were made with."""
-    found: dict[str, list[float | None]] = {}
+    """Return numbers such as `4-frame-blur/fid` or `8-frame/masked, plain/fid`, and their facts."""
+    numbers: dict[str, list[float | None]] = {}
     facts: dict[str, list[Any]] = {name: [] for name in GENERATION_FACTS}
     for result in results:
         if "reconstruction" in result:
             named, stem = result["reconstruction"], result["stem"]
             kinds = {"reconstruction": named} | (result.get("generation") or {})
-            made = {f"{result['arm']}/{kind}, {stem}": own for kind, own in kinds.items()}
+            made = {f"{result['arm']}/{kind}, {stem}": entry for kind, entry in kinds.items()}
         else:
             named = result["generation"]
             made = {result["arm"]: named}
         distance = "fid" if named["fd_name"] == "FID" else "fd"
-        for name, own in made.items():
+        for name, entry in made.items():
             for metric, key in ((distance, "fd"), ("is", "is"), ("psnr", "psnr")):
-                found.setdefault(f"{name}/{metric}", []).append(own.get(key))
+                numbers.setdefault(f"{name}/{metric}", []).append(entry.get(key))
             for key, values in facts.items():
-                values += [own[key]] if own.get(key) and own[key] not in values else []
-    numbers = {name: tuple(values) for name, values in found.items() if None not in values}
-    return numbers, facts
+                values += [entry[key]] if entry.get(key) and entry[key] not in values else []
+    return {name: tuple(seeds) for name, seeds in numbers.items() if None not in seeds}, facts

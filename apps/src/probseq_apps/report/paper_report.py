@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.registry import REGISTRY
 from probseq_apps.report.claims import claims_markdown, claims_text, judge_claims
-from probseq_apps.report.compare import compare, differences, fits_experiment, shown
+from probseq_apps.report.compare import compare, differences, fits_experiment, setting_text
 from probseq_apps.report.html import write_html
 from probseq_apps.report.measured import GENERATION_FACTS, REPORT, MeasuredRun, find_runs
 from probseq_apps.report.over import collect, other_changes, over_markdown, over_plot
@@ -46,7 +46,7 @@ _Write = Callable[[str, str | None], str]
 
 
 def report(settings: ReportSettings) -> None:
-    """Make the table that is named, list all, or make the pages of runs anew and open them."""
+    """Print a table of a paper or the list of all, or write the pages of runs and open them."""
     if settings.show_list:
         for name in table_names():
             print(f"{name.ljust(9)} {load_table(name).title}")
@@ -56,8 +56,8 @@ def report(settings: ReportSettings) -> None:
         _claims_report(settings)
     if settings.over is not None:
         _over_report(settings.over, settings)
-    asked = settings.show_list or settings.table or settings.claims or settings.over
-    for folder in () if asked else settings.run_folders:
+    tables_only = settings.show_list or settings.table or settings.claims or settings.over
+    for folder in () if tables_only else settings.run_folders:
         page = write_html(folder)
         print(page)
         if sys.stdout.isatty():
@@ -72,28 +72,29 @@ def _runs(settings: ReportSettings) -> tuple[list[MeasuredRun], list[str]]:
 
 
 def _claims_report(settings: ReportSettings) -> None:
-    """Print what was found of each claim, and write it with the papers' numbers as Markdown."""
+    """Print the verdict on each claim, and write it with the papers' numbers as Markdown."""
     runs, left_out = _runs(settings)
     verdicts = judge_claims(runs)
     print(claims_text(verdicts, shutil.get_terminal_size((120, 24)).columns))
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     page = settings.output_dir / "claims.md"
     notes = "\n".join(f"- {note}" for note in left_out)
-    parts = ("# Claims of the papers", claims_markdown(verdicts), PAGES["claims"]["rule"], notes)
-    write_atomic(page, "\n\n".join(filter(None, parts)) + "\n")
+    table, rule = claims_markdown(verdicts), PAGES["claims"]["rule"]
+    paragraphs = filter(None, ("# Claims of the papers", table, rule, notes))
+    write_atomic(page, "\n\n".join(paragraphs) + "\n")
     print(f"\nwritten: {page}")
 
 
 def _over_report(setting: str, settings: ReportSettings) -> None:
-    """Print and write what methods give over a setting, as Markdown and as a picture."""
+    """Print and write metrics over a setting, as Markdown and as a picture."""
     runs, left_out = _runs(settings)
-    found = collect(runs, setting)
+    curves = collect(runs, setting)
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     page = settings.output_dir / f"over-{setting}.md"
-    text, picture = over_markdown(found, setting), page.with_suffix(".png")
+    text, picture = over_markdown(curves, setting), page.with_suffix(".png")
     notes = "\n".join(f"- {note}" for note in (*left_out, *other_changes(runs, setting)))
     write_atomic(page, "\n\n".join(filter(None, (text, f"![]({picture.name})", notes))) + "\n")
-    over_plot(found, setting, runs[0].data).savefig(picture, dpi=_DPI)
+    over_plot(curves, setting, runs[0].data).savefig(picture, dpi=_DPI)
     print(*filter(None, (text, notes, f"written: {page}, {picture}")), sep="\n\n")
 
 
@@ -127,62 +128,62 @@ def terminal_text(table: PaperTable, left_out: list[str], width: int) -> str:
 
 def markdown_text(table: PaperTable, left_out: list[str], picture: str) -> str:
     """Return the table as a Markdown file."""
-    parts = [f"# Table {table.name}: {table.title}", f"{table.paper}."]
+    paragraphs = [f"# Table {table.name}: {table.title}", f"{table.paper}."]
     for group in table.groups:
         heads, *rows = _lines(table, group, _bold)
         named = [[re.sub(r"([\^_|])", r"\\\1", row[0].strip()), *row[1:]] for row in rows]
-        parts.append(markdown_table([heads, *named]))
-    parts.append("\n".join(f"- {note}" for note in footnotes(table, left_out)))
-    return "\n\n".join([*parts, f"![Table {table.name}]({picture})"]) + "\n"
+        paragraphs.append(markdown_table([heads, *named]))
+    paragraphs.append("\n".join(f"- {note}" for note in footnotes(table, left_out)))
+    return "\n\n".join([*paragraphs, f"![Table {table.name}]({picture})"]) + "\n"
 
 
 def footnotes(table: PaperTable, left_out: list[str]) -> list[str]:
-    """Return everything that is said below the table."""
+    """Return the notes below the table."""
     notes: list[str] = []
     if not table.ranks:
         known = any(cell.paper.spread[1] is not None for cell in table.cells)
-        theirs = f"a {table.error} in the paper, " if known else ""
-        notes = [f"± is {theirs}a standard error over seeds in ours.", _WORDS["legend"]]
+        printed = f"a {table.error} in the paper, " if known else ""
+        notes = [f"± is {printed}a standard error over seeds in ours.", _WORDS["legend"]]
     runs = [f"[{n}] {_note(run, table)}" for n, run in enumerate(table.runs, start=1)]
     nothing = f"No run folder holds a number of this table: it {_takes(table)}."
     return [*notes, *table.notes, *(runs or [nothing]), *left_out]
 
 
 def _note(run: MeasuredRun, table: PaperTable) -> str:
-    """Return what a run is, and how its setting differs from that of the paper."""
+    """Return a sentence about a run and how its settings differ from those of the paper."""
     rows = [row for group in table.groups for row in group.rows]
     used = [(row.method or "", cell) for row in rows for cell in row.cells if run in cell.runs]
     seeds = len(run.setting("seeds"))
-    parts = [f"{run.folder}: {run.data}, {seeds} seed{'s'[: seeds - 1]}, recipe {run.recipe}"]
+    phrases = [f"{run.folder}: {run.data}, {seeds} seed{'s'[: seeds - 1]}, recipe {run.recipe}"]
     # A run on other images stands in for those of the first data set.
     data = run.data if run.data in table.data else table.data[0]
     sizes = table.sizes.get(data, {}).items()
-    told = [f"{k} {run.facts[k]} ({size})" for k, size in sizes if run.facts.get(k, size) != size]
-    told += [f"{k} {shown(run.facts[k])}" for k in GENERATION_FACTS if run.facts.get(k)]
-    parts += [", ".join(told)] if told else []
-    evaluation = {k: shown(value) for k, value in run.settings.get("evaluation", {}).items()}
-    parts += [
+    facts = [f"{k} {run.facts[k]} ({size})" for k, size in sizes if run.facts.get(k, size) != size]
+    facts += [f"{k} {setting_text(run.facts[k])}" for k in GENERATION_FACTS if run.facts.get(k)]
+    phrases += [", ".join(facts)] if facts else []
+    evaluation = {k: setting_text(value) for k, value in run.settings.get("evaluation", {}).items()}
+    phrases += [
         text.format(**evaluation)
         for kind, text in _WORDS["sources"].items()
         if any(f"/{kind}/" in cell.source for _, cell in used)
     ]
     # The nearest, where the table's rows have several.
     rows = [method for method, _ in used]
-    found = {recipe: differences(run, recipe, rows) for recipe in table.recipes.get(data, ())}
-    nearest = min(found, key=lambda recipe: len(found[recipe]), default=None)
+    changes = {recipe: differences(run, recipe, rows) for recipe in table.recipes.get(data, ())}
+    nearest = min(changes, key=lambda recipe: len(changes[recipe]), default=None)
     if nearest is None:
-        parts.append("no recipe of the paper's setting")
+        phrases.append("no recipe of the paper's setting")
     else:
-        other = found[nearest]
+        other = changes[nearest]
         unlike = f"unlike the paper's recipe {nearest} in {', '.join(other)}"
-        parts.append(unlike if other else f"as the paper's recipe {nearest}")
-    return "; ".join(parts) + "."
+        phrases.append(unlike if other else f"as the paper's recipe {nearest}")
+    return "; ".join(phrases) + "."
 
 
 def _takes(table: PaperTable) -> str:
     of = f"of `{_COMMANDS[table.experiment]}` " if table.experiment else ""
-    which = {None: "", True: " with augmentation", False: " without augmentation"}
-    return f"takes runs {of}on {' or '.join(table.data)}{which[table.augmented]}"
+    augmentation = {None: "", True: " with augmentation", False: " without augmentation"}
+    return f"takes runs {of}on {' or '.join(table.data)}{augmentation[table.augmented]}"
 
 
 def _lines(table: PaperTable, group: Group, write: _Write) -> list[list[str]]:
@@ -193,12 +194,13 @@ def _lines(table: PaperTable, group: Group, write: _Write) -> list[list[str]]:
     lines = [[group.title or "Model", *(write(head, None) for head in group.heads)]]
     for row in group.rows:
         places = sorted({numbers[run.folder] for cell in row.cells for run in cell.runs})
-        where = f" [{','.join(map(str, places))}]" if places else ""
-        ours = (
-            write(_ours(cell, n), cell.mark) for cell, n in zip(row.cells, decimals, strict=True)
+        references = f" [{','.join(map(str, places))}]" if places else ""
+        measured = (
+            write(_measured(cell, n), cell.mark)
+            for cell, n in zip(row.cells, decimals, strict=True)
         )
         lines.append([row.label, *(write(_paper(cell), None) for cell in row.cells)])
-        lines.append([f"  ours: {row.method or 'no such method'}{where}", *ours])
+        lines.append([f"  ours: {row.method or 'no such method'}{references}", *measured])
     return lines
 
 
@@ -211,7 +213,7 @@ def _paper(cell: Cell) -> str:
     return text if cell.same is None else f"{text} ({cell.same:.{cell.paper.decimals}f})"
 
 
-def _ours(cell: Cell, decimals: int) -> str:
+def _measured(cell: Cell, decimals: int) -> str:
     if cell.ours is None or cell.ours.mean is None:
         return MISSING
     if decimals == 0:

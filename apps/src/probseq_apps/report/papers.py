@@ -1,4 +1,4 @@
-"""The papers' tables as data, without torch: numbers as printed, and where ours are to be found.
+"""The papers' tables as data, without torch: numbers as printed, and the names of our metrics.
 
 `papers/*.toml` hold a table's rows as text, one line a row. Beside them stands the metric of each
 column, in the names of `MeasuredRun.numbers` without the method, and the units in which the paper
@@ -35,13 +35,13 @@ _NOT_A_TARGET = "!"
 
 @cache
 def _raw_tables() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Return what the files say of each table, behind what they say of its paper."""
-    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    """Return the file's entries on the paper and on the table, by the name of each table."""
+    tables: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for name in _PAPERS:
         text = (files("probseq_apps.report") / "papers" / f"{name}.toml").read_text("utf-8")
         paper = tomllib.loads(text)
-        found |= {paper["prefix"] + key: (paper, raw) for key, raw in paper["tables"].items()}
-    return found
+        tables |= {paper["prefix"] + key: (paper, raw) for key, raw in paper["tables"].items()}
+    return tables
 
 
 def table_names() -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Value(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """The paper's value, where ours is to be found, and ours."""
+    """The paper's value, the name of our metric, and our value."""
 
     paper: Value
     data: str  # data set that the models were trained on
@@ -140,56 +140,56 @@ def load_table(name: str) -> PaperTable:
     """Read a table."""
     name = resolve_name(name)
     paper, raw = _raw_tables()[name]
-    given = ("title", "ranks", "experiment", "augmented")
+    optional = ("title", "ranks", "experiment", "augmented")
     return PaperTable(
         name=name,
         paper=paper["paper"],
         error=paper["error"],
-        groups=tuple(_group(paper, raw, part) for part in raw.get("groups", [{}])),
+        groups=tuple(_group(paper, raw, group) for group in raw.get("groups", [{}])),
         sizes=raw.get("sizes", paper["sizes"]),
         notes=[note.format(**paper["texts"]) for note in raw.get("notes", [])],
         recipes=raw.get("recipes", {}),
-        **{key: raw[key] for key in given if key in raw},
+        **{key: raw[key] for key in optional if key in raw},
     )
 
 
-def _group(paper: Mapping[str, Any], table: Mapping[str, Any], part: Mapping[str, Any]) -> Group:
-    own = {"runs": paper["runs"], **table, **part}
-    methods = paper["methods"] | own.get("methods", {})
-    wheres = own.get("column_where", [{}] * len(own["metrics"]))
-    columns = list(zip(own["metrics"], wheres, strict=True))
+def _group(paper: Mapping[str, Any], table: Mapping[str, Any], group: Mapping[str, Any]) -> Group:
+    options = {"runs": paper["runs"], **table, **group}
+    methods = paper["methods"] | options.get("methods", {})
+    wheres = options.get("column_where", [{}] * len(options["metrics"]))
+    columns = list(zip(options["metrics"], wheres, strict=True))
     rows: list[Row] = []
-    for line in own["rows"].strip().splitlines():
+    for line in options["rows"].strip().splitlines():
         label, *texts = (cell.strip() for cell in line.split(" | "))
-        method = methods.get(own.get("method", label))
+        method = methods.get(options.get("method", label))
         # Conditions of a group hold for all its rows, those of a table for the rows that it names.
-        where = {**part.get("where", {}), **table.get("where", {}).get(label, {})}
+        where = {**group.get("where", {}), **table.get("where", {}).get(label, {})}
         cells: list[Cell] = []
         for text, (metric, column_where) in zip(texts, columns, strict=True):
             # What stands before a colon is a data set; without one it is the group's.
-            data, metric = metric.split(":", 1) if ":" in metric else (own["data"], metric)
+            data, metric = metric.split(":", 1) if ":" in metric else (options["data"], metric)
             scale = float(paper["scales"].get(metric.rpartition("/")[2], 1.0))
-            if not own.get("experiment"):
+            if not options.get("experiment"):
                 metric = f"{{method}}/{metric}"
             metric = metric.replace("{method}", method or "")
             metric = metric.replace("{detector}", paper.get("detectors", {}).get(label, ""))
-            value = _value(text, own["runs"], paper["error"])
+            value = _value(text, options["runs"], paper["error"])
             conditions = {**where, **column_where}
             cells.append(Cell(value, data, metric if method else "", scale, conditions))
         rows.append(Row(label, method, tuple(cells)))
     measures = (
-        Measure(label, "lower" if own.get("ranks") else direction_of(metric))
-        for label, metric in zip(own["columns"], own["metrics"], strict=True)
+        Measure(label, "lower" if options.get("ranks") else direction_of(metric))
+        for label, metric in zip(options["columns"], options["metrics"], strict=True)
     )
-    return Group(part.get("title", ""), tuple(one.head for one in measures), tuple(rows))
+    return Group(group.get("title", ""), tuple(measure.head for measure in measures), tuple(rows))
 
 
 def _value(text: str, runs: int, kind: str) -> Value:
-    shown = text.removeprefix(_NOT_A_TARGET)
-    mean, _, error = shown.partition("±")
+    printed = text.removeprefix(_NOT_A_TARGET)
+    mean, _, error = printed.partition("±")
     scale = 1.0 if kind == "standard error" else math.sqrt(runs)
     spread = float(mean), float(error) / scale if error else None, runs
-    return Value(shown, spread, len(mean.partition(".")[2]), shown == text)
+    return Value(printed, spread, len(mean.partition(".")[2]), printed == text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,8 +225,8 @@ class ReportSettings:
 
     def check_given(self) -> None:
         """Refuse a command line that asks for nothing, or for two things."""
-        asked = sum((self.table is not None, self.over is not None, self.show_list, self.claims))
-        if asked > 1 or not (asked or self.run_folders):
+        count = sum((self.table is not None, self.over is not None, self.show_list, self.claims))
+        if count > 1 or not (count or self.run_folders):
             raise ValueError(
                 "report needs a RUN_FOLDER, or one of --table, --over, --claims, --list"
             )

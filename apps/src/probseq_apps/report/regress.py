@@ -9,14 +9,14 @@ from probseq_apps.report.set_plots import NumberSets, number_figures
 
 
 def regress_report(
-    results: Mapping[str, MethodResult], rows: Mapping[str, Sequence[NumberSets]], **given: Any
+    results: Mapping[str, MethodResult], rows: Mapping[str, Sequence[NumberSets]], **common: Any
 ) -> Report:
-    """Return the report of a comparison of regressors: what was measured, and predictions."""
-    target = given["data"]["target"]
+    """Return the report of a comparison of regressors from their results and predictions."""
+    target = common["data"]["target"]
     return methods_report(
         "regress",
         results,
         f"examples; the target is `{target}`, and errors are in its unit",
         figures=lambda: number_figures(rows, target),
-        **given,
+        **common,
     )

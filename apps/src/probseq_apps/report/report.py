@@ -1,4 +1,4 @@
-"""What every experiment writes in the end: numbers, pages with tables and plots, and text."""
+"""The report of an experiment: numbers, pages with tables and plots, and text."""
 
 import json
 import platform
@@ -24,7 +24,7 @@ _PACKAGES = (
     *("torch", "numpy", "scikit-learn"),
 )
 
-_WIDTH, _SHOWN = 100, 5
+_WIDTH, _MAX_FINDINGS = 100, 5
 # What pages say beside numbers, by the kind of the experiment.
 PAGES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
     files("probseq_apps.report").joinpath("pages.toml").read_text(encoding="utf-8")
@@ -56,13 +56,13 @@ class Report:
     pictures: Callable[[Path], Sequence[Path]] = lambda _: ()  # draws others into a folder
 
     def write(self, folder: Path) -> str:
-        """Write `report.json`, `plots/`, and the pages; return what the terminal shows.
+        """Write `report.json`, `plots/`, and the pages; return the text for the terminal.
 
         Raises:
             RuntimeError: the plots cannot be drawn; the report stands without them.
         """
-        kept = ("experiment", "recipe", "settings", "data")
-        numbers = {**{key: getattr(self, key) for key in kept}, **self.numbers, **_machine()}
+        fields = ("experiment", "recipe", "settings", "data")
+        numbers = {**{key: getattr(self, key) for key in fields}, **self.numbers, **_machine()}
         write_atomic(folder / "report.json", json.dumps(numbers, indent=2, allow_nan=False) + "\n")
         page, text = self._page(numbers), self._text()
         # What was measured took long: it is written before plots are drawn, and shown anyway.
@@ -77,14 +77,14 @@ class Report:
                 f"{folder} holds the report without plots, which cannot be drawn: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        shown = [f"![{file.stem}](plots/{file.name})" for file in files]
+        pictures = [f"![{file.stem}](plots/{file.name})" for file in files]
         about = self._words.get("about_plots", "")
-        write_atomic(folder / "report.md", _joined([*page, "## Plots", about, *shown]))
+        write_atomic(folder / "report.md", _joined([*page, "## Plots", about, *pictures]))
         write_html(folder)
         return f"{text}\n\nall numbers, what they are, and plots: {folder / PAGE}"
 
     def _page(self, numbers: Mapping[str, Any]) -> list[str]:
-        """Paragraphs of the page, without plots."""
+        """Return the paragraphs of the page, without plots."""
         versions = ", ".join(f"{name} {number}" for name, number in numbers["versions"].items())
         findings = (FINDINGS, PAGES["findings"]["legend"], _listed(self.findings), "## Numbers")
         # What is computed exactly has no seeds.
@@ -112,8 +112,8 @@ class Report:
     def _text(self) -> str:
         """Return one table and the findings that decide something, a line each."""
         width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
-        found = [one for one in self.findings if decides(one)][:_SHOWN]
-        lines = [textwrap.shorten(f"- {one}", width, placeholder=" …") for one in found]
+        findings = [finding for finding in self.findings if decides(finding)][:_MAX_FINDINGS]
+        lines = [textwrap.shorten(f"- {finding}", width, placeholder=" …") for finding in findings]
         paragraphs = [self.tables[0].screen(width), "\n".join(lines)]
         return f"\n{_joined(paragraphs)}".rstrip()
 
@@ -126,7 +126,7 @@ def save_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
 
 
 def _machine() -> dict[str, object]:
-    """Versions of the software, and the machine."""
+    """Return the versions of the software, and the machine."""
     versions = {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
     return {"versions": versions, "machine": platform.platform()}
 

@@ -1,6 +1,6 @@
-"""Results of generated images over the seeds, and what their numbers say of claims.
+"""Results of generated images over the seeds, and sentences on claims from their numbers.
 
-Everything said is a function of one run's numbers. "Clearly" means that Welch's t-test (5%) over
+Each sentence is a function of one run's numbers. "Clearly" means that Welch's t-test (5%) over
 the seeds tells two means apart; where standard errors overlap it never does.
 """
 
@@ -29,7 +29,7 @@ class Group(NamedTuple):
     results: tuple[Result, ...]  # one for each seed
 
     def fact(self, *path: str) -> Any:
-        """Return what all seeds share, such as parameters; None where the variant lacks it."""
+        """Return a value that all seeds share, such as parameters; None where there is none."""
         return entry_of(self.results[0], path)
 
     def summary(self, path: Sequence[str]) -> Summary:
@@ -40,13 +40,13 @@ class Group(NamedTuple):
 def groups_of(results: Sequence[Result]) -> list[Group]:
     """Return results by stem, then by arm, in order of appearance, seeds in their order."""
     stems, arms = (list(dict.fromkeys(r.get(key) for r in results)) for key in ("stem", "arm"))
-    found: dict[tuple[Any, Any], list[Result]] = {(s, a): [] for s in stems for a in arms}
+    groups: dict[tuple[Any, Any], list[Result]] = {(s, a): [] for s in stems for a in arms}
     for result in sorted(results, key=lambda result: result["seed"]):
-        found[result.get("stem"), result["arm"]].append(result)
+        groups[result.get("stem"), result["arm"]].append(result)
     return [
-        Group(arm if stem is None else f"{arm}, {stem}", arm, stem, tuple(own))
-        for (stem, arm), own in found.items()
-        if own
+        Group(arm if stem is None else f"{arm}, {stem}", arm, stem, tuple(seeds))
+        for (stem, arm), seeds in groups.items()
+        if seeds
     ]
 
 
@@ -58,20 +58,20 @@ def frame_groups(results: Sequence[Result]) -> list[Group]:
     the image's in units of the exact one. What was not measured is None. The frames of an arm are
     those of its first seed in all seeds.
     """
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for result in results:
         if (errors := result.get("frame_errors")) is None:
             continue
         frames, image = [int(frame) for frame in errors["frames"]], result["frames"]
-        own = {key: result[key] for key in ("arm", "seed", "frames")}
-        own |= {key: errors[key] for key in ("num_images", "num_samples")}
+        entry = {key: result[key] for key in ("arm", "seed", "frames")}
+        entry |= {key: errors[key] for key in ("num_images", "num_samples")}
         for kind, label in (("model", "intermediate"), ("exact", "exact_intermediate")):
             values = dict(zip(frames, errors[kind] or [None] * len(frames), strict=True))
-            own[kind] = {str(frame): _thousandths([values[frame]]) for frame in frames}
-            own[label] = _thousandths([values[frame] for frame in frames if frame < image])
-        last, least = own["model"].get(str(image)), own["exact"].get(str(image))
-        found.append({**own, "last": last, "times": last / least if last and least else None})
-    return groups_of(found)
+            entry[kind] = {str(frame): _thousandths([values[frame]]) for frame in frames}
+            entry[label] = _thousandths([values[frame] for frame in frames if frame < image])
+        last, least = entry["model"].get(str(image)), entry["exact"].get(str(image))
+        entries.append({**entry, "last": last, "times": last / least if last and least else None})
+    return groups_of(entries)
 
 
 def frames_of(group: Group) -> list[int]:
@@ -90,14 +90,14 @@ def digits_of(groups: Sequence[Group], path: Sequence[str]) -> int:
 
 
 def fd_name(results: Sequence[Result]) -> str:
-    """Return what the results' Fréchet distance is called: FID, or FD with the features' name."""
+    """Return the name of the results' Fréchet distance: FID, or FD with the features' name."""
     kinds = ("reconstruction" if "reconstruction" in result else "generation" for result in results)
     names = (entry_of(r, (kind, "fd_name")) for r, kind in zip(results, kinds, strict=True))
     return " / ".join(dict.fromkeys(map(str, names)))
 
 
 def is_name(results: Sequence[Result]) -> str:
-    """Return what the results' inception score is called: IS, or IS with the features' name."""
+    """Return the name of the results' inception score: IS, or IS with the features' name."""
     names = fd_name(results).split(" / ")
     return " / ".join(f"IS{name.removeprefix('FID').removeprefix('FD')}" for name in names)
 
@@ -126,16 +126,16 @@ def priors_of(results: Sequence[Result]) -> list[str]:
 
 def value_of(result: Result, path: Sequence[str]) -> float | None:
     """Return a number of a result; None where it lacks it."""
-    found = entry_of(result, path)
-    return None if found is None else float(found)
+    value = entry_of(result, path)
+    return None if value is None else float(value)
 
 
 def entry_of(result: Result, path: Sequence[str]) -> Any:
     """Return an entry of a result; None where it lacks it."""
-    found: Any = result
+    entry: Any = result
     for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        entry = entry.get(key) if isinstance(entry, Mapping) else None
+    return entry
 
 
 def _thousandths(values: Sequence[float | None]) -> float | None:
@@ -145,43 +145,43 @@ def _thousandths(values: Sequence[float | None]) -> float | None:
 
 
 class Claim(NamedTuple):
-    """That a row of a table is better than others."""
+    """The claim that a row of a table is better than others."""
 
     better: str  # name of the row
-    than: tuple[str, ...]  # the rows that it is said to be better than
+    than: tuple[str, ...]  # the rows that it is claimed to be better than
     controls: tuple[str, ...] = ()  # rows that have what a gain might be due to
     lesser: tuple[str, ...] = ()  # rows that have less of it: a gain must survive them
 
 
 def compare(claim: Claim, rows: Mapping[str, Summary], measure: Measure) -> str | None:
-    """Return what numbers say about a claim: a sentence with its outcome at the end.
+    """Return a sentence that compares the numbers of a claim, with the outcome at its end.
 
     A gain "survives" where the controls are clearly worse, too, and is "matched" where one of them
     is not; "better" is a gain without controls. Without the rows that the claim is about, the
     controls take their place; without any, or without its own row, there is nothing to say.
     """
-    known = {name: found for name, found in rows.items() if found.mean is not None}
+    known = {name: summary for name, summary in rows.items() if summary.mean is not None}
     than, controls, lesser = ([name for name in names if name in known] for names in claim[1:])
     if claim.better not in known or not (than or controls):
         return None
     if measure.direction is None:
         raise ValueError(f"measure must have a good end, got {measure.label!r} without one")
-    own, digits = known[claim.better], decimals_of([summary.mean for summary in rows.values()])
+    candidate, digits = known[claim.better], decimals_of([row.mean for row in rows.values()])
     write = with_error(digits)
     orders: dict[str, Order] = {}
-    told: list[str] = []
+    relations: list[str] = []
     for name in (*than, *controls, *lesser):
-        order = orders[name] = order_of(own, known[name], measure.direction)
-        mine, theirs = (round(found.mean or 0.0, digits) for found in (own, known[name]))
-        relation = "higher than" if mine > theirs else "lower than"
+        order = orders[name] = order_of(candidate, known[name], measure.direction)
+        mean, other = (round(row.mean or 0.0, digits) for row in (candidate, known[name]))
+        relation = "higher than" if mean > other else "lower than"
         if order == "equal":
             relation = "not clearly different from"
         elif order != "undecided":
             higher = (order == "better") == (measure.direction == "higher")
             relation = f"clearly {'higher' if higher else 'lower'} than"
-        elif mine == theirs:  # numbers that look alike are not told to differ
+        elif mean == other:  # equal after rounding: no difference is stated
             relation = "the same as"
-        told.append(f"{relation} {name} {write(known[name])}{measure.unit}")
+        relations.append(f"{relation} {name} {write(known[name])}{measure.unit}")
     judged = {orders[name] for name in than or controls}
     checks = {orders[name] for name in (*controls, *lesser) if than}
     outcome = "better" if not (than and controls) else "survives"
@@ -191,8 +191,8 @@ def compare(claim: Claim, rows: Mapping[str, Summary], measure: Measure) -> str 
         outcome = "worse" if "worse" in judged else "equal"
     elif checks - {"better"}:
         outcome = "matched"
-    shown = f"{claim.better} {write(own)}{measure.unit}"
-    return f"{measure.label}: {shown} is {', '.join(told)} ({outcome})."
+    better = f"{claim.better} {write(candidate)}{measure.unit}"
+    return f"{measure.label}: {better} is {', '.join(relations)} ({outcome})."
 
 
 def decides(finding: str) -> bool:

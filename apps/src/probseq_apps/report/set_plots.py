@@ -78,7 +78,7 @@ def shift_figures(methods: Mapping[str, Mapping[str, Summary]]) -> "dict[str, Fi
     """Draw accuracy, NLL and ECE by the severity of a shift: means with standard errors.
 
     Args:
-        methods: what :func:`probseq.metrics.evaluate_sets` gives, over the seeds of each method.
+        methods: :func:`probseq.metrics.evaluate_sets` over the seeds of each method.
 
     Returns:
         `shift` and `cifar-c`, as far as they were measured; of more than seven methods, each
@@ -96,18 +96,18 @@ def shift_figures(methods: Mapping[str, Mapping[str, Summary]]) -> "dict[str, Fi
         x, title = [0, *severities], f"{title}, mean over the corruptions"
         curves = {
             metric: {
-                name: _errors_by(x, [own[f"{place}/{metric}"] for place in places])
-                for name, own in methods.items()
+                name: _errors_by(x, [summaries[f"{place}/{metric}"] for place in places])
+                for name, summaries in methods.items()
             }
             for metric in _UNDER_SHIFT
         }
         if len(methods) > IN_A_PANEL:
-            for metric, own in curves.items():
+            for metric, of_methods in curves.items():
                 figures[f"{kind}-{metric}"] = small_multiples(
-                    own, title=title, x_label="Severity", y_label=LABELS[metric][0]
+                    of_methods, title=title, x_label="Severity", y_label=LABELS[metric][0]
                 )
         else:
-            labelled = {LABELS[metric][0]: own for metric, own in curves.items()}
+            labelled = {LABELS[metric][0]: of_methods for metric, of_methods in curves.items()}
             figures[kind] = curves_plot(labelled, title=title, x_label="Severity")
     return figures
 
@@ -121,7 +121,7 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
 
     Args:
         methods: distributions and true values of `test` and `ood/NAME`, for each seed.
-        target: what is predicted, for the axes.
+        target: name of the predicted number, for the axes.
 
     Returns:
         `predicted`, `coverage`, `error-by-variance`, and for each other set `ood-NAME`, of
@@ -131,20 +131,20 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
         MissingExtraError: matplotlib is not installed.
     """
     tests = {method: [seed["test"] for seed in seeds] for method, seeds in methods.items()}
-    flat = {m for m, own in tests.items() if all(is_constant(found.variance) for found, _ in own)}
-    first = {method: own[0] for method, own in tests.items()}
+    flat = {m for m, pairs in tests.items() if all(is_constant(p.variance) for p, _ in pairs)}
+    first = {method: pairs[0] for method, pairs in tests.items()}
     levels = (0.0, *COVERAGE_LEVELS, 1.0)
-    inside = {m: [found.coverage(y, levels) for found, y in own] for m, own in tests.items()}
+    inside = {m: [p.coverage(y, levels) for p, y in pairs] for m, pairs in tests.items()}
     probability = torch.tensor(levels, dtype=torch.float64)
     figures = {
         "predicted": predicted_plot(
-            {m: (y, found.mean, found.variance) for m, (found, y) in first.items()}, target=target
+            {m: (y, p.mean, p.variance) for m, (p, y) in first.items()}, target=target
         ),
         "coverage": interval_coverage_plot(
-            {method: (probability, torch.tensor(own).mean(0)) for method, own in inside.items()}
+            {m: (probability, torch.tensor(shares).mean(0)) for m, shares in inside.items()}
         ),
         "error-by-variance": selective_error_plot(
-            dict(_selective(method, own, method in flat) for method, own in tests.items()),
+            dict(_selective(method, pairs, method in flat) for method, pairs in tests.items()),
             target=target,
         ),
     }
@@ -154,8 +154,8 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
         label = outside.replace("-", " ")
         variances = {
             method: [
-                torch.cat([sets[part][0].function_variance for sets in seeds])
-                for part in ("test", name)
+                torch.cat([sets[set_name][0].function_variance for sets in seeds])
+                for set_name in ("test", name)
             ]
             for method, seeds in telling.items()
         }
@@ -175,9 +175,9 @@ def _others(methods: Mapping[str, Sequence[Mapping[str, object]]]) -> list[str]:
 
 
 def _pooled(seeds: Sequence[Mapping[str, Predictions]], name: str) -> tuple[Tensor, Tensor]:
-    found = [sets[name] for sets in seeds]
-    probs = torch.cat([predictions.log_probs.double().exp() for predictions in found])
-    return probs, torch.cat([predictions.labels for predictions in found])
+    predictions = [sets[name] for sets in seeds]
+    probs = torch.cat([seed.log_probs.double().exp() for seed in predictions])
+    return probs, torch.cat([seed.labels for seed in predictions])
 
 
 def _risk_coverage(seeds: Sequence[Mapping[str, Predictions]]) -> tuple[Tensor, Tensor]:
@@ -188,16 +188,16 @@ def _risk_coverage(seeds: Sequence[Mapping[str, Predictions]]) -> tuple[Tensor, 
     return curves[0][0], torch.stack([risk for _, risk in curves]).mean(0)
 
 
-def _errors_by(x: Sequence[int], found: Sequence[Summary]) -> Curve:
-    means = [math.nan if one.mean is None else one.mean for one in found]
-    return Curve(x, means, [one.standard_error or 0.0 for one in found])
+def _errors_by(x: Sequence[int], summaries: Sequence[Summary]) -> Curve:
+    means = [math.nan if summary.mean is None else summary.mean for summary in summaries]
+    return Curve(x, means, [summary.standard_error or 0.0 for summary in summaries])
 
 
 def _selective(
     name: str, seeds: Sequence[tuple[LaplaceMixture, Tensor]], flat: bool
 ) -> tuple[str, tuple[Tensor, Tensor]]:
     """Return a method's label, and the means of coverage and error over its seeds."""
-    curves = [selective_error(found.mean - y, found.variance) for found, y in seeds]
+    curves = [selective_error(p.mean - y, p.variance) for p, y in seeds]
     coverage, error = curves[0][0], torch.stack([error for _, error in curves]).mean(0)
     if not flat:
         return name, (coverage, error)

@@ -42,7 +42,7 @@ __all__ = [
 Writer = Callable[[Summary], str]
 
 DASH = "—"
-"""What stands where there is no number."""
+"""The cell of a number that is missing."""
 _GAP = 2
 _KEY = "mean ± standard error; * best mean, and those that Welch's t-test cannot tell from it"
 # Rows of each table that the terminal shows.
@@ -111,8 +111,8 @@ class SideBySide(NamedTuple):
         # A long name stands in several lines, `sgpa:` above `kl_scale=0.1`.
         names = [re.sub(r"([:+])", r"\1\n", row[0]).split("\n") for row in first.rows]
         height = max(map(len, names))
-        parts = zip(*([""] * (height - len(name)) + name for name in names), strict=True)
-        heads = [["", *(f"{part}  " for part in line)] for line in parts]
+        aligned = zip(*([""] * (height - len(name)) + name for name in names), strict=True)
+        heads = [["", *(f"{cell}  " for cell in line)] for line in aligned]
         heads.append([first.heads[1], *(f"{row[1]}  " for row in first.rows)])
         lines = self._lines("{}", "  {}", "{} *", "{}  ", _SCREEN)
         return "\n\n".join([*aligned_blocks(heads, lines, width), _KEY])
@@ -144,7 +144,7 @@ def summary_table(
 
     Args:
         title: head of the column of names.
-        measures: what the columns are.
+        measures: of the columns.
         rows: a summary a column, by the name of the row.
         counts: number of entries behind each row.
     """
@@ -153,36 +153,36 @@ def summary_table(
         for place, measure in enumerate(measures)
         if measure.direction is not None
         for row, name in enumerate(rows)
-        if name in best_names({name: own[place] for name, own in rows.items()}, measure.direction)
+        if name in best_names({n: cells[place] for n, cells in rows.items()}, measure.direction)
     }
     write = with_error(4)
-    cells = [[name, str(counts[name]), *map(write, own)] for name, own in rows.items()]
+    cells = [[name, str(counts[name]), *map(write, summaries)] for name, summaries in rows.items()]
     heads = [title, "n", *(measure.head for measure in measures)]
     return Table(heads, cells, frozenset(best))
 
 
 def with_error(digits: int) -> Writer:
-    """Return what writes a mean ± its standard error."""
-    return lambda found: _number(found.mean, found.standard_error, digits)
+    """Return a function that writes a mean ± its standard error."""
+    return lambda summary: _number(summary.mean, summary.standard_error, digits)
 
 
 def with_interval(digits: int) -> Writer:
-    """Return what writes a mean ± half of its 95% interval."""
-    return lambda found: _number(found.mean, found.interval, digits)
+    """Return a function that writes a mean ± half of its 95% interval."""
+    return lambda summary: _number(summary.mean, summary.interval, digits)
 
 
 def plain(digits: int) -> Writer:
-    """Return what writes a mean alone."""
-    return lambda found: _number(found.mean, None, digits)
+    """Return a function that writes a mean alone."""
+    return lambda summary: _number(summary.mean, None, digits)
 
 
-def percent(found: Summary) -> str:
+def percent(summary: Summary) -> str:
     """Return a mean of shares in percent."""
-    return DASH if found.mean is None else f"{found.mean:.0%}"
+    return DASH if summary.mean is None else f"{summary.mean:.0%}"
 
 
 def fact_text(value: object) -> str:
-    """Return what all seeds share as text; a dash for what is not there."""
+    """Return a value that all seeds share as text; a dash for None."""
     if value is None:
         return DASH
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -213,12 +213,12 @@ def aligned_blocks(
     widths = [max(map(len, column)) for column in columns]
     names = [cell.ljust(widths[0]) for cell in columns[0]]
     blocks, used = [[names]], widths[0]
-    for column, own in zip(columns[1:], widths[1:], strict=True):
-        if used + _GAP + own > width and len(blocks[-1]) > 1:
+    for column, column_width in zip(columns[1:], widths[1:], strict=True):
+        if used + _GAP + column_width > width and len(blocks[-1]) > 1:
             blocks.append([names])
             used = widths[0]
-        blocks[-1].append([cell.rjust(_GAP + own) for cell in column])
-        used += _GAP + own
+        blocks[-1].append([cell.rjust(_GAP + column_width) for cell in column])
+        used += _GAP + column_width
     texts: list[str] = []
     for block in blocks:
         lines = ["".join(cells).rstrip() for cells in zip(*block, strict=True)]

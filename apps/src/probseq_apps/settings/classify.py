@@ -134,9 +134,9 @@ class ClassifySettings(MethodSettings):
         """Refuse unknown data, and settings that don't go together."""
         is_text = self.is_text
         super().check()
-        asked, training = self.evaluation, self.training
+        shift, ood, training = self.evaluation.shift, self.evaluation.ood, self.training
         augment = training.augment != "none"
-        for name, used in {"shift": asked.shift, "ood": asked.ood, "augment": augment}.items():
+        for name, used in {"shift": shift, "ood": ood, "augment": augment}.items():
             refuse(is_text and used, f"{name} is for images, and {self.data!r} holds texts")
         for name in dict.fromkeys(parse_row(name).base for name in self.method):
             warm = self.warm_epochs(name)
@@ -204,17 +204,17 @@ class RegressSettings(MethodSettings):
             refuse(
                 many, f"method {name!r} must have one value of each setting: none is chosen here"
             )
-            for part in (row.base, *row.additions):
-                wrong = part in ("sngp", "svdkl", "kflla", "ts")
-                wrong = wrong or (part == row.base and row.method.estimator)
-                refuse(wrong, f"method {name!r} is for classes: leave out {part}")
+            for component in (row.base, *row.additions):
+                wrong = component in ("sngp", "svdkl", "kflla", "ts")
+                wrong = wrong or (component == row.base and row.method.estimator)
+                refuse(wrong, f"method {name!r} is for classes: leave out {component}")
 
 
 def _for_classes(settings: ClassifySettings, pick: Pick) -> ClassifySettings:
     """Return settings for other data, which then aren't out of distribution."""
-    asked = settings.evaluation
-    kept = tuple(name for name in asked.ood if name != pick.data)
-    return with_data(replace(settings, evaluation=replace(asked, ood=kept)), pick)
+    evaluation = settings.evaluation
+    ood = tuple(name for name in evaluation.ood if name != pick.data)
+    return with_data(replace(settings, evaluation=replace(evaluation, ood=ood)), pick)
 
 
 def _for_numbers(settings: RegressSettings, pick: Pick) -> RegressSettings:

@@ -1,4 +1,4 @@
-"""What the settings of all commands share: flat groups, recipes, and what decides defaults."""
+"""The base of all commands' settings: flat groups, recipes, and the flags that choose them."""
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -28,14 +28,14 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, kw_only=True)
 class Pick:
-    """What is named on a command line that decides the defaults of all other flags."""
+    """Flags that are read first, because they choose the recipe: the defaults of all others."""
 
     recipe: str | None = None
     data: str | None = None
     config: Path | None = None
     run_dir: Path | None = None
     resume: bool = False
-    # Parts that are trained already: defaults are as in the run that they lie in.
+    # Folders of trained models: defaults are those of the run that they lie in.
     tokenizer: str | None = None
     # Of `generate run` the kinds to train, maybe none.
     prior: tuple[str, ...] = ()
@@ -44,22 +44,22 @@ class Pick:
     state: str | None = None
 
 
-def merged(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values, in all depths, with those in place that are given."""
-    found = dict(values)
-    for name, value in given.items():
-        old = values.get(name)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            value = merged(old, value)
-        elif isinstance(old, float) and isinstance(value, str):  # 1e-3 is a text in YAML
+def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with overrides in place of equal keys, in all depths."""
+    result = dict(values)
+    for name, value in overrides.items():
+        default = values.get(name)
+        if isinstance(default, Mapping) and isinstance(value, Mapping):
+            value = merged(default, value)
+        elif isinstance(default, float) and isinstance(value, str):  # 1e-3 is a text in YAML
             with suppress(ValueError):
                 value = float(value)
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def with_data(settings: Any, pick: Pick) -> Any:
-    """Return settings of a recipe with the data set that is named."""
+    """Return settings of a recipe, with the data set that the command line names."""
     return settings if pick.data is None else replace(settings, data=pick.data)
 
 
@@ -67,10 +67,10 @@ class Recipes(Generic[S]):
     """Complete settings by name; the first is the default.
 
     Args:
-        name: of the file in `recipes` that tells how they differ from the defaults, and which
-            data sets they suit.
+        name: of the file in `recipes` that holds their differences from the defaults, and the data
+            sets that they suit.
         settings: their class.
-        adapt: settings of a recipe for what is named beside it.
+        adapt: changes a recipe's settings for the other flags that are read first.
     """
 
     def __init__(
@@ -79,23 +79,25 @@ class Recipes(Generic[S]):
         with (Path(__file__).parent / "recipes" / f"{name}.toml").open("rb") as file:
             written: dict[str, dict[str, Any]] = tomllib.load(file)
 
-        def whole(own: dict[str, Any]) -> dict[str, Any]:
-            found: dict[str, Any] = {}
-            bases = own.get("base", [])
+        def expanded(recipe: dict[str, Any]) -> dict[str, Any]:
+            inherited: dict[str, Any] = {}
+            bases = recipe.get("base", [])
             for base in [bases] if isinstance(bases, str) else bases:
-                found = merged(found, whole(written[base]))
-            own = {name: value for name, value in own.items() if name not in ("base", "suits")}
-            return merged(found, own)
+                inherited = merged(inherited, expanded(written[base]))
+            changes = {
+                name: value for name, value in recipe.items() if name not in ("base", "suits")
+            }
+            return merged(inherited, changes)
 
-        def make(own: dict[str, Any]) -> Settings:
-            return settings.from_dict(merged(settings().to_dict(), own))
+        def make(recipe: dict[str, Any]) -> Settings:
+            return settings.from_dict(merged(settings().to_dict(), recipe))
 
-        values = {name: whole(own) for name, own in written.items() if name[0] != "_"}
-        self.known = {name: partial(make, own) for name, own in values.items()}
+        values = {name: expanded(recipe) for name, recipe in written.items() if name[0] != "_"}
+        self.known = {name: partial(make, recipe) for name, recipe in values.items()}
         self.default = next(iter(values))
         self._suited: dict[str, str] = {}
-        for name, own in values.items():
-            for data in written[name].get("suits", [own["data"].partition(":")[0]]):
+        for name, recipe in values.items():
+            for data in written[name].get("suits", [recipe["data"].partition(":")[0]]):
                 self._suited.setdefault(data, name)
         self._adapt = adapt
 
@@ -118,14 +120,14 @@ def refuse(wrong: object, message: str) -> None:
         raise ValueError(message)
 
 
-def check_known(what: str, name: str, known: Iterable[str]) -> None:
+def check_known(kind: str, name: str, known: Iterable[str]) -> None:
     """Raise if a name is not among those that are known."""
     if name not in known:
-        raise ValueError(unknown_name_message(what, name, known))
+        raise ValueError(unknown_name_message(kind, name, known))
 
 
 def config_values(kind: str, recipe: str, settings: Mapping[str, object]) -> dict[str, object]:
-    """Return what the `config.json` of an experiment holds."""
+    """Return the contents of an experiment's `config.json`."""
     return {"experiment": kind, "recipe": recipe, "settings": settings}
 
 

@@ -87,8 +87,8 @@ class LanguageSettings(Settings):
             refuse(name == TEXT_PREFIX, f"text {name!r} needs a path after the colon")
             if not name.startswith(TEXT_PREFIX):
                 check_known("text", name, (*TEXTS, f"{TEXT_PREFIX}PATH"))
-        given = self.tokenizer != "characters" and not self.tokenizer.endswith(".json")
-        refuse(given, f"tokenizer must be characters or a tokenizer.json, got {self.tokenizer!r}")
+        unknown = self.tokenizer != "characters" and not self.tokenizer.endswith(".json")
+        refuse(unknown, f"tokenizer must be characters or a tokenizer.json, got {self.tokenizer!r}")
 
 
 LANGUAGE_RECIPES = Recipes("language", LanguageSettings)

@@ -44,8 +44,10 @@ class Method:
 
     def config(self, settings: object) -> AttentionConfig:
         """Return the settings of its attention."""
-        own = self.attention
-        return replace(getattr(settings, own) if isinstance(own, str) else own, **self.changes)
+        config = self.attention
+        if isinstance(config, str):
+            config = getattr(settings, config)
+        return replace(config, **self.changes)
 
 
 _SOFTMAX, _KERNEL = SoftmaxConfig(), KernelConfig()
@@ -53,7 +55,7 @@ _SOFTMAX, _KERNEL = SoftmaxConfig(), KernelConfig()
 _ASYMMETRIC = KernelConfig(symmetric=False)
 _ASYMMETRIC_RBF = KernelConfig(symmetric=False, kernel="rbf")
 _ML, _DROPOUT = "attention, maximum likelihood", "attention with Monte Carlo dropout"
-_OWN_KEYS = "kernel attention with its own projection of the keys, maximum likelihood"
+_SEPARATE_KEYS = "kernel attention with its own projection of the keys, maximum likelihood"
 _MFVI = "kernel attention with mean-field variational weights"
 _SNGP = "kernel attention with spectral normalisation and a random-feature GP output"
 _SVDKL = "softmax attention with a stochastic variational GP output"
@@ -70,7 +72,7 @@ METHODS: dict[str, Method] = {
     "kernel": Method(f"kernel {_ML}", _KERNEL),
     "kernel-rbf": Method(f"RBF kernel {_ML}", KernelConfig(kernel="rbf")),
     "kernel-exponential": Method(f"exponential kernel {_ML}", KernelConfig(kernel="exponential")),
-    "kernel-asym": Method(_OWN_KEYS, _ASYMMETRIC),
+    "kernel-asym": Method(_SEPARATE_KEYS, _ASYMMETRIC),
     "kernel-noise": Method(_NOISE, "kernel_noise", sampled=True),
     "mcd": Method(f"kernel {_DROPOUT}", _KERNEL, test_dropout=True, sampled=True),
     "mcd-softmax": Method(f"softmax {_DROPOUT}", _SOFTMAX, test_dropout=True, sampled=True),
@@ -121,7 +123,7 @@ class Row(NamedTuple):
     @property
     def trained(self) -> tuple[str, ...]:
         """The rows that are trained for it, without additions, each with one value a setting."""
-        values = product(*(own for _, own in self.choices))
+        values = product(*(options for _, options in self.choices))
         names = [name for name, _ in self.choices]
         return tuple(
             ":".join((self.base, *(f"{n}={v}" for n, v in zip(names, chosen, strict=True))))
@@ -130,7 +132,7 @@ class Row(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What it is, for reports."""
+        """Its description, for reports."""
         return ", ".join((self.method.title, *(POST_HOC[name] for name in self.additions)))
 
 
@@ -141,9 +143,9 @@ def parse_row(name: str) -> Row:
     this order.
     """
     base, *additions = re.split(r"\+(?![0-9])", name)  # not that of 1e+3
-    base, *given = base.split(":")
+    base, *texts = base.split(":")
     check_known("method", base, METHODS)
-    pairs = [own.partition("=") for own in given]
+    pairs = [text.partition("=") for text in texts]
     choices = [(key, tuple(values.split(","))) for key, _, values in pairs]
     refuse(len(dict(choices)) < len(choices), f"method {name!r} must name each setting once")
     refuse(
@@ -171,7 +173,7 @@ def parse_row(name: str) -> Row:
 
 def trained_rows(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the rows that must be trained for these, each once."""
-    return tuple(dict.fromkeys(own for name in names for own in parse_row(name).trained))
+    return tuple(dict.fromkeys(row for name in names for row in parse_row(name).trained))
 
 
 def settings_of(trained: str, settings: Any) -> Any:
@@ -180,7 +182,7 @@ def settings_of(trained: str, settings: Any) -> Any:
     A name is that of a setting of its attention, else of the model, else of the training.
     """
     row, rows = parse_row(trained), map(parse_row, settings.method)
-    names = ["+".join((row.base, *own.additions)) for own in rows if trained in own.trained]
+    names = ["+".join((row.base, *other.additions)) for other in rows if trained in other.trained]
     changes: dict[str, Any] = {"method": tuple(dict.fromkeys(names))}
     attention = row.method.attention
     groups = ["training", "model", *([attention] if isinstance(attention, str) else ())]
@@ -270,6 +272,6 @@ class MethodSettings(Settings):
                     uneven, f"ensemble_size must divide the number of seeds, {count}, got {size}"
                 )
             trained = row.trained if row.choices else ()
-            same = [replace(settings_of(own, self), method=("mle",)) for own in trained]
-            twice = any(own in same[:place] for place, own in enumerate(same))
+            same = [replace(settings_of(variant, self), method=("mle",)) for variant in trained]
+            twice = any(variant in same[:place] for place, variant in enumerate(same))
             refuse(twice, f"method {name!r} must have values that differ")

@@ -76,11 +76,11 @@ class DiffusionSampling(Settings):
 
     def check(self) -> None:
         """Refuse noise of a sampler that has its own."""
-        own = self.sampler != "ddim"
-        refuse(self.eta and own, f"eta is for sampler=ddim, got {self.eta} and {self.sampler}")
+        other = self.sampler != "ddim"
+        refuse(self.eta and other, f"eta is for sampler=ddim, got {self.eta} and {self.sampler}")
 
     def options(self) -> dict[str, Any]:
-        """Return what the models' `sample` takes; eta for ddim alone."""
+        """Return the arguments of the models' `sample`; eta for ddim alone."""
         eta = self.eta if self.sampler == "ddim" else None
         return {"num_steps": self.sampling_steps, "eta": eta, "solver": self.solver}
 
@@ -91,8 +91,8 @@ class DiffusionSampling(Settings):
 
     def check_steps(self, diffusion_steps: int) -> None:
         """Raise if more steps are asked for than there are."""
-        most, asked = f"at most the {diffusion_steps} diffusion steps", self.sampling_steps or 0
-        refuse(asked > diffusion_steps, f"sampling_steps must be {most} of each arm, got {asked}")
+        most, steps = f"at most the {diffusion_steps} diffusion steps", self.sampling_steps or 0
+        refuse(steps > diffusion_steps, f"sampling_steps must be {most} of each arm, got {steps}")
 
 
 class Frames(VideoSpec, CorruptionSpec):
@@ -183,10 +183,10 @@ class DiffusionSettings(_Models):
 
     def one_model(self, arm: str, seed: int) -> "DiffusionSettings":
         """Return the settings of one model."""
-        asked = self.evaluation
+        evaluation = self.evaluation
         if DiffusionArm.parse(arm).is_video:
-            asked = replace(asked, likelihood_images=0)
-        return replace(self, arms=(arm,), seeds=(seed,), evaluation=asked)
+            evaluation = replace(evaluation, likelihood_images=0)
+        return replace(self, arms=(arm,), seeds=(seed,), evaluation=evaluation)
 
 
 class HvaeSettings(_Models):
@@ -306,16 +306,16 @@ HVAE_RECIPES = Recipes("hvae", HvaeSettings)
 
 
 def sample_defaults(pick: Pick) -> SampleSettings:
-    """Return what drew the samples of the run that a prior or a model lies in."""
+    """Return the sampling settings of the run that a prior or a model lies in."""
     if pick.model is not None:
-        own: dict[str, Any] = {}
+        defaults: dict[str, Any] = {}
         with suppress(ValueError, OSError):
             folder = Path(pick.model)
-            if found := saved_settings(folder, DIFFUSION_MODEL, DiffusionSettings):
-                own = {"diffusion": found[1].sampling, "guidance": found[1].classes.guidance}
-            elif found := saved_settings(folder, HVAE_MODEL, HvaeSettings):
-                own = {"guidance": found[1].classes.guidance}
-        return SampleSettings(model=pick.model, **own)
+            if saved := saved_settings(folder, DIFFUSION_MODEL, DiffusionSettings):
+                defaults = {"diffusion": saved[1].sampling, "guidance": saved[1].classes.guidance}
+            elif saved := saved_settings(folder, HVAE_MODEL, HvaeSettings):
+                defaults = {"guidance": saved[1].classes.guidance}
+        return SampleSettings(model=pick.model, **defaults)
     run = made_with(Path(pick.prior[0])) if pick.prior else None
     if run is None:
         return SampleSettings()
@@ -326,7 +326,7 @@ def evaluate_defaults(pick: Pick) -> EvaluateSettings:
     """Return the settings with the classifier of the run that is measured, or of a recipe."""
     if pick.tokenizer is None and pick.samples is None:
         return EvaluateSettings()
-    found = made_with(Path(pick.tokenizer or pick.samples or ""))
-    found = found or GENERATE_RECIPES(Pick(data=pick.data))[1]
-    features = Features(classifier_steps=found.evaluation.features.classifier_steps)
+    run = made_with(Path(pick.tokenizer or pick.samples or ""))
+    run = run or GENERATE_RECIPES(Pick(data=pick.data))[1]
+    features = Features(classifier_steps=run.evaluation.features.classifier_steps)
     return EvaluateSettings(samples=pick.samples, tokenizer=pick.tokenizer, features=features)

@@ -1,6 +1,7 @@
-"""What every kernel module has: checked inputs, and positive hyperparameters per head."""
+"""Base classes of kernels: checked inputs, and positive hyperparameters per head."""
 
 from functools import reduce
+from itertools import chain, product
 from operator import add, mul
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ __all__ = ["ARDKernel", "Constant", "Kernel", "Product", "Spectrum", "Sum", "che
 
 
 class Spectrum(NamedTuple):
-    """How fast a stationary kernel of one input dimension, or one term of a sum, can vary.
+    """Spectrum of a stationary kernel of one input dimension, or of one term of a sum.
 
     Attributes:
         band: angular frequency that all but the given share of the smooth factors' variance lies
@@ -72,7 +73,7 @@ class Kernel(nn.Module):
         return self
 
     def spectra(self, share: float) -> list[Spectrum] | None:
-        """The terms of a kernel of time, so that a quadrature can resolve it; None if unknown.
+        """Return the terms of a kernel of time that a quadrature has to resolve; None if unknown.
 
         Args:
             share: of the variance that may lie above ``Spectrum.band``.
@@ -96,7 +97,7 @@ class Kernel(nn.Module):
     def forward(
         self, x: Float[Tensor, "*#b n d"], z: Float[Tensor, "*#b m d"]
     ) -> Float[Tensor, "*#b n m"]:
-        """Covariance matrix of the function values at ``x`` and at ``z``.
+        """Return the covariance matrix of the function values at ``x`` and at ``z``.
 
         Autocast is switched off inside: eight bits of mantissa do not survive a Cholesky
         factorisation.
@@ -124,7 +125,7 @@ class Kernel(nn.Module):
             return self._covariance(x, z).to(dtype)
 
     def diag(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*#b n"]:
-        """Variances k(x_i, x_i): the diagonal of ``kernel(x, x)`` in O(n).
+        """Return the variances k(x_i, x_i): the diagonal of ``kernel(x, x)`` in O(n).
 
         Args:
             x: inputs.
@@ -145,7 +146,7 @@ class Kernel(nn.Module):
             return self._variance(x).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """The constructor's sizes, for ``print(model)``."""
+        """Return the constructor's sizes, for ``print(model)``."""
         return f"dim={self.dim}, batch_shape={self.batch_shape}"
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
@@ -248,7 +249,7 @@ class Constant(Kernel):
         return self.like.new_full((*self.batch_shape, 1, self.dim), torch.inf)
 
     def spectra(self, share: float) -> list[Spectrum] | None:
-        """All at frequency zero."""
+        """Return one term at frequency zero."""
         return [Spectrum(0.0)]
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
@@ -265,8 +266,8 @@ class _Composite(Kernel):
     def __init__(self, *parts: Kernel) -> None:
         if not parts:
             raise ValueError("parts must be one kernel or more, got none")
-        dims = [part.dim for part in parts]
-        shapes = [part.batch_shape for part in parts]
+        dims = [kernel.dim for kernel in parts]
+        shapes = [kernel.batch_shape for kernel in parts]
         if len(set(dims)) > 1 or not broadcastable(*shapes):
             raise ValueError(
                 "parts must have the same dim and batch shapes that broadcast, got "
@@ -274,20 +275,19 @@ class _Composite(Kernel):
             )
         batch = torch.broadcast_tensors(*(torch.empty(shape) for shape in shapes))[0].shape
         super().__init__(dims[0], batch_shape=tuple(batch))
-        kind = type(self)
-        flat = [inner for part in parts for inner in (part.parts if type(part) is kind else [part])]
-        self.parts = nn.ModuleList(flat)
+        nested = (kernel.parts if type(kernel) is type(self) else [kernel] for kernel in parts)
+        self.parts = nn.ModuleList(chain.from_iterable(nested))
 
     @property
     def kernels(self) -> list[Kernel]:
         """The parts."""
-        return [part for part in self.parts if isinstance(part, Kernel)]
+        return [kernel for kernel in self.parts if isinstance(kernel, Kernel)]
 
     @property
     def resolution(self) -> Float[Tensor, "*heads 1 d"]:
         """The least of the parts."""
-        found = torch.broadcast_tensors(*(part.resolution for part in self.kernels))
-        return torch.stack(list(found)).amin(0)
+        resolutions = torch.broadcast_tensors(*(kernel.resolution for kernel in self.kernels))
+        return torch.stack(list(resolutions)).amin(0)
 
 
 class Sum(_Composite):
@@ -303,23 +303,23 @@ class Sum(_Composite):
     @property
     def continuous(self) -> Kernel | None:
         """The sum of the parts' continuous ones."""
-        kept = [part.continuous for part in self.kernels]
-        found = [part for part in kept if part is not None]
-        if len(found) == len(kept) and all(a is b for a, b in zip(kept, self.kernels, strict=True)):
+        candidates = [kernel.continuous for kernel in self.kernels]
+        continuous = [kernel for kernel in candidates if kernel is not None]
+        if all(a is b for a, b in zip(candidates, self.kernels, strict=True)):
             return self
-        return Sum(*found) if found else None
+        return Sum(*continuous) if continuous else None
 
     def spectra(self, share: float) -> list[Spectrum] | None:
-        """Those of all parts."""
-        found = [part.spectra(share) for part in self.kernels]
-        known = [terms for terms in found if terms is not None]
-        return None if len(known) < len(found) else [term for terms in known for term in terms]
+        """Return the terms of all parts."""
+        spectra = [kernel.spectra(share) for kernel in self.kernels]
+        known = [terms for terms in spectra if terms is not None]
+        return None if len(known) < len(spectra) else [term for terms in known for term in terms]
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return reduce(add, (part._covariance(x, z) for part in self.kernels))
+        return reduce(add, (kernel._covariance(x, z) for kernel in self.kernels))
 
     def _variance(self, x: Tensor) -> Tensor:
-        return reduce(add, (part._variance(x) for part in self.kernels))
+        return reduce(add, (kernel._variance(x) for kernel in self.kernels))
 
 
 class Product(_Composite):
@@ -337,28 +337,29 @@ class Product(_Composite):
     @property
     def continuous(self) -> Kernel | None:
         """The product of the factors' continuous parts: white noise times anything is white."""
-        kept = [part.continuous for part in self.kernels]
-        found = [part for part in kept if part is not None]
-        if len(found) < len(kept):
+        candidates = [kernel.continuous for kernel in self.kernels]
+        continuous = [kernel for kernel in candidates if kernel is not None]
+        if len(continuous) < len(candidates):
             return None
-        same = all(a is b for a, b in zip(found, self.kernels, strict=True))
-        return self if same else Product(*found)
+        same = all(a is b for a, b in zip(continuous, self.kernels, strict=True))
+        return self if same else Product(*continuous)
 
     def spectra(self, share: float) -> list[Spectrum] | None:
-        """Bands add: the spectrum of a product is the convolution of the factors'."""
+        """Return terms whose bands add: the product's spectrum convolves those of the factors."""
         terms = [Spectrum(0.0)]
-        for part in self.kernels:
-            found = part.spectra(share)
-            if found is None:
+        for kernel in self.kernels:
+            spectra = kernel.spectra(share)
+            if spectra is None:
                 return None
-            terms = [Spectrum(a.band + b.band, (*a.rough, *b.rough)) for a in terms for b in found]
+            pairs = product(terms, spectra)
+            terms = [Spectrum(a.band + b.band, (*a.rough, *b.rough)) for a, b in pairs]
         return terms
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return reduce(mul, (part._covariance(x, z) for part in self.kernels))
+        return reduce(mul, (kernel._covariance(x, z) for kernel in self.kernels))
 
     def _variance(self, x: Tensor) -> Tensor:
-        return reduce(mul, (part._variance(x) for part in self.kernels))
+        return reduce(mul, (kernel._variance(x) for kernel in self.kernels))
 
 
 def check_arguments(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> None:
@@ -392,7 +393,7 @@ def check_arguments(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tens
 
 
 def log_parameter(name: str, value: float | Tensor, shape: tuple[int, ...]) -> nn.Parameter:
-    """Parameter that holds log(value), broadcast to ``shape``."""
+    """Return a parameter that holds log(value), broadcast to ``shape``."""
     value = torch.as_tensor(value)
     if not value.is_floating_point():
         value = value.to(torch.get_default_dtype())

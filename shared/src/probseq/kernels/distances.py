@@ -39,7 +39,7 @@ def scaled_squared_distance(
     *,
     exact: bool,
 ) -> Float[Tensor, "*#b n m"]:
-    """Squared distances Σ_j scale_j² (x_ij − z_mj)².
+    """Return the squared distances Σ_j scale_j² (x_ij − z_mj)².
 
     Both inputs are first centred on the mean of ``z``. Distances do not change, but the expansion
     |a|² + |b|² − 2 aᵀb then loses digits in proportion to the spread of the points and not to

@@ -19,7 +19,7 @@ def exponential(
     lengthscale: Float[Tensor, "*#b 1 d"],
     outputscale: Float[Tensor, "*#b"],
 ) -> Float[Tensor, "*#b n m"]:
-    """Exponential dot-product kernel σ_f² exp(Σ_j x_j z_j/σ_j²).
+    """Return the exponential dot-product kernel σ_f² exp(Σ_j x_j z_j/σ_j²).
 
     There is no factor ½ and no 1/√d: with σ_j² = √d it is the numerator of softmax attention.
 
@@ -48,7 +48,7 @@ def _exponential(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor)
 def cosine_features(
     x: Float[Tensor, "*#b n d"], weight: Float[Tensor, "*#b p d"]
 ) -> Float[Tensor, "*#b n p"]:
-    """Features of the cosine kernel, φ(x) = Wx/‖Wx‖ (KEP-SVGP's choice of φ_q and φ_k).
+    """Return features of the cosine kernel, φ(x) = Wx/‖Wx‖ (KEP-SVGP's φ_q and φ_k).
 
     Args:
         x: inputs.
@@ -104,7 +104,7 @@ class Linear(ARDKernel):
         return torch.full_like(self.raw_lengthscale.detach(), torch.inf)
 
     def spectra(self, share: float) -> list[Spectrum] | None:
-        """All at frequency zero: a line is one of the polynomials that a quadrature gets right."""
+        """Return one term at frequency zero: a quadrature integrates lines exactly."""
         return [Spectrum(0.0)]
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:

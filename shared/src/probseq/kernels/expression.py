@@ -99,10 +99,10 @@ class _Parser:
 
     def kernel(self) -> Kernel:
         self.step()
-        found = self.sum()
+        kernel = self.sum()
         if self.kind != "end":
             raise self.error("'+', '*' or the end")
-        return found
+        return kernel
 
     def step(self) -> None:
         """Read the next token."""
@@ -143,10 +143,10 @@ class _Parser:
                 break
         if not kernels:
             raise self.error("a kernel: '*' and its name")
-        found = reduce(mul, kernels)
+        kernel = reduce(mul, kernels)
         if factor == 1.0:
-            return found
-        scaled = factor * found
+            return kernel
+        scaled = factor * kernel
         next(scaled.parameters()).requires_grad_(False)
         return scaled
 

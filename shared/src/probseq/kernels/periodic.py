@@ -57,7 +57,7 @@ class Periodic(ARDKernel):
         return self.period * self.lengthscale.clamp_max(1.0) / (2 * math.pi)
 
     def spectra(self, share: float) -> list[Spectrum] | None:
-        """Up to the harmonic n beyond which the spectrum's lines have less than the share.
+        """Return the band up to the harmonic n beyond which lines have less than the share.
 
         Line n has the weight e^(−a) I_n(a), a = ℓ^(−2): the law of a difference of two Poisson
         variables of mean a/2, whose tail is at most 2 exp(√(a² + n²) − a − n asinh(n/a)).
@@ -143,7 +143,7 @@ class SpectralMixture(Kernel):
         return (2 * math.pi * frequency).reciprocal().amin(-2, keepdim=True)
 
     def spectra(self, share: float) -> list[Spectrum] | None:
-        """The band of the fastest component."""
+        """Return the band of the fastest component."""
         reach = math.sqrt(2 * math.log(2 / share))
         return [Spectrum(2 * math.pi * float((self.mean + reach * self.deviation).detach().max()))]
 
@@ -152,7 +152,7 @@ class SpectralMixture(Kernel):
         total = self.weight[..., :, None, None]
         for j in range(self.dim):
             tau = (x[..., :, None, j] - z[..., None, :, j])[..., None, :, :]
-            mean, deviation = (part[..., j, None, None] for part in (self.mean, self.deviation))
+            mean, deviation = (p[..., j, None, None] for p in (self.mean, self.deviation))
             decay = (-2 * (math.pi * deviation * tau).square()).exp()
             total = total * decay * (2 * math.pi * mean * tau).cos()
         return total.sum(-3)
@@ -174,7 +174,7 @@ class White(Constant):
         return None
 
     def spectra(self, share: float) -> list[Spectrum] | None:
-        """None that a quadrature has to resolve."""
+        """Return no terms: a quadrature has none to resolve."""
         return []
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:

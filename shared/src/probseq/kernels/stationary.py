@@ -39,7 +39,7 @@ def rbf(
     lengthscale: Float[Tensor, "*#b 1 d"],
     outputscale: Float[Tensor, "*#b"],
 ) -> Float[Tensor, "*#b n m"]:
-    """Squared exponential kernel σ_f² exp(−r²/2).
+    """Return the squared exponential kernel σ_f² exp(−r²/2).
 
     Args:
         x: inputs, the rows.
@@ -73,7 +73,7 @@ def matern12(
     lengthscale: Float[Tensor, "*#b 1 d"],
     outputscale: Float[Tensor, "*#b"],
 ) -> Float[Tensor, "*#b n m"]:
-    """Matérn kernel of smoothness 1/2: σ_f² exp(−r).
+    """Return the Matérn kernel of smoothness 1/2: σ_f² exp(−r).
 
     It has no derivative at r = 0; zero, the mean of the one-sided ones, is used there.
 
@@ -104,7 +104,7 @@ def matern32(
     lengthscale: Float[Tensor, "*#b 1 d"],
     outputscale: Float[Tensor, "*#b"],
 ) -> Float[Tensor, "*#b n m"]:
-    """Matérn kernel of smoothness 3/2: σ_f² (1 + s) exp(−s), s = √3 r.
+    """Return the Matérn kernel of smoothness 3/2: σ_f² (1 + s) exp(−s), s = √3 r.
 
     Args:
         x: inputs, the rows.
@@ -133,7 +133,7 @@ def matern52(
     lengthscale: Float[Tensor, "*#b 1 d"],
     outputscale: Float[Tensor, "*#b"],
 ) -> Float[Tensor, "*#b n m"]:
-    """Matérn kernel of smoothness 5/2: σ_f² (1 + s + s²/3) exp(−s), s = √5 r.
+    """Return the Matérn kernel of smoothness 5/2: σ_f² (1 + s + s²/3) exp(−s), s = √5 r.
 
     Args:
         x: inputs, the rows.
@@ -157,7 +157,7 @@ def _matern52(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) ->
 
 
 def _radial12(u: Tensor) -> Tensor:
-    """exp(−√u), with derivative zero at u = 0 instead of minus infinity."""
+    """Return exp(−√u), with derivative zero at u = 0 instead of minus infinity."""
     # Below the floor exp(−√u) rounds to one; clamp_min passes no gradient there.
     floor = (torch.finfo(u.dtype).eps / 8) ** 2
     return torch.exp2(-_LOG2_E * u.clamp_min(floor).sqrt())
@@ -204,7 +204,7 @@ class StationaryKernel(ARDKernel):
     smoothness: ClassVar[float]
 
     def spectra(self, share: float) -> list[Spectrum] | None:
-        """A Matérn factor, or for RBF the band of a normal spectrum with deviation 1/ℓ."""
+        """Return a Matérn factor, or for RBF the band of a normal spectrum with deviation 1/ℓ."""
         ell = float(self.lengthscale.detach().min())
         if math.isfinite(self.smoothness):
             return [Spectrum(0.0, ((self.smoothness, ell),))]
@@ -313,7 +313,7 @@ class RationalQuadratic(ARDKernel):
         return self.raw_alpha.exp()
 
     def spectra(self, share: float) -> list[Spectrum] | None:
-        """By Chernoff's bound of a normal spectrum whose variance is a gamma variable.
+        """Return a band by Chernoff's bound of a normal spectrum with a gamma distributed variance.
 
         E exp(λω) = (1 − λ²ℓ^(−2)/2α)^(−α), so that with λ = √(2α) θℓ, 0 < θ < 1,
         P(|ω| > w) ≤ 2 (1 − θ²)^(−α) exp(−√(2α) θℓ w).

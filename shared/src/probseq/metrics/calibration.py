@@ -44,23 +44,23 @@ class CalibrationBins(NamedTuple):
         Raises:
             ValueError: no parts, or other edges.
         """
-        if not parts or not all(torch.equal(part.edges, parts[0].edges) for part in parts):
+        if not parts or not all(torch.equal(bins.edges, parts[0].edges) for bins in parts):
             raise ValueError("parts must hold bins with the same edges")
-        count = torch.stack([part.count for part in parts])
+        count = torch.stack([bins.count for bins in parts])
         total = count.sum(0)
 
         def mean(values: list[Tensor]) -> Tensor:
             return (count * torch.stack(values)).sum(0) / total.clamp_min(1)
 
-        confidence = mean([part.confidence for part in parts])
-        return cls(parts[0].edges, total, confidence, mean([part.accuracy for part in parts]))
+        confidence = mean([bins.confidence for bins in parts])
+        return cls(parts[0].edges, total, confidence, mean([bins.accuracy for bins in parts]))
 
     def expected_error(self) -> Float[Tensor, ""]:
-        """ECE = Σ_b (n_b / n) |accuracy_b − confidence_b| (thesis Eq. B.12)."""
+        """Return ECE = Σ_b (n_b / n) |accuracy_b − confidence_b| (thesis Eq. B.12)."""
         return (self.count * (self.accuracy - self.confidence).abs()).sum() / self.count.sum()
 
     def maximum_error(self) -> Float[Tensor, ""]:
-        """MCE = max over non-empty bins of |accuracy_b − confidence_b| (thesis Eq. B.13)."""
+        """Return MCE = max over non-empty bins of |accuracy_b − confidence_b| (thesis Eq. B.13)."""
         return (self.accuracy - self.confidence).abs().amax()
 
 
@@ -121,7 +121,7 @@ def expected_calibration_error(
     num_bins: int = 15,
     mode: Mode = "top",
 ) -> Float[Tensor, ""]:
-    """ECE = Σ_b (n_b / n) |accuracy_b − confidence_b| over equal bins (thesis Eq. B.12).
+    """Return ECE = Σ_b (n_b / n) |accuracy_b − confidence_b| over equal bins (thesis Eq. B.12).
 
     Args:
         probs: predictive probabilities of the whole evaluation set; rows sum to 1.
@@ -149,7 +149,7 @@ def maximum_calibration_error(
     num_bins: int = 15,
     mode: Mode = "top",
 ) -> Float[Tensor, ""]:
-    """MCE = max over non-empty bins of |accuracy_b − confidence_b| (thesis Eq. B.13).
+    """Return MCE = max over non-empty bins of |accuracy_b − confidence_b| (thesis Eq. B.13).
 
     Args:
         probs: predictive probabilities of the whole evaluation set; rows sum to 1.

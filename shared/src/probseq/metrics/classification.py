@@ -12,7 +12,7 @@ from probseq.metrics._checks import check_labels, check_probs
 
 
 def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-    r"""Negative log-likelihood, −(1/N) Σ_n log p̄(y_n), in nats (thesis app. B.2.1).
+    r"""Return the negative log-likelihood −(1/N) Σ_n log p̄(y_n), in nats (thesis app. B.2.1).
 
     p̄ is the predictive distribution: the mean over Monte Carlo samples of the softmax. A
     probability of zero counts as the smallest normal number of its dtype, so that one hopeless
@@ -40,7 +40,7 @@ def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor,
 
 
 def accuracy(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Share of samples whose most probable class is the true one; ties go to the first class.
+    """Return the share of samples whose most probable class is right; ties go to the first class.
 
     Args:
         probs: predictive probabilities; rows sum to 1.
@@ -58,7 +58,7 @@ def accuracy(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Te
 
 
 def brier(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Brier score (1/N) Σ_n Σ_c (p_nc − 1[y_n = c])², summed over classes: 0..2.
+    """Return the Brier score (1/N) Σ_n Σ_c (p_nc − 1[y_n = c])², summed over classes: 0..2.
 
     Args:
         probs: predictive probabilities; rows sum to 1.
@@ -81,7 +81,7 @@ def brier(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tenso
 def matthews_correlation(
     probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]
 ) -> Float[Tensor, ""]:
-    r"""Matthews correlation of predicted and true classes, from one confusion matrix.
+    r"""Return the Matthews correlation of predicted and true classes, from one confusion matrix.
 
     With K the confusion matrix, t its row sums (true), p its column sums (predicted), s the number
     of samples and h = tr K the hits (Gorodkin 2004):

@@ -10,7 +10,7 @@ from probseq.checks import check_floating
 def forgetting(
     matrix: Float[Tensor, "..."], *, higher_is_better: bool = False
 ) -> Float[Tensor, " tasks"]:
-    """How much worse each task is at the end than right after it was learned.
+    """Return how much worse each task is at the end than right after it was learned.
 
     F_i = R_{K,i} − R_{i,i}, with the sign turned where higher values are better. The last task has
     had no time to be forgotten: F_K = 0.

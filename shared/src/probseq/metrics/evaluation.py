@@ -107,7 +107,7 @@ def evaluate_ood(
 
 def _scores(probs: Tensor, energy: Tensor, matching: KLMatching | None) -> dict[str, Tensor]:
     """Return scores that grow with the distance from the training distribution."""
-    found = {"max-softmax": max_softmax_score(probs), "entropy": entropy_score(probs)}
+    scores = {"max-softmax": max_softmax_score(probs), "entropy": entropy_score(probs)}
     if not energy.isnan().all():
-        found["energy"] = energy
-    return found if matching is None else found | {"kl-matching": matching.score(probs)}
+        scores["energy"] = energy
+    return scores if matching is None else scores | {"kl-matching": matching.score(probs)}

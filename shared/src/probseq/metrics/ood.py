@@ -19,7 +19,7 @@ KLMode = Literal["true-class", "predicted-class"]
 
 
 def max_softmax_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
-    """−max_c p_c (Hendrycks & Gimpel 2017).
+    """Return −max_c p_c (Hendrycks & Gimpel 2017).
 
     Args:
         probs: predictive probabilities; rows sum to 1.
@@ -34,7 +34,7 @@ def max_softmax_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
 
 
 def entropy_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
-    """Entropy −Σ_c p_c log p_c in nats, with 0 log 0 = 0 (Chan et al. 2021).
+    """Return the entropy −Σ_c p_c log p_c in nats, with 0 log 0 = 0 (Chan et al. 2021).
 
     Args:
         probs: predictive probabilities; rows sum to 1.
@@ -49,7 +49,7 @@ def entropy_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
 
 
 def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Float[Tensor, " n"]:
-    """Energy −T logsumexp_c(logits_c / T) (Liu et al. 2020).
+    """Return the energy −T logsumexp_c(logits_c / T) (Liu et al. 2020).
 
     Logits, not probabilities: softmax has divided the energy out.
 
@@ -167,7 +167,7 @@ class KLMatching:
 def ood_metrics(
     in_scores: Float[Tensor, " n"], out_scores: Float[Tensor, " m"]
 ) -> dict[str, Tensor]:
-    """Detection metrics of scores that grow with OOD.
+    """Return detection metrics of scores that grow with OOD.
 
     Args:
         in_scores: scores of in-distribution samples.
@@ -193,7 +193,7 @@ def ood_metrics(
 def ood_roc(
     in_scores: Float[Tensor, " n"], out_scores: Float[Tensor, " m"]
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
-    """ROC curve of scores that grow with OOD, which is the positive class.
+    """Return the ROC curve of scores that grow with OOD, which is the positive class.
 
     Args:
         in_scores: scores of in-distribution samples.
@@ -210,7 +210,7 @@ def ood_roc(
 
 
 def _labelled(in_scores: Tensor, out_scores: Tensor) -> tuple[Tensor, Tensor]:
-    """All scores, and whether they are of OOD samples."""
+    """Return all scores, and whether they are of OOD samples."""
     in_scores = check_vector("in_scores", in_scores).detach()
     out_scores = check_vector("out_scores", out_scores).detach()
     scores = torch.cat([in_scores.double(), out_scores.double()])

@@ -46,14 +46,14 @@ _DPI = 150
 
 
 def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure":
-    """One reliability diagram a method: accuracy against confidence, and how many fall where.
+    """Draw a reliability diagram for each method: accuracy against confidence, and counts.
 
     Bars are the accuracy in each bin. The hatched part is the gap to the mean confidence in that
     bin: above the bar where the method is overconfident, in its top where it is underconfident.
     The strip below each panel is the number of predictions in each bin.
 
     Args:
-        bins_by_name: what :func:`probseq.metrics.calibration_bins` gives, by method.
+        bins_by_name: from :func:`probseq.metrics.calibration_bins`, by method.
 
     Returns:
         A figure with up to four panels a row.
@@ -92,7 +92,7 @@ def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure"
 
 
 def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
-    """Risk-coverage curves of several methods, with their areas in the legend.
+    """Draw risk-coverage curves of several methods, with their areas in the legend.
 
     Args:
         curves: (coverage, risk) by method, from :func:`probseq.metrics.risk_coverage_curve`.
@@ -120,7 +120,7 @@ def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
 
 
 def roc_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
-    """ROC curves of several methods, with their areas in the legend.
+    """Draw ROC curves of several methods, with their areas in the legend.
 
     Args:
         curves: (fpr, tpr) by method, from :func:`probseq.metrics.roc_curve`.
@@ -151,20 +151,20 @@ def roc_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
 def predicted_plot(
     predictions: Mapping[str, tuple[Tensor, Tensor, Tensor]], *, target: str = "target"
 ) -> "Figure":
-    """Predicted numbers with two standard deviations against true ones, a panel for each method.
+    """Draw predictions with two standard deviations against true values, a panel a method.
 
     Args:
         predictions: (targets, mean, variance) by method.
-        target: what is predicted, for the axes.
+        target: name of the predicted number, for the axes.
 
     Raises:
         ValueError: no method given.
         MissingExtraError: matplotlib is not installed.
     """
     _check_any("predictions", predictions)
-    figure, found = panels(len(predictions), _MAX_COLUMNS, (2.7, 2.9))
+    figure, grid = panels(len(predictions), _MAX_COLUMNS, (2.7, 2.9))
     style: dict[str, Any] = {"color": COLOURS[0], "ecolor": "#A6CBE3", "markersize": 3}
-    for (method, values), panel in zip(predictions.items(), found, strict=True):
+    for (method, values), panel in zip(predictions.items(), grid, strict=True):
         truth, mean, error = map(_array, (values[0], values[1], values[2].sqrt()))
         panel.errorbar(truth, mean, yerr=2.0 * error, fmt="o", elinewidth=0.8, **style)
         ends = min(truth.min(), mean.min()), max(truth.max(), mean.max())
@@ -172,13 +172,13 @@ def predicted_plot(
         panel.set_title(method, fontsize=11)
         panel.set_xlabel(f"True {target}")
         light_grid(panel)
-    for panel in found[::_MAX_COLUMNS]:
+    for panel in grid[::_MAX_COLUMNS]:
         panel.set_ylabel(f"Predicted {target} ± 2 std")
     return figure
 
 
 def interval_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
-    """Share of the true values inside central intervals, by the intervals' probability.
+    """Draw the share of true values inside central intervals by the intervals' probability.
 
     Args:
         curves: (probability, share inside) by method.
@@ -197,11 +197,11 @@ def interval_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figu
 def selective_error_plot(
     curves: Mapping[str, tuple[Tensor, Tensor]], *, target: str = "target"
 ) -> "Figure":
-    """Mean absolute error of the predictions of least variance, by their share.
+    """Draw the mean absolute error of the predictions of least variance, by their share.
 
     Args:
         curves: (coverage, error) by method, from :func:`probseq.metrics.selective_error`.
-        target: what is predicted, for the axis.
+        target: name of the predicted number, for the axis.
 
     Raises:
         ValueError: no method given.
@@ -216,11 +216,11 @@ def selective_error_plot(
 
 
 def spread_plot(spreads: Mapping[str, Mapping[str, Tensor]], *, target: str = "target") -> "Figure":
-    """Histograms of standard deviations on several sets, a panel for each method.
+    """Draw histograms of standard deviations on several sets, a panel for each method.
 
     Args:
         spreads: by method, standard deviations of the function values by the set's name.
-        target: what is predicted, for the axis.
+        target: name of the predicted number, for the axis.
 
     Raises:
         ValueError: no method given.
@@ -228,20 +228,20 @@ def spread_plot(spreads: Mapping[str, Mapping[str, Tensor]], *, target: str = "t
     """
     _check_any("spreads", spreads)
     # What is much for one method is little for another.
-    figure, found = panels(len(spreads), _MAX_COLUMNS, (2.7, 2.9), shared=False)
-    for (method, sets), panel in zip(spreads.items(), found, strict=True):
+    figure, grid = panels(len(spreads), _MAX_COLUMNS, (2.7, 2.9), shared=False)
+    for (method, sets), panel in zip(spreads.items(), grid, strict=True):
         every = torch.cat(list(sets.values()))
         # The largest hundredth would squeeze all others into one bar.
         edges = torch.linspace(float(every.amin()), float(every.quantile(0.99)), 25).tolist()
         for (label, values), colour in zip(sets.items(), cycle(COLOURS), strict=False):
-            shown = _array(values.clamp(max=edges[-1]))
-            panel.hist(shown, bins=edges, color=colour, alpha=0.55, label=label)
+            clipped = _array(values.clamp(max=edges[-1]))
+            panel.hist(clipped, bins=edges, color=colour, alpha=0.55, label=label)
         panel.set_title(method, fontsize=11)
         panel.set_xlabel(f"Std of {target} without noise")
         light_grid(panel)
-    for panel in found[::_MAX_COLUMNS]:
+    for panel in grid[::_MAX_COLUMNS]:
         panel.set_ylabel("Examples")
-    legend(figure, found, across=3)
+    legend(figure, grid, across=3)
     return figure
 
 
@@ -273,7 +273,7 @@ def _captioned(curves: Mapping[str, tuple[Tensor, Tensor]], areas: list[str]) ->
 def _curve_panel(
     width: float, height: float, curves: Mapping[str, tuple[Tensor, Tensor]], areas: list[str]
 ) -> "tuple[Figure, Axes]":
-    """One panel, with room for the legend below: inside it, six entries hide the curves."""
+    """Return one panel, with room for the legend below: inside it, six entries hide curves."""
     labels = [f"{name} ({area})" for name, area in zip(curves, areas, strict=True)]
     # Two columns of 32 letters are as wide as the panel.
     columns = 2 if len(labels) > 3 and max(map(len, labels)) <= 32 else 1

@@ -1,4 +1,4 @@
-"""What improves class predictions after training: temperature scaling, and ensembles.
+"""Post-hoc methods for class predictions: temperature scaling and ensembles.
 
 All functions take logarithms of predictive probabilities, so that nothing underflows between them.
 """
@@ -131,13 +131,13 @@ def held_out_nll(
         )
     labels = check_labels(labels, *log_probs.shape)
     losses: list[float] = []
-    for own, other in ((0, 1), (1, 0)):
-        scaled = log_probs[own::2]
+    for half, other in ((0, 1), (1, 0)):
+        scaled = log_probs[half::2]
         if tempered:
             scaled = scale_log_probs(
                 scaled, search_temperature(log_probs[other::2], labels[other::2])
             )
-        losses.append(float(torch.nn.functional.nll_loss(scaled, labels[own::2])))
+        losses.append(float(torch.nn.functional.nll_loss(scaled, labels[half::2])))
     return sum(losses) / 2
 
 

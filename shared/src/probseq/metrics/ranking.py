@@ -46,7 +46,7 @@ def _checked(
 def _counts(
     scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]
 ) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"]]:
-    """False and true positives at each distinct threshold, from the highest score down."""
+    """Return false and true positives at each distinct threshold, from the highest score down."""
     order = scores.argsort(descending=True, stable=True)
     scores, positive = scores[order], positive[order]
     last_of_tie = torch.ones_like(positive)
@@ -66,7 +66,7 @@ def _rates(false_positives: Int[Tensor, " k"], true_positives: Int[Tensor, " k"]
 
 
 def roc_curve(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> RocCurve:
-    """ROC curve with one point for each distinct score, after the origin.
+    """Return the ROC curve with one point for each distinct score, after the origin.
 
     Args:
         scores: higher means more likely positive.
@@ -83,7 +83,7 @@ def roc_curve(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> RocC
 
 
 def auroc(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Area under the ROC curve: P(score of a positive > score of a negative) + ½ P(equal).
+    """Return the area under the ROC curve: P(score of positive > of negative) + ½ P(equal).
 
     Args:
         scores: higher means more likely positive.
@@ -103,7 +103,7 @@ def auroc(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> Float[Te
 
 
 def auroc_of(scores: Tensor, positive: Tensor, *, names: tuple[str, str]) -> Float[Tensor, ""]:
-    """:func:`auroc` for callers whose arguments have other names in messages."""
+    """Return :func:`auroc` for callers whose arguments have other names in messages."""
     scores, positive = _checked(scores, positive, names=names, both=True)
     fp, tp = (_with_origin(counts) for counts in _counts(scores, positive))
     # Twice the trapezoids' area is an integer; halves come from ties.
@@ -114,7 +114,7 @@ def auroc_of(scores: Tensor, positive: Tensor, *, names: tuple[str, str]) -> Flo
 def average_precision(
     scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]
 ) -> Float[Tensor, ""]:
-    """Area under the precision-recall curve as a step function, Σ_k (R_k − R_{k−1}) P_k.
+    """Return the area under the precision-recall step function, Σ_k (R_k − R_{k−1}) P_k.
 
     No interpolation between points: the trapezoid rule is too optimistic here.
 
@@ -140,7 +140,7 @@ def fpr_at_tpr(
     tpr: float = 0.95,
     mode: TprMode = "first",
 ) -> Float[Tensor, ""]:
-    """False-positive rate at the threshold where the true-positive rate reaches ``tpr``.
+    """Return the false-positive rate where the true-positive rate reaches ``tpr``.
 
     Args:
         scores: higher means more likely positive.
@@ -163,7 +163,7 @@ def fpr_at_tpr(
 def fpr_at_tpr_of(
     scores: Tensor, positive: Tensor, tpr: float, mode: TprMode, *, names: tuple[str, str]
 ) -> Float[Tensor, ""]:
-    """:func:`fpr_at_tpr` for callers whose arguments have other names in messages."""
+    """Return :func:`fpr_at_tpr` for callers whose arguments have other names in messages."""
     scores, positive = _checked(scores, positive, names=names, both=True)
     if not 0.0 < tpr <= 1.0:
         raise ValueError(f"tpr must lie in (0, 1], got {tpr}")

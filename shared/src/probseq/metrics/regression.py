@@ -20,7 +20,7 @@ def _errors(mean: Tensor, targets: Tensor) -> Tensor:
 
 
 def rmse(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
-    """Root-mean-square error sqrt((1/N) Σ (ŷ − y)²) (thesis Eq. 4.19).
+    """Return the root-mean-square error sqrt((1/N) Σ (ŷ − y)²) (thesis Eq. 4.19).
 
     Args:
         mean: predictions; with samples, their mean.
@@ -36,7 +36,7 @@ def rmse(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tenso
 
 
 def mae(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
-    """Mean absolute error (1/N) Σ |ŷ − y|.
+    """Return the mean absolute error (1/N) Σ |ŷ − y|.
 
     Args:
         mean: predictions; with samples, their mean.
@@ -54,7 +54,7 @@ def mae(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tensor
 def gaussian_nlpd(
     mean: Float[Tensor, "*n"], variance: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]
 ) -> Float[Tensor, ""]:
-    """Negative log predictive density −(1/N) Σ log N(y; μ, σ²) in nats (thesis Eq. 4.19).
+    """Return the NLPD −(1/N) Σ log N(y; μ, σ²) in nats (thesis Eq. 4.19).
 
     Args:
         mean: predictive means μ.
@@ -78,7 +78,7 @@ def gaussian_nlpd(
 def coverage_calibration_error(
     samples: Float[Tensor, "s n"], targets: Float[Tensor, " n"]
 ) -> Float[Tensor, ""]:
-    r"""Mismatch of confidence and coverage of central intervals (thesis Eq. 4.20).
+    r"""Return the mismatch of confidence and coverage of central intervals (thesis Eq. 4.20).
 
     ECE = (1/K) Σ_k |(1/N) Σ_i 1(y_i ∈ [q̂_{(1−c_k)/2}(x_i), q̂_{(1+c_k)/2}(x_i)]) − c_k|,
     K = 10, c_k = 0.05, 0.15, ..., 0.95, with q̂_p the empirical p-quantile of the samples,
@@ -120,7 +120,7 @@ def _quantile(ordered: Float[Tensor, "s n"], p: float) -> Float[Tensor, " n"]:
 def laplace_log_prob(
     samples: Float[Tensor, "s n"], targets: Float[Tensor, " n"], scale: float | Float[Tensor, ""]
 ) -> Float[Tensor, " n"]:
-    r"""Log predictive density of a Laplace likelihood by Monte Carlo (thesis app. B.3.2).
+    r"""Return log densities of a Laplace likelihood by Monte Carlo (thesis app. B.3.2).
 
     log p(y) = logsumexp_s[−log 2b − |y − f_s|/b] − log S: the logarithm of the mean density, not
     the mean of the log-densities, which is a lower bound.
@@ -145,7 +145,7 @@ def laplace_log_prob(
 def laplace_predictive_variance(
     samples: Float[Tensor, "s n"], scale: float | Float[Tensor, ""]
 ) -> Float[Tensor, " n"]:
-    """Predictive variance of a Laplace likelihood by Monte Carlo, var_s f + 2b².
+    """Return variances of a Laplace likelihood by Monte Carlo, var_s f + 2b².
 
     It is the exact variance of the mixture (1/S) Σ_s Laplace(f_s, b), so var_s divides by S.
 
@@ -198,13 +198,13 @@ class LaplaceMixture(NamedTuple):
         return (self.variance - noise).clamp(min=0.0)
 
     def log_prob(self, targets: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Log density of each target, in nats."""
+        """Return the log density of each target, in nats."""
         pairs = zip(self.samples, self.scales, strict=True)
         each = [laplace_log_prob(samples, targets, scale) for samples, scale in pairs]
         return torch.logsumexp(torch.stack(each), 0) - math.log(len(each))
 
     def coverage(self, targets: Float[Tensor, " n"], levels: Sequence[float]) -> list[float]:
-        """Share of the targets inside the central intervals of given probabilities.
+        """Return the share of targets inside the central intervals of these probabilities.
 
         The distribution function F is known, so no quantile is estimated: y lies between the
         quantiles (1 − c)/2 and (1 + c)/2 where 2|F(y) − 1/2| ≤ c.
@@ -218,9 +218,9 @@ class LaplaceMixture(NamedTuple):
         return [float((central <= level).double().mean()) for level in levels]
 
     def coverage_error(self, targets: Float[Tensor, " n"]) -> float:
-        """Mean |coverage − probability| of central intervals (thesis Eq. 4.20)."""
-        found = zip(self.coverage(targets, COVERAGE_LEVELS), COVERAGE_LEVELS, strict=True)
-        return sum(abs(share - level) for share, level in found) / len(COVERAGE_LEVELS)
+        """Return the mean |coverage − probability| of central intervals (thesis Eq. 4.20)."""
+        pairs = zip(self.coverage(targets, COVERAGE_LEVELS), COVERAGE_LEVELS, strict=True)
+        return sum(abs(share - level) for share, level in pairs) / len(COVERAGE_LEVELS)
 
     @property
     def _means(self) -> Float[Tensor, "m n"]:

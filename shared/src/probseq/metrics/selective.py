@@ -20,7 +20,7 @@ _NAMES = ("confidence", "correct")
 def risk_coverage_curve(
     confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Error rate among the k most confident samples, for k = 1..N.
+    """Return the error rate among the k most confident samples, for k = 1..N.
 
     Equal confidences keep the order in which they came (a stable sort), so under ties the curve
     depends on the order of the samples.
@@ -46,7 +46,7 @@ def risk_coverage_curve(
 def selective_error(
     error: Float[Tensor, " n"], variance: Float[Tensor, " n"]
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Mean absolute error of the k predictions of least variance, for k = 1..N.
+    """Return the mean absolute error of the k predictions of least variance, for k = 1..N.
 
     Args:
         error: of each prediction; its sign does not count.
@@ -74,7 +74,7 @@ def selective_error(
 
 
 def aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Area under the risk-coverage curve, (1/N) Σ_k (errors among the k most confident)/k.
+    """Return the area under the risk-coverage curve, (1/N) Σ_k (errors of the k surest)/k.
 
     Args:
         confidence: e.g. the largest probability of each sample.
@@ -95,7 +95,7 @@ def aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Float[
 
 
 def e_aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
-    r"""Excess AURC: AURC minus the AURC of an ideal ranking with as many errors.
+    r"""Return the excess AURC: AURC minus that of an ideal ranking with as many errors.
 
     The ideal ranking puts all E errors last, and its area is the finite sum
     AURC* = (1/N) Σ_{j=1..E} j / (N − E + j).
@@ -121,7 +121,7 @@ def e_aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Floa
 def failure_auroc(
     confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]
 ) -> Float[Tensor, ""]:
-    """AUROC with "correct" as the positive class and confidence as the score.
+    """Return the AUROC with "correct" as the positive class and confidence as the score.
 
     Args:
         confidence: e.g. the largest probability of each sample.
@@ -142,7 +142,7 @@ def failure_fpr(
     tpr: float = 0.95,
     mode: TprMode = "first",
 ) -> Float[Tensor, ""]:
-    """Share of the errors that are accepted when a share ``tpr`` of the right answers is.
+    """Return the share of errors that are accepted with a share ``tpr`` of the right answers.
 
     Args:
         confidence: e.g. the largest probability of each sample.

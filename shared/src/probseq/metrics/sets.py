@@ -20,7 +20,7 @@ _NOT_UNDER_SHIFT = ("classwise-ece", "e-aurc")
 
 
 class Predictions(NamedTuple):
-    """What a model says about a test set; all that metrics and post-hoc methods need.
+    """A model's predictions of a test set: all that metrics and post-hoc methods need.
 
     Attributes:
         log_probs: logarithm of the mean over samples of the softmax.
@@ -33,7 +33,7 @@ class Predictions(NamedTuple):
     labels: Int64[Tensor, " n"]
 
     def scaled(self, temperature: float) -> "Predictions":
-        """Return those of a temperature; energies stay, which it would only shift and scale."""
+        """Return predictions at a temperature; energies stay, which it only shifts and scales."""
         return self._replace(log_probs=scale_log_probs(self.log_probs, temperature))
 
 
@@ -46,8 +46,8 @@ def class_predictions(logits: Float[Tensor, "s n c"]) -> tuple[Tensor, Tensor]:
 
 def ensemble(members: Sequence[Predictions]) -> Predictions:
     """Return the mean of the members' probabilities, and of their energies."""
-    energies = torch.stack([found.energy for found in members])
-    mean = mean_log_probs([found.log_probs for found in members])
+    energies = torch.stack([member.energy for member in members])
+    mean = mean_log_probs([member.log_probs for member in members])
     return Predictions(mean, energies.mean(0), members[0].labels)
 
 
@@ -69,28 +69,28 @@ def evaluate_sets(
     values: dict[str, float | None] = {}
     means: dict[str, list[float]] = defaultdict(list)
     group_of = {name: group for group, names in groups.items() for name in names}
-    probs = {name: found.log_probs.double().exp() for name, found in sets.items()}
-    for name, found in sets.items():
+    probs = {name: predictions.log_probs.double().exp() for name, predictions in sets.items()}
+    for name, predictions in sets.items():
         kind, *place = name.split("/")
         if kind in ("validation", "ood"):
             continue
-        for metric, value in evaluate(probs[name], found.labels).items():
+        for metric, value in evaluate(probs[name], predictions.labels).items():
             if kind not in SHIFTED:
                 values[f"{name}/{metric}"] = value
             elif metric not in _NOT_UNDER_SHIFT:
                 values[f"{name}/{metric}"] = value
-                for part in ("severity", group_of.get(place[0], "other")):
+                for group in ("severity", group_of.get(place[0], "other")):
                     # Of failures of a model without any, nothing is known.
-                    means[f"{kind}/{part}-{place[1]}/{metric}"] += [] if value is None else [value]
+                    means[f"{kind}/{group}-{place[1]}/{metric}"] += [] if value is None else [value]
     values |= {name: sum(each) / len(each) if each else None for name, each in means.items()}
     validation = None
     if "validation" in sets:
         validation = probs["validation"], sets["validation"].labels
     test = (probs["test"], sets["test"].energy.double())
-    for name, found in sets.items():
+    for name, predictions in sets.items():
         if name.startswith("ood/"):
-            told = evaluate_ood(test, (probs[name], found.energy.double()), validation)
-            values |= {f"{name}/{metric}": value for metric, value in told.items()}
+            detection = evaluate_ood(test, (probs[name], predictions.energy.double()), validation)
+            values |= {f"{name}/{metric}": value for metric, value in detection.items()}
     return values
 
 

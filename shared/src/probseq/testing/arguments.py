@@ -1,4 +1,4 @@
-"""Strategies of arguments for the fuzz suite: good ones, and what callers pass by mistake.
+"""Strategies of arguments for the fuzz suite: good ones, and mistakes of callers.
 
 Sizes and the floating dtype are shared by name within one call: ``tensors("n d")`` and
 ``tensors("m d")`` agree in d, and all tensors agree in their dtype.
@@ -56,7 +56,7 @@ SCALES = st.sampled_from([0.5, 1.0, 2.0])
 SHARES = st.sampled_from([0.0, 0.5, 1.0])
 GENERATORS = st.none() | st.builds(torch.Generator)
 PASSES = "NaN and infinity in a tensor reach the result"
-"""What a module's documentation says of functions that don't look at the values."""
+"""Sentence in the documentation of functions that don't look at the values."""
 
 BACKBONE: dict[str, SearchStrategy[Any]] = {
     "depth": st.integers(1, 2),
@@ -176,7 +176,7 @@ def _bools(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 @st.composite
 def built(draw: Draw, maker: Callable[..., Any], /, **arguments: SearchStrategy[Any] | Any) -> Any:
-    """Draw what ``maker`` makes of arguments, strategies or values, that agree with one another."""
+    """Draw the result of ``maker`` for arguments, strategies or values, that fit together."""
     drawn = {
         name: draw(value) if isinstance(value, SearchStrategy) else value
         for name, value in arguments.items()
@@ -197,8 +197,8 @@ def modules(
 ) -> torch.nn.Module:
     """Draw a module as ``built`` does, in the call's dtype, in training or in evaluation."""
     module, dtype, training = draw(built(maker, **arguments)), draw(DTYPES), draw(st.booleans())
-    shown = f"{show(module)}.to({dtype}).train({training})"
-    object.__setattr__(module, "_fuzz_shown", shown)
+    code = f"{show(module)}.to({dtype}).train({training})"
+    object.__setattr__(module, "_fuzz_shown", code)
     return module.to(dtype).train(training)
 
 
@@ -216,7 +216,7 @@ _DTYPES = [
 
 
 def hostile(value: Any) -> SearchStrategy[Any]:
-    """Return what may stand in the place of a good argument: another shape, dtype or value.
+    """Return mistakes in place of a good argument: another shape, dtype or value.
 
     Objects of foreign types, such as a list for a tensor, are left to type checkers.
     """
@@ -257,44 +257,44 @@ def hostile(value: Any) -> SearchStrategy[Any]:
 
 
 def _reshaped(value: Any) -> list[Any]:
-    """The same values in other shapes: axes added, dropped, emptied, halved, doubled, swapped."""
+    """Return the values in other shapes: axes added, dropped, emptied, halved, doubled, swapped."""
     join = torch.cat if isinstance(value, Tensor) else np.concatenate
-    found = [value[None], value[..., None], value.reshape(-1)]
+    values = [value[None], value[..., None], value.reshape(-1)]
     for axis in range(value.ndim):
         before = (slice(None),) * axis
-        found += [value[(*before, slice(0, 0))], value[(*before, slice(0, 1))]]
+        values += [value[(*before, slice(0, 0))], value[(*before, slice(0, 1))]]
         if value.shape[axis]:
-            found += [value[(*before, 0)], join([value, value], axis)]
+            values += [value[(*before, 0)], join([value, value], axis)]
     if value.ndim > 1:
-        found += [value.swapaxes(-1, -2), value.swapaxes(0, 1)]
-    return found
+        values += [value.swapaxes(-1, -2), value.swapaxes(0, 1)]
+    return values
 
 
 def _retyped(value: Any) -> list[Any]:
-    """The same values in another dtype."""
+    """Return the values in other dtypes."""
     if isinstance(value, Tensor):
         return [value.to(dtype) for dtype in _DTYPES]
     return [value.astype(dtype) for dtype in ("f2", "f4", "i8", "?", "c8")] + [value]
 
 
 def _refilled(value: Any, entry: float, everywhere: bool) -> Any:
-    """The first entry, or all, replaced; in whole numbers what stands for NaN is one beyond all."""
+    """Return values with the first entry, or all, replaced; NaN becomes 10⁶ in whole numbers."""
     value = value.clone() if isinstance(value, Tensor) else value.copy()
-    where = ... if everywhere or value.ndim == 0 else (0,) * value.ndim
+    index = ... if everywhere or value.ndim == 0 else (0,) * value.ndim
     if 0 in value.shape:
         return value
     if isinstance(value, Tensor):
-        whole = not value.is_floating_point()
-        beyond = whole and not abs(entry) < 1e6
+        integers = not value.is_floating_point()
+        beyond = integers and not abs(entry) < 1e6
         # Through float64: half precision takes 1e30 as infinity.
         number = torch.tensor(10**6) if beyond else torch.tensor(entry, dtype=torch.float64)
-        value[where] = number.to(value.dtype)
+        value[index] = number.to(value.dtype)
     elif value.dtype.kind == "f":
-        value[where] = entry
+        value[index] = entry
     elif value.dtype.kind == "M":
-        value[where] = np.datetime64("NaT" if entry != entry else "1678-01-01", "D")
+        value[index] = np.datetime64("NaT" if entry != entry else "1678-01-01", "D")
     else:
-        value[where] = entry if abs(entry) < 1e6 else 10**6
+        value[index] = entry if abs(entry) < 1e6 else 10**6
     return value
 
 
@@ -309,10 +309,10 @@ def _with_hostile_item(items: Sequence[Any], index: int) -> SearchStrategy[Any]:
 
 
 def show(value: Any) -> str:
-    """Return code on one line that makes ``value``, or what comes near to it."""
-    shown = getattr(value, "__dict__", {}).get("_fuzz_shown")
-    if shown is not None:
-        return shown
+    """Return code on one line that makes ``value``, or something near it."""
+    code = getattr(value, "__dict__", {}).get("_fuzz_shown")
+    if code is not None:
+        return code
     match value:
         case Tensor():
             dtype = str(value.dtype)

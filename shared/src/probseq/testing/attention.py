@@ -38,8 +38,8 @@ class AttentionSuite:
     Attributes:
         permuted_noises: constant noises under which permuting tokens permutes the values; empty for
             modules that are not permutation equivariant.
-        offset: how far from the origin tokens are moved in the test of hard inputs.
-        log_lengthscale_shifts: what is added to the initial log lengthscales there.
+        offset: distance of tokens from the origin in the test of hard inputs.
+        log_lengthscale_shifts: added to the initial log lengthscales there.
         float32_tol: error that float32 is allowed, relative to the largest value.
         bfloat16_tol: error of values that autocast is allowed, relative to the largest value.
         half: whether parameters may be in half precision; such a module works, others refuse.
@@ -61,11 +61,11 @@ class AttentionSuite:
     compile_modules: tuple[str, ...] = ()
 
     def make(self, dim: int, num_heads: int) -> nn.Module:
-        """A freshly initialised module, without dropout, for up to 16 tokens at least."""
+        """Return a freshly initialised module, without dropout, for up to 16 tokens at least."""
         raise NotImplementedError
 
     def build(self, dim: int = 4, num_heads: int = 2, *, seed: int = 0) -> nn.Module:
-        """A float64 module in evaluation mode with weights drawn from ``seed``."""
+        """Return a float64 module in evaluation mode with weights drawn from ``seed``."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             module = self.make(dim, num_heads).double().eval()
@@ -74,12 +74,12 @@ class AttentionSuite:
         return module
 
     def tokens(self, *shape: int, seed: int = 1) -> Tensor:
-        """Standard normal tokens in float64."""
+        """Return standard normal tokens in float64."""
         generator = torch.Generator().manual_seed(seed)
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     def noises(self, module: nn.Module) -> tuple[float, ...]:
-        """Constant noises worth trying on ``module``."""
+        """Return constant noises worth trying on ``module``."""
         return (0.0, 1.0) if module.stochastic else (0.0,)
 
     def test_follows_the_protocol(self) -> None:
@@ -277,7 +277,7 @@ class AttentionSuite:
         generator = torch.Generator().manual_seed(0)
         single, many = 1000, 4000
         with torch.no_grad():
-            # Every sequence of a batch has noise of its own.
+            # Every sequence of a batch has other noise.
             draws = module(x.repeat(single, 1, 1), generator=generator).values
             out = module(x, generator=generator, num_samples=many)
             expected = module(x, generator=generator)
@@ -417,9 +417,9 @@ class AttentionSuite:
                 low(x.to(dtype), mask)
             return
         with fixed_noise(1.0):
-            found, expected = low(x.to(dtype), mask), module(x, mask)
-        check(found.values.dtype == dtype, f"{dtype} in, {found.values.dtype} out")
-        close(found.values[mask].float(), expected.values[mask], self.bfloat16_tol)
+            actual, expected = low(x.to(dtype), mask), module(x, mask)
+        check(actual.values.dtype == dtype, f"{dtype} in, {actual.values.dtype} out")
+        close(actual.values[mask].float(), expected.values[mask], self.bfloat16_tol)
 
     def test_wrong_head_counts_are_refused_by_name(self) -> None:
         for heads in (0, 3):
@@ -440,7 +440,7 @@ def fixed_noise(value: float) -> Generator[None]:
 
 
 def gradients(loss: Tensor, x: Tensor, module: nn.Module) -> tuple[Tensor, ...]:
-    """Gradients with respect to tokens and parameters."""
+    """Return gradients with respect to tokens and parameters."""
     return torch.autograd.grad(loss, (x, *module.parameters()))
 
 

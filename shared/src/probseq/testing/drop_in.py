@@ -36,11 +36,11 @@ class DropInSuite:
     layers: int = 2
 
     def model(self) -> nn.Module:
-        """A new model in evaluation mode, in float32, with weights of its own."""
+        """Return a new model in evaluation mode, in float32, with fresh weights."""
         raise NotImplementedError
 
     def inputs(self) -> dict[str, Any]:
-        """Keyword arguments of the model for three examples, padded where it knows padding."""
+        """Return the model's arguments for three examples, padded where it knows padding."""
         raise NotImplementedError
 
     def replace(self, model: nn.Module, **options: Any) -> nn.Module:
@@ -56,17 +56,17 @@ class DropInSuite:
         raise NotImplementedError
 
     def new(self, seed: int = 0) -> nn.Module:
-        """A model whose weights are drawn from a seed."""
+        """Return a model whose weights are drawn from a seed."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             return self.model().eval()
 
     def changed(self, layers: Any = "all") -> nn.Module:
-        """A model with deviations."""
+        """Return a model with deviations."""
         return self.replace(self.new(), layers=layers, calibration=self.inputs())
 
     def run(self, model: nn.Module) -> Tensor:
-        """The first tensor that a model returns, which may be in float64."""
+        """Return the first tensor that a model returns, which may be in float64."""
         dtype = next(model.parameters()).dtype
         return first_tensor(model(**{name: _cast(x, dtype) for name, x in self.inputs().items()}))
 
@@ -78,10 +78,11 @@ class DropInSuite:
         expected = self.run(model)
         inputs = {name: _cast(value, torch.float64) for name, value in self.inputs().items()}
         self.replace(model, layers=layers, calibration=inputs)
-        found = list(deviations(model).values())
-        check(len(found) == (1 if layers == "last" else self.layers), f"{len(found)} deviations")
+        processes = list(deviations(model).values())
+        count = 1 if layers == "last" else self.layers
+        check(len(processes) == count, f"{len(processes)} deviations")
         check(not torch.allclose(self.run(model), expected), "no deviation")
-        for process in found:
+        for process in processes:
             self.silence(process)
         assert_close(self.run(model), expected, rtol=0.0, atol=1e-6)
 

@@ -56,7 +56,7 @@ class Target:
     """A public function, constructor or method, and strategies of its good arguments.
 
     Attributes:
-        call: what is called; what wraps it by ``functools.wraps`` stands for it.
+        call: the function, or a wrapper of it by ``functools.wraps``.
         arguments: by name; ``self`` is never replaced by something hostile.
         non_finite: words of its documentation that say when a result isn't finite.
     """
@@ -74,7 +74,7 @@ class Finding:
     """An outcome that is not allowed.
 
     Attributes:
-        summary: what happened, and where.
+        summary: the outcome and its place.
         count: in how many calls.
         example: the shortest of these calls.
     """
@@ -99,26 +99,26 @@ class Report:
     def add(self, other: "Report") -> None:
         """Add the calls of another report."""
         self.outcomes += other.outcomes
-        for key, found in other.findings.items():
-            self._add_finding(key, found)
+        for key, finding in other.findings.items():
+            self._add_finding(key, finding)
 
-    def _add_finding(self, key: str, found: Finding) -> None:
-        known = self.findings.setdefault(key, dataclasses.replace(found, count=0))
-        known.count += found.count
-        if len(found.example) < len(known.example):
-            known.summary, known.example = found.summary, found.example
+    def _add_finding(self, key: str, finding: Finding) -> None:
+        known = self.findings.setdefault(key, dataclasses.replace(finding, count=0))
+        known.count += finding.count
+        if len(finding.example) < len(known.example):
+            known.summary, known.example = finding.summary, finding.example
 
     def __str__(self) -> str:
-        found = sorted(self.findings.values(), key=lambda finding: -finding.count)
-        return "\n".join(f"{f.count} times: {f.summary}\n    {f.example}" for f in found)
+        findings = sorted(self.findings.values(), key=lambda finding: -finding.count)
+        return "\n".join(f"{f.count} times: {f.summary}\n    {f.example}" for f in findings)
 
 
 def fuzz(target: Target, calls: int) -> Report:
     """Call a target up to ``calls`` times; the same calls on every run.
 
     Args:
-        target: what to call.
-        calls: how often; fewer where there are fewer different calls.
+        target: the function to call.
+        calls: number of calls; fewer where there are fewer different ones.
     """
     report = Report()
 
@@ -189,9 +189,9 @@ def _outcome(target: Target, arguments: dict[str, Any]) -> tuple[str, tuple[str,
         # Deep inside, what overflows is no argument any more but the matrix that it has made.
         if isinstance(error, CholeskyError) and largest > _MODERATE:
             return kind, None
-        what = f"{kind} that names no argument" if refusal else kind
+        fault = f"{kind} that names no argument" if refusal else kind
         place = _place(error)
-        return "finding", (f"{kind} {place}", f"{what} at {place}: {line[:200]}")
+        return "finding", (f"{kind} {place}", f"{fault} at {place}: {line[:200]}")
     for warning in caught:
         if not _is_ours(sys.modules[warning.category.__module__].__dict__.get("__file__") or "<"):
             kind, line = warning.category.__name__, str(warning.message).partition("\n")[0]
@@ -212,7 +212,7 @@ def _outcome(target: Target, arguments: dict[str, Any]) -> tuple[str, tuple[str,
 
 
 def _names(target: Target, arguments: Mapping[str, Any]) -> set[str]:
-    """What a refusal may name: arguments, those of a constructor or a model, and keys."""
+    """Return the names that a refusal may use: arguments, those of a constructor, and keys."""
     made: list[Any] = [type(arguments["self"])] if "self" in arguments else []
     if inspect.isclass(owner := getattr(target.call, "__self__", None)):
         made.append(owner)
@@ -230,7 +230,7 @@ def _names(target: Target, arguments: Mapping[str, Any]) -> set[str]:
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of ours that the error passed through."""
+    """Return the innermost line of this project that the error passed through."""
     place, traceback = "outside", error.__traceback__
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
@@ -245,9 +245,9 @@ def _is_ours(file: str) -> bool:
 
 
 def _magnitude(value: Any) -> float:
-    """The largest of |v| and 1/|v| over all numbers v ≠ 0 of an argument; infinite for NaN."""
-    found = [np.abs(values.astype(complex)) for _, values in _numbers("", value)]
-    flat = np.concatenate([np.zeros(1), *(values.reshape(-1) for values in found)])
+    """Return the largest |v| and 1/|v| of all numbers v ≠ 0 of an argument; infinite for NaN."""
+    magnitudes = [np.abs(values.astype(complex)) for _, values in _numbers("", value)]
+    flat = np.concatenate([np.zeros(1), *(values.reshape(-1) for values in magnitudes)])
     if not np.isfinite(flat).all():
         return math.inf
     flat = flat[flat > 0]
@@ -256,14 +256,14 @@ def _magnitude(value: Any) -> float:
 
 
 def _variances(name: str, values: np.ndarray) -> np.ndarray:
-    """Those of ``values`` that are variances, by their name."""
+    """Return the variances among ``values``, by their name."""
     if name.endswith("covariance") and values.ndim > 1:
         return np.diagonal(values, axis1=-2, axis2=-1)
     return values if name.endswith("variance") and "log" not in name else np.zeros(0)
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Floating-point values inside of ``value``, with the name of what holds them."""
+    """Yield the floating-point values inside ``value``, with the names of their holders."""
     match value:
         case Tensor():
             if value.is_floating_point() or value.is_complex():
@@ -346,7 +346,7 @@ def undocumented(targets: Sequence[Target]) -> list[str]:
 
 
 class FuzzSuite:
-    """What the public functions of a member are tested for; inherit, and fill in the table.
+    """Fuzz tests of a member's public functions; inherit, and fill in the table.
 
     Attributes:
         modules: whose ``__all__`` is public.
@@ -372,7 +372,7 @@ class FuzzSuite:
             raise AssertionError(str(report))
 
     def test_every_public_name_is_fuzzed_or_has_a_reason(self) -> None:
-        """Compare the table with what is public."""
+        """Compare the table with the public names."""
         if missing := uncovered(self.modules, self.targets, self.reasons):
             raise AssertionError(f"neither fuzzed nor excused: {missing}")
 

@@ -1,4 +1,4 @@
-"""What the suites look at modules with: fixed noise, a record of operators, a compiler."""
+"""Instruments of the test suites: fixed noise, a record of operators, a compiler."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def constant_noise(value: float) -> Generator[None]:
     """Replace every standard normal draw by ``value``: 0 gives means, 1 means plus deviations.
 
     Args:
-        value: what every entry of every draw becomes.
+        value: of every entry of every draw.
     """
 
     def constant(

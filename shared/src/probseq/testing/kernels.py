@@ -27,7 +27,7 @@ class KernelSuite:
     Further hyperparameters than lengthscale and outputscale are to be fixed in ``random_kernel``.
 
     Attributes:
-        offset: how far from the origin inputs are moved in the tests of float32.
+        offset: distance of inputs from the origin in the tests of float32.
         float32_rtol: relative error that float32 is allowed.
         log_lengthscales: extremes at which values and gradients must stay finite.
     """
@@ -37,15 +37,15 @@ class KernelSuite:
     log_lengthscales: tuple[float, float] = (-3.0, 3.0)
 
     def make_kernel(self, batch_shape: tuple[int, ...], dim: int) -> ARDKernel:
-        """A kernel with its hyperparameters at their initial values."""
+        """Return a kernel with its hyperparameters at their initial values."""
         raise NotImplementedError
 
     def reference(self, x: Array, z: Array, lengthscale: Array, outputscale: float) -> float:
-        """Independent value of k(x, z) at two points of shape (dim,), in float64."""
+        """Return an independent value of k(x, z) at two points of shape (dim,), in float64."""
         raise NotImplementedError
 
     def random_kernel(self, batch_shape: tuple[int, ...], dim: int, seed: int = 0) -> ARDKernel:
-        """A float64 kernel with random hyperparameters, distinct in every entry."""
+        """Return a float64 kernel with random hyperparameters, distinct in every entry."""
         generator = torch.Generator().manual_seed(seed)
         kernel = self.make_kernel(batch_shape, dim).double()
         for parameter in kernel.parameters():
@@ -54,7 +54,7 @@ class KernelSuite:
         return kernel
 
     def inputs(self, *shape: int, seed: int = 1) -> Tensor:
-        """Standard normal inputs in float64."""
+        """Return standard normal inputs in float64."""
         generator = torch.Generator().manual_seed(seed)
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
@@ -98,8 +98,8 @@ class KernelSuite:
         batched = kernel(x, z)
         single = self.make_kernel((), 2).double()
         for h in range(3):
-            for one, all_of_them in zip(single.parameters(), kernel.parameters(), strict=True):
-                one.data = all_of_them.data[h]
+            for parameter, stacked in zip(single.parameters(), kernel.parameters(), strict=True):
+                parameter.data = stacked.data[h]
             for b in range(4):
                 torch.testing.assert_close(batched[b, h], single(x[b, h], z[h]))
 

@@ -1,4 +1,4 @@
-"""What distances between image sets share: checks of feature matrices, squared distances."""
+"""Checks of feature matrices and squared distances, for all distances between image sets."""
 
 from collections.abc import Iterator
 
@@ -36,9 +36,9 @@ def check_same_dimension(**widths: int) -> None:
 
 
 def distance_blocks(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Numbers of some rows of x, and their squared distances |x|² − 2x·y + |y|² to all of y."""
+    """Yield numbers of rows of x, and their squared distances |x|² − 2x·y + |y|² to all of y."""
     squares = y.square().sum(dim=1)
     for rows in torch.arange(len(x), device=x.device).split(max(1, _BLOCK // len(y))):
-        part = x[rows]
-        products = torch.addmm(squares, part, y.T, alpha=-2.0)
-        yield rows, (products + part.square().sum(dim=1, keepdim=True)).clamp_min(0.0)
+        chosen = x[rows]
+        products = torch.addmm(squares, chosen, y.T, alpha=-2.0)
+        yield rows, (products + chosen.square().sum(dim=1, keepdim=True)).clamp_min(0.0)

@@ -17,7 +17,7 @@ _WIDTH, _FEATURES = 32, 64
 
 
 class Features(NamedTuple):
-    """What an extractor makes of images.
+    """Features of images, and class probabilities where the extractor has classes.
 
     Attributes:
         features: one row for each image.
@@ -34,7 +34,7 @@ class FeatureExtractor(Protocol):
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Its name in tables."""
         ...
 
     @property
@@ -43,15 +43,15 @@ class FeatureExtractor(Protocol):
         ...
 
     def __call__(self, images: Float[Tensor, "n c h w"]) -> Features:
-        """Features of images in −1..1."""
+        """Return features of images in −1..1."""
         ...
 
 
 class FrozenExtractor(nn.Module):
-    """A network whose weights take no gradient and which stays in eval mode, whatever is asked.
+    """A network whose weights take no gradient and which always stays in eval mode.
 
     Args:
-        name: what tables call it.
+        name: in tables.
         dimension: width of the features.
     """
 
@@ -61,7 +61,7 @@ class FrozenExtractor(nn.Module):
         self.name, self.dimension = name, dimension
 
     def freeze(self) -> None:
-        """To be called when all parts are in place."""
+        """Freeze the weights, once all layers are in place."""
         self.requires_grad_(False)
         self.eval()
 
@@ -84,7 +84,7 @@ class ModuleFeatures(FrozenExtractor):
 
     Args:
         module: maps (n, c, h, w) to (n, dimension).
-        name: what tables call it.
+        name: in tables.
         dimension: width of the features.
     """
 
@@ -95,7 +95,7 @@ class ModuleFeatures(FrozenExtractor):
 
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
-        """Features of a batch.
+        """Return features of a batch.
 
         Args:
             images: floats in −1..1.
@@ -113,12 +113,12 @@ class ModuleFeatures(FrozenExtractor):
 
 
 class ClassifierFeatures(FrozenExtractor):
-    """A classifier in two parts: what comes out of the first are features, of the second, logits.
+    """A classifier of a trunk, whose outputs are the features, and a head, which gives logits.
 
     Args:
         trunk: maps images in −1..1 to (n, d).
         head: the last layer, d to K.
-        name: what tables call it.
+        name: in tables.
     """
 
     def __init__(self, trunk: nn.Module, head: nn.Linear, *, name: str) -> None:
@@ -128,7 +128,7 @@ class ClassifierFeatures(FrozenExtractor):
 
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
-        """Features and class probabilities of a batch.
+        """Return features and class probabilities of a batch.
 
         Args:
             images: floats in −1..1.
@@ -146,7 +146,7 @@ class ClassifierFeatures(FrozenExtractor):
 
 
 class RandomConvolution(FrozenExtractor):
-    """Two random convolutions, rectified and averaged over four quarters: features for want of any.
+    """Two random convolutions, rectified and averaged over four quarters: features without data.
 
     Distances under it see brightness, contrast and local texture, and no meaning. The weights
     depend on the number of channels and the seed alone.
@@ -180,7 +180,7 @@ class RandomConvolution(FrozenExtractor):
 
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
-        """Features of a batch.
+        """Return features of a batch.
 
         Args:
             images: floats in −1..1 with the channels that it was made for.
@@ -199,10 +199,10 @@ def extract_features(
     *,
     batch_size: int = 256,
 ) -> Features:
-    """Features of many images, in batches.
+    """Return features of many images, in batches.
 
     Args:
-        extractor: what makes them; images travel to where its weights are.
+        extractor: of the features; images are moved to its weights' device.
         images: floats in −1..1, or levels of 0..255 as uint8.
         batch_size: images at a time.
 
@@ -216,9 +216,9 @@ def extract_features(
     if len(images) == 0:
         raise ValueError("images must hold at least one image, got none")
     device = _device(extractor)
-    parts = [extractor(levels_to_unit(batch.to(device))) for batch in images.split(batch_size)]
-    probabilities = [part.probabilities.cpu() for part in parts if part.probabilities is not None]
-    features = torch.cat([part.features.cpu() for part in parts])
+    batches = [extractor(levels_to_unit(batch.to(device))) for batch in images.split(batch_size)]
+    probabilities = [b.probabilities.cpu() for b in batches if b.probabilities is not None]
+    features = torch.cat([batch.features.cpu() for batch in batches])
     return Features(features, torch.cat(probabilities) if probabilities else None)
 
 

@@ -108,15 +108,15 @@ def torch_fidelity_metrics(
             return "logits" if metric == "isc" else "features"
 
         def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-            found = extract_features(extractor, images, batch_size=batch_size)
-            layers = {"features": found.features.double()}
-            if found.probabilities is not None:  # what softmax makes the probabilities of
-                layers["logits"] = found.probabilities.double().clamp_min(_TINY).log()
+            features, probs = extract_features(extractor, images, batch_size=batch_size)
+            layers = {"features": features.double()}
+            if probs is not None:  # the library takes their softmax
+                layers["logits"] = probs.double().clamp_min(_TINY).log()
             return tuple(layers[name] for name in self.features_list)
 
     registry.FEATURE_EXTRACTORS_REGISTRY[_NAME] = Registered
     try:
-        found: dict[str, float] = library.calculate_metrics(
+        metrics: dict[str, float] = library.calculate_metrics(
             input1=_Levels(fake),
             input2=_Levels(real),
             feature_extractor=_NAME,
@@ -136,4 +136,4 @@ def torch_fidelity_metrics(
         )
     finally:
         del registry.FEATURE_EXTRACTORS_REGISTRY[_NAME]
-    return {_NAMES[name]: float(value) for name, value in found.items() if name in _NAMES}
+    return {_NAMES[name]: float(value) for name, value in metrics.items() if name in _NAMES}

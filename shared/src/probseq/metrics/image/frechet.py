@@ -28,7 +28,7 @@ class FeatureMoments:
     features far from zero lose no digits.
 
     Attributes:
-        count: how many features there were.
+        count: number of features.
         mean: their mean, float64.
         scatter: Σ (x − mean)(x − mean)ᵀ, float64.
 
@@ -55,7 +55,7 @@ class FeatureMoments:
 
     @classmethod
     def of(cls, features: Float[Tensor, "n d"]) -> "FeatureMoments":
-        """Moments of one batch.
+        """Return the moments of one batch.
 
         Args:
             features: n >= 1 features.
@@ -69,7 +69,7 @@ class FeatureMoments:
         return cls(len(features), mean, centred.T @ centred)
 
     def update(self, features: Float[Tensor, "n d"]) -> "FeatureMoments":
-        """Moments of what came before and a further batch.
+        """Return the moments with a further batch.
 
         Args:
             features: n >= 1 features of the same dimension.
@@ -82,7 +82,7 @@ class FeatureMoments:
         return self.merge(batch)
 
     def merge(self, other: "FeatureMoments") -> "FeatureMoments":
-        """Moments of two streams together.
+        """Return the moments of two streams together.
 
         Args:
             other: moments of features of the same dimension.
@@ -109,7 +109,7 @@ class FeatureMoments:
 def frechet_distance(
     real: Float[Tensor, "n d"] | FeatureMoments, fake: Float[Tensor, "m d"] | FeatureMoments
 ) -> Float[Tensor, ""]:
-    """Fréchet distance (its square, as everybody reports it) between two sets of features.
+    """Return the Fréchet distance (its square, as usual) between two sets of features.
 
     It is biased upwards, the more the fewer features there are: compare distances of equal counts
     alone, and look at the distance between two parts of the real data for its scale.
@@ -150,7 +150,7 @@ def _mean_and_trace(side: Tensor | FeatureMoments) -> tuple[Tensor, Tensor]:
 
 
 def _root_trace(first: Tensor | FeatureMoments, second: Tensor | FeatureMoments) -> Tensor:
-    """Trace of (S₁S₂)^{1/2}; features in place of moments have no more rows than columns."""
+    """Return the trace of (S₁S₂)^{1/2}; features for moments have no more rows than columns."""
     if isinstance(first, Tensor):
         if isinstance(second, Tensor):
             # tr (AAᵀBBᵀ)^{1/2} is the nuclear norm of AᵀB, which no square has robbed of digits.
@@ -162,32 +162,32 @@ def _root_trace(first: Tensor | FeatureMoments, second: Tensor | FeatureMoments)
 
 
 def _root_sum(factor: Tensor, covariance: Tensor) -> Tensor:
-    """Σ √λ over the eigenvalues of Aᵀ S A."""
+    """Return Σ √λ over the eigenvalues of Aᵀ S A."""
     lower = factor.shape[0] == factor.shape[1] and not bool(factor.triu(1).any())
     product = _lower_product(factor, covariance) if lower else factor.T @ covariance @ factor
     return torch.linalg.eigvalsh(product).clamp_min(0.0).sqrt().sum()
 
 
 def _lower_product(factor: Tensor, covariance: Tensor) -> Tensor:
-    """Lower blocks of Aᵀ S A, which eigvalsh reads, of a lower triangular A: half of the work."""
-    parts = [slice(i, i + _BLOCK) for i in range(0, len(factor), _BLOCK)]
+    """Return the lower blocks of Aᵀ S A, all that eigvalsh reads, of a lower triangular A."""
+    blocks = [slice(i, i + _BLOCK) for i in range(0, len(factor), _BLOCK)]
     # S A, column block by column block: the rows of A above it are zero
-    columns = [covariance[:, b.start :] @ factor[b.start :, b] for b in parts]
+    columns = [covariance[:, b.start :] @ factor[b.start :, b] for b in blocks]
     right = torch.cat(columns, dim=1)
     product = torch.zeros_like(covariance)
-    for b in parts:
+    for b in blocks:
         product[b, : b.stop] = factor[b.start :, b].T @ right[b.start :, : b.stop]
     return product
 
 
 def _centred(features: Tensor) -> Tensor:
-    """A (d, n) with A Aᵀ the unbiased covariance of n features."""
+    """Return A (d, n) with A Aᵀ the unbiased covariance of n features."""
     centred = features - features.mean(dim=0)
     return centred.T / (len(features) - 1) ** 0.5
 
 
 def covariance_factor(covariance: Float[Tensor, "d d"]) -> Float[Tensor, "d r"]:
-    """A with A Aᵀ = S: Cholesky, or from eigenvectors where S is singular.
+    """Return A with A Aᵀ = S: Cholesky, or from eigenvectors where S is singular.
 
     No jitter: √ makes 1e-8·tr S of a jitter of 1e-16, a thousandfold.
     """

@@ -107,9 +107,9 @@ class I3DFeatures(FrozenExtractor):
         frames = as_colour(check_images("videos", videos.flatten(0, 1)))
         frames = frames.to(next(self.parameters()).dtype)
         frames = F.interpolate(frames, size=(_SIDE, _SIDE), mode="bilinear", align_corners=False)
-        shown = frames.unflatten(0, videos.shape[:2])
+        frames = frames.unflatten(0, videos.shape[:2])
         repeats = math.ceil(_FEWEST_FRAMES / videos.shape[1])
-        return self.network(shown.repeat_interleave(repeats, dim=1).transpose(1, 2))
+        return self.network(frames.repeat_interleave(repeats, dim=1).transpose(1, 2))
 
     def of(
         self,
@@ -128,9 +128,9 @@ class I3DFeatures(FrozenExtractor):
         """
         check_counts(batch_size=batch_size)
         device = next(self.parameters()).device
-        # No video is a part of its own: it is refused.
-        parts = videos.split(batch_size) if len(videos) else (videos,)
-        return torch.cat([self(levels_to_unit(part.to(device))).cpu() for part in parts])
+        # No video is a batch, which is refused.
+        batches = videos.split(batch_size) if len(videos) else (videos,)
+        return torch.cat([self(levels_to_unit(batch.to(device))).cpu() for batch in batches])
 
 
 class _I3D(nn.Module):
@@ -146,17 +146,17 @@ class _I3D(nn.Module):
         self.logits = nn.ModuleDict({"conv3d": nn.Conv3d(_WIDTH, classes, 1)})
 
     def forward(self, videos: Float[Tensor, "n 3 t 224 224"]) -> Float[Tensor, "n k"]:
-        found = _pool(self.Conv3d_1a_7x7(videos), (1, 3, 3), (1, 2, 2))
-        found = _pool(self.Conv3d_2c_3x3(self.Conv3d_2b_1x1(found)), (1, 3, 3), (1, 2, 2))
+        x = _pool(self.Conv3d_1a_7x7(videos), (1, 3, 3), (1, 2, 2))
+        x = _pool(self.Conv3d_2c_3x3(self.Conv3d_2b_1x1(x)), (1, 3, 3), (1, 2, 2))
         for name in _MIXED:
             if name == "Mixed_4b":
-                found = _pool(found, (3, 3, 3), (2, 2, 2))
+                x = _pool(x, (3, 3, 3), (2, 2, 2))
             elif name == "Mixed_5b":
-                found = _pool(found, (2, 2, 2), (2, 2, 2))
-            found = self.get_submodule(name)(found)
+                x = _pool(x, (2, 2, 2), (2, 2, 2))
+            x = self.get_submodule(name)(x)
         # Two frames at a time, all pixels; then the mean over time.
-        found = F.avg_pool3d(found, (2, 7, 7), stride=1)
-        return self.logits["conv3d"](found).mean(dim=(2, 3, 4))
+        x = F.avg_pool3d(x, (2, 7, 7), stride=1)
+        return self.logits["conv3d"](x).mean(dim=(2, 3, 4))
 
 
 class _Mixed(nn.Module):
@@ -192,7 +192,7 @@ class _Unit(nn.Module):
 
 
 def _pool(x: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """Largest entries; zeros around them win nowhere, since none is negative."""
+    """Return the largest entries; zeros around them win nowhere, since none is negative."""
     return F.max_pool3d(_pad(x, size, stride), size, stride)
 
 

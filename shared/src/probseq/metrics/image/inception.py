@@ -74,7 +74,7 @@ class InceptionFeatures(FrozenExtractor):
 
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
-        """Features and class probabilities of a batch.
+        """Return features and class probabilities of a batch.
 
         Args:
             images: floats in −1..1, grey or colour.
@@ -89,10 +89,10 @@ class InceptionFeatures(FrozenExtractor):
 
 
 def distance_name(extractor: FeatureExtractor) -> str:
-    """What the Fréchet distance of an extractor's features may be called.
+    """Return the name of the Fréchet distance of an extractor's features.
 
     Args:
-        extractor: where the features come from.
+        extractor: of the features.
 
     Returns:
         "FID" for the Inception weights that all papers share, else "FD(name)".

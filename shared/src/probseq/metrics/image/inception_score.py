@@ -17,7 +17,7 @@ class InceptionScore(NamedTuple):
     Attributes:
         mean: over the splits; 1..K for K classes.
         std: standard deviation over the splits (the sum is divided by their number, not one less).
-        splits: how many parts the samples were cut into.
+        splits: number of splits of the samples.
         num_samples: N, all samples together.
     """
 
@@ -28,7 +28,7 @@ class InceptionScore(NamedTuple):
 
 
 def inception_score(probabilities: Float[Tensor, "n k"], *, splits: int = 10) -> InceptionScore:
-    r"""Exponential of the mean KL(p(y|x) ‖ p(y)), on each of several parts.
+    r"""Return the exponential of the mean KL(p(y|x) ‖ p(y)), on each of several splits.
 
     A part is a run of neighbouring rows, ⌊iN/splits⌋ up to ⌊(i+1)N/splits⌋: shuffle samples that
     are sorted. The score is that of mutual information between image and class, and p(y) is the
@@ -59,7 +59,7 @@ def inception_score(probabilities: Float[Tensor, "n k"], *, splits: int = 10) ->
         )
     check_counts(splits=splits)
     # Σ_y p log p − Σ_y p log q, averaged over a part, is H(q) − mean H(p): q is the mean of p.
-    bounds = [part * count // splits for part in range(splits + 1)]
+    bounds = [place * count // splits for place in range(splits + 1)]
     entropy = torch.special.entr(probabilities).sum(dim=1)
     scores = torch.stack(
         [

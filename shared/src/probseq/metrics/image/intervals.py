@@ -33,7 +33,7 @@ class Interval(NamedTuple):
         value: the estimate less its bias.
         low: lower end of the interval around the value.
         high: upper end.
-        draws: how often samples were drawn anew.
+        draws: number of bootstrap draws.
     """
 
     estimate: float
@@ -51,7 +51,7 @@ def frechet_interval(
     level: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> Interval:
-    """Fréchet distance with its interval; the estimate is that of `frechet_distance`.
+    """Return the Fréchet distance with its interval; the estimate is `frechet_distance`.
 
     With A Aᵀ = S₁ of the reference and y = Aᵀ x of each sample, a draw costs the weighted
     covariance of y and its eigenvalues. Where there are few samples for the dimension, m below
@@ -60,7 +60,7 @@ def frechet_interval(
     Args:
         real: features, or their moments, of the reference.
         fake: features of samples, more than dimensions.
-        draws: how often samples are drawn anew.
+        draws: number of bootstrap draws.
         level: of the interval.
         generator: draws; None is torch's own.
 
@@ -94,8 +94,8 @@ def frechet_interval(
         return (shift.square().sum() + spread + covariance.trace() - 2.0 * roots).clamp_min(0.0)
 
     weights = draw_weights(count, draws, generator).to(y)
-    found = torch.stack([distance(drawn) for drawn in weights])
-    return _interval(distance(torch.ones_like(squares)), found, level, least=0.0)
+    distances = torch.stack([distance(drawn) for drawn in weights])
+    return _interval(distance(torch.ones_like(squares)), distances, level, least=0.0)
 
 
 def kernel_interval(
@@ -106,7 +106,7 @@ def kernel_interval(
     level: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> Interval:
-    r"""Kernel distance of all features at once, without subsets, with its interval.
+    r"""Return the kernel distance of all features at once, without subsets, with its interval.
 
     The estimate has the expectation of `kernel_distance` and less scatter, whatever the two numbers
     of features. Of weights w, whose sum is m, it is
@@ -117,7 +117,7 @@ def kernel_interval(
     Args:
         real: features of the reference.
         fake: features of samples.
-        draws: how often samples are drawn anew.
+        draws: number of bootstrap draws.
         level: of the interval.
         generator: draws; None is torch's own.
 
@@ -134,20 +134,20 @@ def kernel_interval(
     drawn = draw_weights(m, draws, generator).to(fake)
     weights = torch.cat([torch.ones_like(drawn[:1]), drawn]).T
     within = sum(
-        (polynomial_kernel(part, real).sum() for part in real.split(_ROWS)), real.new_zeros(())
+        (polynomial_kernel(rows, real).sum() for rows in real.split(_ROWS)), real.new_zeros(())
     )
     diagonal = (real.square().sum(dim=1) / real.shape[1] + 1.0).pow(3)
     within = (within - diagonal.sum()) / (n * (n - 1))
-    own, across = torch.zeros_like(weights[0]), torch.zeros_like(weights[0])
-    for part, theirs in zip(fake.split(_ROWS), weights.split(_ROWS), strict=True):
-        own += (theirs * (polynomial_kernel(part, fake) @ weights)).sum(dim=0)
-        across += (theirs * polynomial_kernel(part, real).sum(dim=1, keepdim=True)).sum(dim=0)
+    among, across = torch.zeros_like(weights[0]), torch.zeros_like(weights[0])
+    for rows, row_weights in zip(fake.split(_ROWS), weights.split(_ROWS), strict=True):
+        among += (row_weights * (polynomial_kernel(rows, fake) @ weights)).sum(dim=0)
+        across += (row_weights * polynomial_kernel(rows, real).sum(dim=1, keepdim=True)).sum(dim=0)
     squares = weights.square()
-    own -= ((fake.square().sum(dim=1) / fake.shape[1] + 1.0).pow(3)[:, None] * squares).sum(dim=0)
+    among -= ((fake.square().sum(dim=1) / fake.shape[1] + 1.0).pow(3)[:, None] * squares).sum(dim=0)
     # Where one sample is all that was drawn, there are no pairs.
     pairs = (m**2 - squares.sum(dim=0)).clamp_min(1.0)
-    found = within + own / pairs - 2.0 * across / (n * m)
-    return _interval(found[0], found[1:], level)
+    distances = within + among / pairs - 2.0 * across / (n * m)
+    return _interval(distances[0], distances[1:], level)
 
 
 def inception_interval(
@@ -157,11 +157,11 @@ def inception_interval(
     level: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> Interval:
-    """Inception score of all samples as one part, with its interval.
+    """Return the inception score of all samples as one split, with its interval.
 
     Args:
         probabilities: p(y|x) of each sample; rows sum to 1.
-        draws: how often samples are drawn anew.
+        draws: number of bootstrap draws.
         level: of the interval.
         generator: draws; None is torch's own.
 
@@ -177,14 +177,14 @@ def inception_interval(
     shares = torch.cat([torch.ones_like(drawn[:1]), drawn]) / count
     # exp(H(p(y)) − mean H(p(y|x)))
     mean = torch.special.entr(shares @ probabilities).sum(dim=1)
-    found = (mean - shares @ torch.special.entr(probabilities).sum(dim=1)).exp()
-    return _interval(found[0], found[1:], level, least=1.0)
+    scores = (mean - shares @ torch.special.entr(probabilities).sum(dim=1)).exp()
+    return _interval(scores[0], scores[1:], level, least=1.0)
 
 
 def draw_weights(
     count: int, draws: int, generator: torch.Generator | None
 ) -> Int64[Tensor, "draws count"]:
-    """How often each of so many samples is taken, a row for each draw; on the CPU."""
+    """Return how often each sample is drawn, a row for each draw; on the CPU."""
     check_counts(draws=draws)
     if draws < 2:
         raise ValueError(f"draws must be at least 2, got {draws}")
@@ -194,7 +194,7 @@ def draw_weights(
 
 
 def quantile_of(level: float) -> float:
-    """Half the width of an interval of this level in standard errors; refuse other levels."""
+    """Return half an interval's width in standard errors; raise if its level is not in 0..1."""
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
     return NormalDist().inv_cdf((1.0 + level) / 2.0)
@@ -203,7 +203,7 @@ def quantile_of(level: float) -> float:
 def _interval(
     estimate: Tensor, drawn: Tensor, level: float, *, least: float | None = None
 ) -> Interval:
-    """Around the estimate less its bias; no end below the least that there is."""
+    """Return the interval around the estimate less its bias; no end is below the least."""
     around = quantile_of(level) * float(drawn.std())
     value = float(2.0 * estimate - drawn.mean())
     low, high = value - around, value + around

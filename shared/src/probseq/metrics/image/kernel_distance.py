@@ -21,7 +21,7 @@ class KernelDistance(NamedTuple):
         mean: over the subsets; around 0, below it too, for sets of one distribution.
         std: standard deviation over the subsets (the sum is divided by their number, not one less).
             It is that of one subset's distance; the mean is known better.
-        subsets: how many subsets were drawn.
+        subsets: number of subsets.
         subset_size: features of each side in a subset.
     """
 
@@ -39,7 +39,7 @@ def kernel_distance(
     subset_size: int = 1000,
     generator: torch.Generator | None = None,
 ) -> KernelDistance:
-    """Mean unbiased MMD² of random subsets of two sets of features.
+    """Return the mean unbiased MMD² of random subsets of two sets of features.
 
     Unlike the Fréchet distance it has no bias, however few the features are. It may be called KID
     only where the Fréchet distance may be called FID, see `distance_name`.
@@ -47,7 +47,7 @@ def kernel_distance(
     Args:
         real: features of the reference.
         fake: features of what is judged; the order makes no difference but to the draw.
-        subsets: how many pairs of subsets are drawn, each without replacement.
+        subsets: number of pairs of subsets, each drawn without replacement.
         subset_size: features of each side in a subset; papers take 1,000.
         generator: draws the subsets; None is torch's own.
 
@@ -98,5 +98,5 @@ def _squared_mmd(x: Tensor, y: Tensor) -> Tensor:
 
 
 def polynomial_kernel(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
-    """(x·y/d + 1)³."""
+    """Return (x·y/d + 1)³."""
     return (x @ y.T / x.shape[1] + 1.0).pow(3)

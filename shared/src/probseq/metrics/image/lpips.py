@@ -81,7 +81,7 @@ class LPIPS(nn.Module):
     def forward(
         self, images: Float[Tensor, "n c h w"], references: Float[Tensor, "n c h w"]
     ) -> Float[Tensor, " n"]:
-        """Distance of each image from its reference.
+        """Return the distance of each image from its reference.
 
         Args:
             images: floats in −1..1, grey or colour; clamp reconstructions.
@@ -107,12 +107,12 @@ class LPIPS(nn.Module):
 
 
 class Diversity(NamedTuple):
-    """How unlike each other samples are.
+    """Diversity of samples: the mean LPIPS of pairs.
 
     Attributes:
         mean: LPIPS between two samples.
         standard_error: of the mean over the pairs; NaN of one pair.
-        pairs: how many pairs there were; no sample is in two of them.
+        pairs: number of pairs; no sample is in two of them.
     """
 
     mean: float
@@ -128,7 +128,7 @@ def lpips_diversity(
     generator: torch.Generator | None = None,
     batch_size: int = 64,
 ) -> Diversity:
-    """Mean LPIPS between random pairs of samples (Zhu et al. 2017, section 4).
+    """Return the mean LPIPS between random pairs of samples (Zhu et al. 2017, section 4).
 
     Small images are enlarged by a whole factor, to the 64 pixels of LPIPS' own patches at least.
 
@@ -148,11 +148,11 @@ def lpips_diversity(
     device = torch.device("cpu") if generator is None else generator.device
     order = torch.randperm(len(images), generator=generator, device=device).cpu()
     place, factor = next(lpips.parameters()).device, -(-_PATCH // min(images.shape[-2:]))
-    found: list[Tensor] = []
+    chunks: list[Tensor] = []
     for pairs in order[: len(images) // 2 * 2].view(-1, 2).split(batch_size):
         first, second = images.cpu()[pairs.T].to(place).float()
-        found.append(lpips(_enlarged(first, factor), _enlarged(second, factor)).double().cpu())
-    distances = torch.cat(found)
+        chunks.append(lpips(_enlarged(first, factor), _enlarged(second, factor)).double().cpu())
+    distances = torch.cat(chunks)
     error = distances.std() / len(distances) ** 0.5 if len(distances) > 1 else torch.nan
     return Diversity(float(distances.mean()), float(error), len(distances))
 
@@ -162,7 +162,7 @@ def _enlarged(images: Tensor, factor: int) -> Tensor:
 
 
 def _random_network(library: ModuleType, net: str) -> nn.Module:
-    """The library's module, heads loaded and trunk random; no other random number is touched."""
+    """Return the library's module with its heads and a random trunk; other draws are untouched."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # The library calls torchvision by arguments that are out of date.
         warnings.filterwarnings("ignore", category=UserWarning, module="torchvision")
@@ -210,15 +210,15 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 def _load_trunk(network: Any, state: Mapping[str, Any], weights: Path | str | None) -> None:
     """Fill the trunk: its `slice2.5.weight` is torchvision's `features.5.weight`."""
-    wanted = {name: f"features.{name.partition('.')[2]}" for name in network.net.state_dict()}
-    missing = sorted(set(wanted.values()) - state.keys())
+    names = {name: f"features.{name.partition('.')[2]}" for name in network.net.state_dict()}
+    missing = sorted(set(names.values()) - state.keys())
     if missing:
         raise ValueError(
             f"weights must hold torchvision's names of this trunk, and {weights or 'the file'} "
             f"lacks {missing[0]} and {len(missing) - 1} more"
         )
     try:
-        network.net.load_state_dict({name: state[theirs] for name, theirs in wanted.items()})
+        network.net.load_state_dict({name: state[published] for name, published in names.items()})
     except RuntimeError as error:
         raise ValueError(
             f"weights must have this trunk's shapes, and {weights or 'the file'} has others: "

@@ -1,4 +1,4 @@
-"""Whether samples are copies: how near they lie to training images (Meehan et al. 2020)."""
+"""Memorisation: distances from samples to the nearest training images (Meehan et al. 2020)."""
 
 import math
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class Nearest(NamedTuple):
 
 
 class Memorisation(NamedTuple):
-    """How near samples lie to training images, beside images that no model has seen.
+    """Distances from samples to training images, beside those from unseen images.
 
     Attributes:
         nearer: probability that a sample lies nearer to its nearest training image than a test

@@ -46,7 +46,7 @@ class PrecisionRecall(NamedTuple):
 def precision_recall(
     real: Float[Tensor, "n d"], fake: Float[Tensor, "m d"], *, neighbours: int = 3
 ) -> PrecisionRecall:
-    """How many samples lie among the real features, and how many of these among the samples.
+    """Return the shares of samples among the real features, and of these among the samples.
 
     Both grow with the number of neighbours and depend on the numbers of features: compare values of
     equal counts alone. Papers take VGG-16's features and 50,000 on each side. One feature far from
@@ -82,7 +82,7 @@ def precision_recall_intervals(
     level: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> dict[str, Interval]:
-    """Precision, recall, density and coverage with intervals, for these numbers of features.
+    """Return precision, recall, density and coverage with intervals, for these counts.
 
     Samples are drawn anew as in `probseq.metrics.image.intervals`, the real features stay. A sample
     drawn twice is its own neighbour and another is missing, so that recall and coverage of drawn
@@ -93,7 +93,7 @@ def precision_recall_intervals(
         real: features of the reference.
         fake: features of samples.
         neighbours: k.
-        draws: how often samples are drawn anew.
+        draws: number of bootstrap draws.
         level: of the intervals.
         generator: draws; None is torch's own.
 
@@ -106,11 +106,11 @@ def precision_recall_intervals(
     real, fake = _checked(real, fake, neighbours)
     drawn = draw_weights(len(fake), draws, generator).to(fake)
     weights = torch.cat([torch.ones_like(drawn[:1]), drawn])
-    found = _measured(real, fake, neighbours, weights)
-    z, spread = quantile_of(level), found[1:].std(dim=0)
+    values = _measured(real, fake, neighbours, weights)
+    z, spread = quantile_of(level), values[1:].std(dim=0)
     intervals: dict[str, Interval] = {}
     for place, name in enumerate(PrecisionRecall._fields[:4]):
-        value, error = float(found[0, place]), float(spread[place])
+        value, error = float(values[0, place]), float(spread[place])
         low, high = max(value - z * error, 0.0), value + z * error
         if name != "density":
             count = value * (1.0 - value) / error**2 if 0.0 < value < 1.0 and error else len(fake)
@@ -142,7 +142,7 @@ def _checked(real: Tensor, fake: Tensor, neighbours: int) -> tuple[Tensor, Tenso
 def _measured(
     real: Tensor, fake: Tensor, neighbours: int, weights: Float[Tensor, "b m"]
 ) -> Float[Tensor, "b 4"]:
-    """Precision, recall, density and coverage where each sample is there so many times."""
+    """Return precision, recall, density and coverage of samples with multiplicities."""
     # Distances don't feel a shift, and keep more digits near the origin. Not the mean, which a
     # single feature far from all others moves away from them.
     origin = real.median(dim=0).values
@@ -154,17 +154,17 @@ def _measured(
     fake_radii = _squared_radii(fake, neighbours, weights)
     fake_radii[weights == 0] = -torch.inf
     realistic, inside = torch.zeros_like(weights[:, 0]), torch.zeros_like(weights[:, 0])
-    met = torch.zeros(len(weights), len(real), dtype=torch.bool, device=real.device)
-    covered = torch.zeros_like(met)
+    hit = torch.zeros(len(weights), len(real), dtype=torch.bool, device=real.device)
+    covered = torch.zeros_like(hit)
     for rows, distances in distance_blocks(fake, real):
         distances = distances - fake_slack[rows, None] - real_slack
-        within, own = distances <= real_radii, weights[:, rows]
-        realistic += own @ within.any(dim=1).to(own)
-        inside += own @ within.sum(dim=1).to(own)
-        met |= own @ within.to(own) > 0
+        within, counts = distances <= real_radii, weights[:, rows]
+        realistic += counts @ within.any(dim=1).to(counts)
+        inside += counts @ within.sum(dim=1).to(counts)
+        hit |= counts @ within.to(counts) > 0
         for draw, radii in enumerate(fake_radii[:, rows]):
             covered[draw] |= (distances <= radii[:, None]).any(dim=0)
-    recall, coverage = (each.double().mean(dim=1) for each in (covered, met))
+    recall, coverage = (each.double().mean(dim=1) for each in (covered, hit))
     precision, density = realistic / len(fake), inside / (neighbours * len(fake))
     return torch.stack([precision, recall, density, coverage], dim=1)
 
@@ -172,7 +172,7 @@ def _measured(
 def _squared_radii(
     x: Tensor, neighbours: int, weights: Float[Tensor, "b n"]
 ) -> Float[Tensor, "b n"]:
-    """Squared distance of each feature to its k-th nearest neighbour, its own copies among them."""
+    """Return squared distances to the k-th nearest neighbour, a feature's copies included."""
     radii = torch.empty_like(weights)
     single = len(weights) == 1
     # Of features drawn anew the k-th is among so many, but once in 10¹² times.

@@ -14,7 +14,7 @@ def psnr(
     *,
     data_range: float = 2.0,
 ) -> Float[Tensor, " n"]:
-    """PSNR of each image, 10 log₁₀(data_range² / MSE) in dB.
+    """Return the PSNR of each image, 10 log₁₀(data_range² / MSE) in dB.
 
     Args:
         images: reconstructions; clamp them to the references' range first, as a picture would be.
@@ -50,7 +50,7 @@ def mean_psnr(
     *,
     data_range: float = 2.0,
 ) -> Float[Tensor, ""]:
-    """Mean over the images of each one's PSNR.
+    """Return the mean PSNR of images.
 
     It is what papers on reconstruction report, and isn't the PSNR of the mean error: by Jensen's
     inequality it is never below that. One identical image makes it infinite.
