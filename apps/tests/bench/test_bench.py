@@ -114,6 +114,7 @@ def test_kept_bytes_count_each_storage_once_and_leave_out_what_exists_anyway():
     assert saved_bytes(layer, torch.nn.Module(), torch.randn(50)) == 2 * 50 * 4
 
 
+@pytest.mark.slow
 def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(monkeypatch):
     for name, value in {"SOLAR": 40, "AUDIO": 1000, "FEATURES": 20}.items():
         monkeypatch.setattr(online, name, value)

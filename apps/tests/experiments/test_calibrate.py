@@ -110,6 +110,7 @@ def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same
     }
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_what_was_deleted_is_made_anew(tmp_path, files):
     words = ["--model", *files, *GIVEN, "--method", "model", "deviation", "--normalise", "data"]
     assert run(tmp_path, *words, "--workers", "2") == 0
@@ -216,6 +217,7 @@ def test_arguments_of_models_are_read_as_json_or_python_writes_them(tmp_path):
     assert found.blocks[0].attn.proj_drop.p == 0.25
 
 
+@pytest.mark.slow
 def test_a_model_without_attention_gets_all_rows_but_the_deviation(tmp_path, capsys):
     torch.manual_seed(0)
     model = timm.create_model("test_resnet", num_classes=10, in_chans=1, drop_rate=0.0).eval()

@@ -288,6 +288,7 @@ def test_a_folder_of_other_classes_is_not_gone_on_with_nor_the_prior_of_an_hvae(
 # -- What it is good for --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_classifier_of_real_digits_recognises_the_classes_of_guided_samples(tmp_path, digits):
     """Chance is a tenth; what is asked for is half, and what came was nine tenths and more."""
     from sklearn.linear_model import LogisticRegression

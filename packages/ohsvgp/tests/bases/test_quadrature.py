@@ -93,7 +93,10 @@ def cross(g, k, edges, x):
     return total
 
 
-@pytest.mark.parametrize(("M", "lengthscales"), [(10, 1.0), (10, 100.0), (50, 30.0)])
+@pytest.mark.parametrize(
+    ("M", "lengthscales"),
+    [(10, 1.0), (10, 100.0), pytest.param(50, 30.0, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("name", BASES)
 def test_covariances_are_those_of_the_integrals_to_a_millionth(name, kind, M, lengthscales):
