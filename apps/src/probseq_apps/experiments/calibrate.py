@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from probseq.corruptions import half_corrupted
+from probseq.errors import BoundWarning
 from probseq.laplace import laplace_layers, last_linear, linear_inputs
 from probseq.metrics import (
     Predictions,
@@ -228,7 +229,7 @@ class Calibrate(Experiment[Loaded]):
         if not self._deviates(found.model):
             more = {"tried": (0.0,)}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "the temperature")  # the report marks bounds
+            warnings.simplefilter("ignore", BoundWarning)  # the report marks them
             return calibrate(
                 found.model,
                 found.prepare(some.to(self.device)),

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probseq.checks import check_positive
+from probseq.errors import BoundWarning
 from probseq.metrics._checks import check_finite, check_labels, check_same_shape, check_tensor
 
 # A model that is right on the whole validation set has its best temperature at 0.
@@ -75,6 +76,7 @@ def warn_at_bound(temperature: float) -> None:
         warnings.warn(
             f"the temperature {temperature:g} is a bound of the search, {_SMALLEST} to "
             f"{_LARGEST:g}: predictions that are all right, or labels that are not theirs",
+            BoundWarning,
             stacklevel=3,
         )
 
