@@ -62,7 +62,7 @@ def test_variances_are_never_negative_even_where_inducing_inputs_coincide():
             x = torch.randn(1, 20, 4).double()
         # R = 0: the least variance, 1 − |w|².
         layer.raw_inducing_factor.zero_().diagonal(dim1=-2, dim2=-1).fill_(-50.0)
-        queries, values = layer._project(x)
+        queries, values = layer.project(x, None)
         terms = layer._global_terms(None)
         whitened = layer._posterior(queries, values, terms, None).whitened
         roots = torch.einsum("hbtm,hcmn->hbtcn", whitened, terms.factors)

@@ -5,7 +5,7 @@ with ``figure.savefig(path)``. matplotlib comes with the extra ``plots``.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -45,7 +45,8 @@ def oversmoothing_plot(
             )
     require("matplotlib.figure", extra="plots", distribution="cgpt-transformer")
     across = 2 if len(similarities) > 3 and max(map(len, similarities)) <= 32 else 1
-    figure, (axes,) = panels(1, 1, (5.1, 3.2 + 0.2 * len(similarities) / across))
+    figure, grid = panels(1, 1, (5.1, 3.2 + 0.2 * len(similarities) / across))
+    axes: Any = grid[0]
     for index, (name, values) in enumerate(similarities.items()):
         values = values.detach().double().cpu()
         values = values[:, None] if values.ndim == 1 else values
