@@ -2,8 +2,9 @@
 
 ``python apps/tests/experiments/test_live_forecasts.py DATA`` prints Reproduce's tables in some
 minutes; DATA is the folder of data sets. A series comes line by line; each line is an origin. What
-the seasonal naive forecast is told of a season, the model and ETS are told too. The defaults were chosen with the first group of
-series in view; the second was looked at on the way, and is no untouched test.
+the seasonal naive forecast is told of a season, the model and ETS are told too. The
+defaults were chosen with the first group of series in view; the second was looked at on the way,
+and is no untouched test.
 """
 
 import csv
