@@ -106,7 +106,7 @@ def test_without_a_t_by_t_matrix_twice_the_tokens_keep_twice_the_bytes(method, m
     assert 1.5 < kept[1] / kept[0] <= 2.05
 
 
-def test_kept_bytes_count_each_storage_once_and_leave_out_what_exists_anyway():
+def test_saved_bytes_count_each_storage_once_and_leave_out_what_exists_anyway():
     # exp keeps its result, which the product and its view keep again; x is not counted.
     def layer(x):
         return (y := x.exp()) * y.view(5, 10).flatten() * x

@@ -50,6 +50,7 @@ from probseq_apps.experiments.comparison import (
     Loaded,
     Measured,
     Objective,
+    PredictionSetup,
     TestSet,
     Weight,
     penalised,
@@ -140,9 +141,7 @@ class Classify(Comparison):
         """Return the sizes of the data, and what is compared."""
         return self.described(data.data, f"examples in {data.data.num_classes} classes")
 
-    def _prediction_setup(
-        self, data: Any
-    ) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
+    def _prediction_setup(self, data: Any) -> PredictionSetup:
         return class_predictions, preparation(data), count_tokens(self.settings, data)
 
     def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
@@ -184,19 +183,13 @@ class Classify(Comparison):
         temperatures: list[float] = []
         if "ts" in row.additions:
             known = [sets["validation"] for sets in runs]
-            temperatures = [
-                search_temperature(predictions.log_probs, predictions.labels)
-                for predictions in known
-            ]
+            temperatures = [search_temperature(p.log_probs, p.labels) for p in known]
             pairs = zip(runs, temperatures, strict=True)
-            runs = [
-                {name: predictions.scaled(t) for name, predictions in sets.items()}
-                for sets, t in pairs
-            ]
+            runs = [{name: p.scaled(t) for name, p in sets.items()} for sets, t in pairs]
         if "ensemble" in row.additions:
             groups = self.together(row, runs)
             runs = [
-                {name: ensemble([sets[name] for sets in members]) for name in members[0]}
+                {n: ensemble([sets[n] for sets in members]) for n in members[0]}
                 for members in groups
             ]
         return [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs], runs, temperatures

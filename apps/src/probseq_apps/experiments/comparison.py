@@ -41,6 +41,8 @@ T = TypeVar("T")
 Weight = Callable[[float], float]
 # May be made when it is needed: all corruptions of CIFAR-10 are two gigabytes.
 TestSet = Part | Callable[[], Part]
+# Functions that reduce outputs and prepare raw inputs, and the tokens of an input.
+PredictionSetup = tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]
 Objective = tuple[Loss, Callable[[Tensor, Tensor], Mapping[str, Tensor]]]
 # Metrics and what plots show, an entry a seed or one for an ensemble, and temperatures.
 Measured = tuple[list[dict[str, float | None]], Sequence[Mapping[str, Any]], Sequence[float]]
@@ -76,10 +78,8 @@ class Comparison(Experiment[Loaded]):
         rows = trained_rows(settings.method)
         self.jobs = [Job(row, seed) for seed in settings.seeds for row in rows]
 
-    def _prediction_setup(
-        self, data: Any
-    ) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
-        """Return how to reduce outputs and to prepare raw inputs, and the tokens of an input."""
+    def _prediction_setup(self, data: Any) -> PredictionSetup:
+        """Return how a method's outputs and raw inputs are treated in a prediction."""
         raise NotImplementedError
 
     def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:

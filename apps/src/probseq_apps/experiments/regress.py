@@ -1,6 +1,6 @@
 """`probseq regress`: predict a property of molecules, measure how sure and how right, compare."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from probseq_apps.experiments.comparison import (
     Loaded,
     Measured,
     Objective,
+    PredictionSetup,
     TestSet,
     Weight,
     penalised,
@@ -71,9 +72,7 @@ class Regress(Comparison):
         noun = "molecules" if data.data.extra_tests else "rows"
         return self.described(data.data, f"{noun}, target {data.data.target!r}")
 
-    def _prediction_setup(
-        self, data: Any
-    ) -> tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]:
+    def _prediction_setup(self, data: Any) -> PredictionSetup:
         return partial(function_values, *mean_and_std(data)), trim_tokens, data.max_tokens
 
     def model(self, method: Method, data: Any, seed: int) -> nn.Module:
@@ -100,10 +99,7 @@ class Regress(Comparison):
     def measure(self, row: Row, runs: Sequence[Mapping[str, NumberPredictions]]) -> Measured:
         """Return metrics and predictions to plot, an entry a seed or one for an ensemble."""
         groups = self.together(row, runs)
-        entries = [
-            {name: mixture([run[name] for run in members]) for name in members[0]}
-            for members in groups
-        ]
+        entries = [{name: mixture([r[name] for r in runs]) for name in runs[0]} for runs in groups]
         return [evaluate_numbers(entry) for entry in entries], entries, ()
 
 
