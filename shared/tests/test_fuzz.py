@@ -70,6 +70,7 @@ KERNEL_TARGETS = [
     *(Target(kernel, HYPERPARAMETERS) for kernel in KERNELS),
     *(Target(kernel, SCALED) for kernel in (kernels.Constant, kernels.White)),
     Target(kernels.Walk, dict(dim=size("d"), step=SCALES, outputscale=SCALES)),
+    Target(kernels.Walk.set_step, dict(self=modules(kernels.Walk, dim=size("d")), step=SCALES)),
     Target(kernels.Periodic, HYPERPARAMETERS | dict(period=SCALES)),
     Target(kernels.RationalQuadratic, HYPERPARAMETERS | dict(alpha=SCALES)),
     Target(

@@ -187,6 +187,7 @@ WRAPPERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::probseq.errors.BoundWarning")  # labels are not the model's
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_what_was_saved_loads_onto_a_wrapper_and_back(wrapper, tmp_path):
     wrap, x = WRAPPERS[wrapper], draws(30, 5, 16)

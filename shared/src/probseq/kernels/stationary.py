@@ -256,9 +256,10 @@ class Walk(Matern12):
         self.raw_lengthscale.requires_grad_(False)
 
     def set_step(self, step: float | Tensor) -> None:
-        """Set the lengthscale to a thousand steps."""
+        """Set the lengthscale to a thousand steps; raise ValueError unless they are positive."""
+        log_step = log_parameter("step", step, tuple(self.raw_lengthscale.shape))
         with torch.no_grad():
-            self.raw_lengthscale.copy_(torch.as_tensor(step).log() + math.log(1000.0))
+            self.raw_lengthscale.copy_(log_step + math.log(1000.0))
 
 
 class Matern32(StationaryKernel):
