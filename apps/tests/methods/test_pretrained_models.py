@@ -18,7 +18,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import kepsvgp
 import sgpa
 from probseq.corruptions import corrupt
 from probseq.images import match_images, normalize
@@ -32,7 +31,7 @@ from probseq_apps.data.texts import read_parts
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CORRUPTIONS = ("gaussian_noise", "gaussian_blur", "contrast", "pixelate")
 _TEST, _VALIDATION, _SEEDS = 500, 500, (0, 1, 2)
-_ROWS = ("probe", "heads", "softmax", "Laplace", "KEP-SVGP", "SGPA", "residual SGPA")
+_ROWS = ("probe", "heads", "softmax", "Laplace", "residual SGPA")
 _COLUMNS = (
     *(
         f"{name}/{metric}"
@@ -244,7 +243,6 @@ def fitted(task: Task, row: str, train: Examples, seed: int, steps: int = 150) -
     uncertainty: Any = {
         "softmax": None,
         "Laplace": "laplace",
-        "KEP-SVGP": exchange(lambda dim, heads: kepsvgp.KernelEigenPairAttention(dim, heads, 10)),
         "SGPA": exchange(lambda dim, heads: sgpa.SparseGPAttention(dim, heads, 16)),
         "residual SGPA": sgpa.replace_attention,
     }[row]

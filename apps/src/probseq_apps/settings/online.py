@@ -211,7 +211,7 @@ class Prior(Settings):
 
     def check(self) -> None:
         """Refuse what is no kernel."""
-        if self.kernel not in ("rbf", "matern12", "matern32", "matern52"):
+        if self.kernel not in (type(self).kernel, "rbf", "matern12", "matern32", "matern52"):
             from probseq.kernels import parse_kernel  # late: it loads torch
 
             parse_kernel(self.kernel)
@@ -346,7 +346,8 @@ class LiveModel(Prior):
         """Refuse an unknown method or time to fit, and what is no stamp."""
         super().check()
         check_known("method", self.method, _LIVE)
-        if (self.hyperparameters, self.t0) in (("fixed", None), ("first", None)):
+        defaults = ("fixed", "first", type(self).hyperparameters)
+        if self.hyperparameters in defaults and self.t0 is None:
             return
         from ohsvgp import Refit  # late: these load torch
         from ohsvgp.stream.clock import parse_stamp
