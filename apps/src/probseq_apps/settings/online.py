@@ -192,8 +192,8 @@ class Prior(Settings):
     likelihood: LikelihoodName = "gaussian"
     """How targets scatter; `online` standardises them for gaussian and student-t."""
     kernel: str = "rbf"
-    """Prior covariance: rbf, matern12, matern32, matern52, rational_quadratic, periodic, linear,
-    constant, white, or sums and products such as "periodic(365.25)*rbf(900) + 0.5*matern32", with
+    """Prior covariance: rbf, matern12, matern32, matern52, rational_quadratic, periodic, walk,
+    linear, constant, white, or sums and products such as "periodic(365.25)*rbf(900) + 0.5*matern32", with
     period, lengthscale and variance in brackets; ovff always has matern52."""
     trend: bool = False
     """A line beside the process, whose weights are learned exactly."""
