@@ -147,7 +147,7 @@ def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(mo
     assert values[49] == pytest.approx(1e3 * values[48] / values[47])
     assert min(values[45:47]) > 0
     # Every basis of live streams after two batches and four, its state and its update.
-    assert sum("4 batches: state" in row["label"] for row in rows) == 7
+    assert sum("4 batches: state" in row["label"] for row in rows) == 8
     # Percentiles of answers, and all of them in the bins of a histogram.
     for start in (len(values) - 20, len(values) - 10):
         assert values[start] <= values[start + 1] <= values[start + 2]
@@ -191,7 +191,7 @@ def test_all_of_generation_is_measured_in_groups(monkeypatch):
     rows = [row for group in generate.groups(SIZES, CPU) for row in measure(group, 1)]
     values = [row["value"] for row in rows]
     assert all(math.isfinite(value) and value > 0 for value in values)
-    assert [len(rows), sum(row["goal"] is not None for row in rows)] == [7 + 6 + 5 + 4 + 6 + 28, 5]
+    assert [len(rows), sum(row["goal"] is not None for row in rows)] == [7 + 6 + 3 + 4 + 6 + 28, 4]
     # Rates: the shorter time is the higher.
     assert values[2] == pytest.approx(values[0] / values[1])
     # Stages of 4 and four times 5 frames; or of the latent ones, and each context once.
