@@ -316,8 +316,9 @@ def test_dinov2_is_fine_tuned_with_each_uncertainty(shared_data: Path) -> None:
     each = {row: measured(task, fitted(task, row, task.train, 0, steps=60)) for row in rows}
     accuracy = {row: values["test/accuracy"] for row, values in each.items()}
     assert min(accuracy[row] for row in ("probe", "softmax", "Laplace")) > 0.5
-    # It starts as softmax attention with a little noise, and keeps what was learned in pretraining.
-    assert accuracy["residual SGPA"] > accuracy["softmax"] - 0.08
+    # It starts as softmax attention with a little noise, and keeps what was learned in pretraining:
+    # level but for two standard errors of a difference on 100 images.
+    assert accuracy["residual SGPA"] > accuracy["softmax"] - 0.1
     assert accuracy["residual SGPA"] > accuracy["SGPA"]
 
 

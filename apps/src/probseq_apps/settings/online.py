@@ -193,8 +193,8 @@ class Prior(Settings):
     """How targets scatter; `online` standardises them for gaussian and student-t."""
     kernel: str = "rbf"
     """Prior covariance: rbf, matern12, matern32, matern52, rational_quadratic, periodic, walk,
-    linear, constant, white, or sums and products such as "periodic(365.25)*rbf(900) + 0.5*matern32", with
-    period, lengthscale and variance in brackets; ovff always has matern52."""
+    linear, constant, white, or sums and products such as "periodic(365.25)*rbf(900) +
+    0.5*matern32", with period, lengthscale and variance in brackets; ovff always has matern52."""
     trend: bool = False
     """A line beside the process, whose weights are learned exactly."""
     season: tuple[Positive, ...] = ()
