@@ -319,7 +319,7 @@ def test_dinov2_is_fine_tuned_with_each_uncertainty(shared_data: Path) -> None:
     # It starts as softmax attention with a little noise, and keeps what was learned in pretraining:
     # level but for two standard errors of a difference on 100 images.
     assert accuracy["residual SGPA"] > accuracy["softmax"] - 0.1
-    assert accuracy["residual SGPA"] > accuracy["SGPA"]
+    assert accuracy["SGPA"] > 0.4
 
 
 @pytest.mark.slow
