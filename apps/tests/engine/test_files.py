@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from probseq_apps.data.names import reading
 from probseq_apps.engine.checkpoints import Checkpoint, save_checkpoint
 from probseq_apps.engine.files import (
     ConfigMismatchError,
@@ -210,3 +211,15 @@ def test_a_models_own_settings_are_not_called_damaged(tmp_path):
     path.write_text(json.dumps({"format": 1, "class": "VQVAE", "sha256": {"config.json": "0"}}))
     with pytest.raises(ForeignFileError, match="is of a model that save_pretrained wrote"):
         read_json(path)
+
+
+def test_a_machine_without_memory_is_no_damaged_file(tmp_path, monkeypatch):
+    def load(*_, **__):
+        raise MemoryError("of the machine")
+
+    save_arrays(tmp_path / "a.npz", {"x": torch.ones(3)})
+    monkeypatch.setattr(np, "load", load)
+    with pytest.raises(MemoryError, match="of the machine"):
+        load_arrays(tmp_path / "a.npz")
+    with pytest.raises(MemoryError, match="of the machine"), reading("a.csv", "a table"):
+        load()

@@ -42,7 +42,7 @@ def reading(path: object, kind: str) -> Generator[None]:
     """
     try:
         yield
-    except (DataError, MissingExtraError):
+    except (DataError, MissingExtraError, MemoryError):
         raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__

@@ -121,6 +121,8 @@ def load_arrays(path: Path) -> dict[str, "Tensor"]:
     try:
         with np.load(content, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
+    except MemoryError:
+        raise
     except Exception as error:  # damaged archives end in errors of a dozen kinds
         raise DamagedFileError(
             f"{path} is damaged and cannot be read as arrays ({error}): copy it again, or delete "
