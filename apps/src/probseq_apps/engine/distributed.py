@@ -6,7 +6,8 @@ the averaged gradient is that of the whole batch in one process.
 
 import atexit
 import os
-from typing import Any, TypeVar
+import sys
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -55,6 +56,19 @@ def join(device: torch.device) -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     atexit.register(dist.destroy_process_group)
+
+
+def leave(status: int) -> NoReturn:
+    """Leave the process group and end this process with an exit status.
+
+    A thread of the group that drops its last tensor while the interpreter ends aborts the process
+    ("terminate called without an active exception"), so the interpreter is not taken down.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def barrier() -> None:
