@@ -258,7 +258,7 @@ def holds(model, inputs):
     sgpa.replace_attention(model, num_inducing=4, initial_variance=9.0, calibration=inputs)
     with pytest.MonkeyPatch.context() as patch:
         # What tokens draw for themselves is left out: the functions stay.
-        target = "sgpa.process.residual_deviation"
+        target = "sgpa.beyond.process.residual_deviation"
         patch.setattr(target, lambda w: torch.zeros_like(w[..., :1]))
         with held_functions(model):
             one, two = run(model, inputs), run(model, inputs)

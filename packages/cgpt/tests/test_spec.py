@@ -20,7 +20,7 @@ from cgpt import (
     penalised_loss,
 )
 from probseq.transformers import (
-    Place,
+    BlockContext,
     TransformerConfig,
     predict_probabilities,
     text_transformer,
@@ -71,7 +71,7 @@ def test_the_papers_sizes_run(name):
     ],
 )
 def test_settings_reach_the_attention(config):
-    module = config.build(Place(replace(COLA.backbone, dropout=0.3), 0, 9))
+    module = config.build(BlockContext(replace(COLA.backbone, dropout=0.3), 0, 9))
     assert torch.allclose(torch.as_tensor(module.noise), torch.tensor(0.2))
     assert module.to_out[1].p == 0.3
     assert module.regulariser == config.regulariser

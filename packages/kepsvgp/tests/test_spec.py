@@ -20,7 +20,7 @@ from kepsvgp import (
 )
 from probseq.testing.instruments import constant_noise
 from probseq.transformers import (
-    Place,
+    BlockContext,
     SoftmaxAttention,
     TransformerConfig,
     predict_probabilities,
@@ -79,7 +79,7 @@ def test_any_subset_of_blocks_may_have_it(layers, chosen):
 @pytest.mark.parametrize("layers", [(), (3,), (-1,), (0, 0)])
 def test_unknown_layers_are_refused_by_name(layers):
     with pytest.raises(ValueError, match=r"layers must be .*, got"):
-        KEPSVGPConfig(rank=2, layers=layers).build(Place(BACKBONE, 0, 9))
+        KEPSVGPConfig(rank=2, layers=layers).build(BlockContext(BACKBONE, 0, 9))
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_unknown_layers_are_refused_by_name(layers):
 )
 def test_bad_settings_are_refused_by_name(changes, max_tokens, message):
     with pytest.raises(ValueError, match=message):
-        KEPSVGPConfig(**changes).build(Place(BACKBONE, 2, max_tokens))
+        KEPSVGPConfig(**changes).build(BlockContext(BACKBONE, 2, max_tokens))
 
 
 def test_merging_suits_the_data():
     for fixed, expected in ((True, "Concatenation"), (False, "NoneType")):
-        module = KEPSVGPConfig(rank=2).build(Place(BACKBONE, 2, 9, fixed_length=fixed))
+        module = KEPSVGPConfig(rank=2).build(BlockContext(BACKBONE, 2, 9, fixed_length=fixed))
         assert type(module.mixing).__name__ == expected
 
 

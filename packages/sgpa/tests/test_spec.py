@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from probseq.transformers import (
-    Place,
+    BlockContext,
     TransformerConfig,
     predict_probabilities,
     text_transformer,
@@ -107,22 +107,24 @@ def test_the_last_token_of_a_standard_layer_may_be_the_class_token():
 )
 def test_bad_settings_are_refused_by_name(changes, message):
     with pytest.raises(ValueError, match=message):
-        replace(CIFAR10.attention, **changes).build(Place(CIFAR10.backbone, 0, 64))
+        replace(CIFAR10.attention, **changes).build(BlockContext(CIFAR10.backbone, 0, 64))
 
 
 def test_kernel_variance_and_number_of_data_come_from_the_place_where_settings_leave_them_open():
-    place = Place(COLA.backbone, 0, 9, kernel="exponential", initial_variance=0.25, num_data=7)
-    module = SGPAConfig(kl_weighting="dataset").build(place)
+    context = BlockContext(
+        COLA.backbone, 0, 9, kernel="exponential", initial_variance=0.25, num_data=7
+    )
+    module = SGPAConfig(kl_weighting="dataset").build(context)
     assert (module.kernel_name, module.global_weight) == ("exponential", 1 / 7)
     torch.testing.assert_close(module.kernel.outputscale, torch.full((4,), 0.25))
-    own = SGPAConfig(kernel="rbf", initial_variance=0.5).build(place)
+    own = SGPAConfig(kernel="rbf", initial_variance=0.5).build(context)
     assert (own.kernel_name, own.global_weight) == ("rbf", 1.0)
     torch.testing.assert_close(own.kernel.outputscale, torch.full((4,), 0.5))
 
 
 def test_the_residual_s_divergence_is_paid_once_for_all_data():
     config = ResidualSGPAConfig(kl_scale=0.2, rho=0.5)
-    modules = [config.build(Place(COLA.backbone, 0, 9, num_data=n)) for n in (7, None)]
+    modules = [config.build(BlockContext(COLA.backbone, 0, 9, num_data=n)) for n in (7, None)]
     assert [module.num_data for module in modules] == [7, 1]
     assert (config.penalty_weight(0.0), config.penalty_weight(1.0)) == (0.2, 0.2)
     # ½ (ρ² − 1 − 2 log ρ) for each of M = 16 inducing outputs of 128 dimensions.

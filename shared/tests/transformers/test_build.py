@@ -7,8 +7,8 @@ import torch
 
 from probseq.transformers import (
     AttentionConfig,
+    BlockContext,
     KernelAttention,
-    Place,
     Preset,
     SoftmaxAttention,
     TextTransformer,
@@ -30,11 +30,11 @@ class KernelLast(AttentionConfig):
     kernel: KernelName = "rbf"
     longest: int = 10
 
-    def build(self, place: Place):
-        if place.max_tokens > self.longest:
-            raise ValueError(f"longest must be at least {place.max_tokens}, got {self.longest}")
-        sizes = (place.backbone.dim, place.backbone.num_heads)
-        if place.block < place.backbone.depth - 1:
+    def build(self, context: BlockContext):
+        if context.max_tokens > self.longest:
+            raise ValueError(f"longest must be at least {context.max_tokens}, got {self.longest}")
+        sizes = (context.backbone.dim, context.backbone.num_heads)
+        if context.block < context.backbone.depth - 1:
             return SoftmaxAttention(*sizes)
         return KernelAttention(*sizes, kernel=self.kernel)
 

@@ -37,7 +37,7 @@ from probseq_apps.options import Options
 from probseq_apps.report.calibrate import Calibration, calibrate_report
 from probseq_apps.settings.calibrate import parse_calibration
 from sgpa import Calibrated, calibrate
-from sgpa.calibration import check_attention
+from sgpa.beyond.calibration import check_attention
 
 CALIBRATED = "calibrated"
 _SAVED = (f"{CALIBRATED}/calibration.json", f"{CALIBRATED}/deviation.npz")

@@ -25,7 +25,8 @@ from probseq.transformers.spec import (
 )
 from probseq_apps.engine.config import EpochTraining, TrainConfig
 from probseq_apps.settings.common import DISTINCT, Names, Seeds, check_known, refuse
-from sgpa.spec import ResidualSGPAConfig, SGPAConfig
+from sgpa.beyond.spec import ResidualSGPAConfig
+from sgpa.spec import SGPAConfig
 
 
 @dataclass(frozen=True)

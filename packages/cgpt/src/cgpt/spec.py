@@ -14,7 +14,7 @@ from probseq.settings import Count, NotNegative, Positive
 from probseq.transformers.names import ATTENTION_JITTER
 from probseq.transformers.spec import (
     AttentionConfig,
-    Place,
+    BlockContext,
     Preset,
     TransformerConfig,
 )
@@ -71,20 +71,20 @@ class CGPTConfig(_CorrelatedConfig):
         if self.conditional == "exact":
             check_exact(self.regulariser, self.canonical_prior)
 
-    def build(self, place: Place) -> "nn.Module":
+    def build(self, context: BlockContext) -> "nn.Module":
         """Build the attention module of one block."""
         from cgpt.attention import CorrelatedGPAttention
 
         return CorrelatedGPAttention(
-            place.backbone.dim,
-            place.backbone.num_heads,
+            context.backbone.dim,
+            context.backbone.num_heads,
             noise=self.noise,
             conditional=self.conditional,
             regulariser=self.regulariser,
             canonical_prior=self.canonical_prior,
             nugget=self.nugget,
             sample_in_training=self.sample_in_training,
-            dropout=place.backbone.dropout,
+            dropout=context.backbone.dropout,
             jitter=self.jitter,
         )
 
@@ -118,13 +118,13 @@ class SCGPTConfig(_CorrelatedConfig):
     inducing: InducingName = "free"
     jitter: Positive = ATTENTION_JITTER
 
-    def build(self, place: Place) -> "nn.Module":
+    def build(self, context: BlockContext) -> "nn.Module":
         """Build the attention module of one block."""
         from cgpt.sparse_attention import SparseCorrelatedGPAttention
 
         return SparseCorrelatedGPAttention(
-            place.backbone.dim,
-            place.backbone.num_heads,
+            context.backbone.dim,
+            context.backbone.num_heads,
             self.num_inducing,
             num_key_inducing=self.num_key_inducing,
             noise=self.noise,
@@ -132,9 +132,9 @@ class SCGPTConfig(_CorrelatedConfig):
             regulariser=self.regulariser,
             canonical_prior=self.canonical_prior,
             inducing=self.inducing,
-            max_tokens=place.max_tokens if self.inducing == "mixed" else None,
+            max_tokens=context.max_tokens if self.inducing == "mixed" else None,
             sample_in_training=self.sample_in_training,
-            dropout=place.backbone.dropout,
+            dropout=context.backbone.dropout,
             jitter=self.jitter,
         )
 

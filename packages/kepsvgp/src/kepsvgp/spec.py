@@ -6,7 +6,7 @@ from kepsvgp.names import BranchesName, InitialPosterior, LayersName, MergeName
 from probseq.settings import Count, Index, NotNegative
 from probseq.transformers.spec import (
     AttentionConfig,
-    Place,
+    BlockContext,
     Preset,
     SoftmaxConfig,
     TransformerConfig,
@@ -59,7 +59,7 @@ class KEPSVGPConfig(AttentionConfig):
                 f"rank must be at most projection_tokens={self.projection_tokens}, got {self.rank}"
             )
 
-    def build(self, place: Place) -> "nn.Module":
+    def build(self, context: BlockContext) -> "nn.Module":
         """Build the attention module of one block.
 
         Raises:
@@ -68,24 +68,24 @@ class KEPSVGPConfig(AttentionConfig):
         """
         from kepsvgp.attention import KernelEigenPairAttention
 
-        backbone = place.backbone
+        backbone = context.backbone
         last = backbone.depth - 1
         layers = self.layers
         if not isinstance(layers, tuple):
             layers = (last,) if layers == "last" else range(backbone.depth)
         if max(layers) > last:
             self._refuse_layers(f"indices from 0 to {last}")
-        if place.block not in layers:
-            return SoftmaxConfig().build(place)
+        if context.block not in layers:
+            return SoftmaxConfig().build(context)
         merge = self.merge
         if merge == "auto":
-            merge = "concatenation" if place.fixed_length else "addition"
+            merge = "concatenation" if context.fixed_length else "addition"
         return KernelEigenPairAttention(
             backbone.dim,
             backbone.num_heads,
             self.rank,
             merge=merge,
-            max_tokens=place.max_tokens,
+            max_tokens=context.max_tokens,
             branches=self.branches,
             shared_u=self.shared_u,
             eta=self.eta,

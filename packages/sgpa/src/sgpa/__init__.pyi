@@ -1,9 +1,13 @@
 from .attention import SparseGPAttention
+from .beyond.calibrated import Calibrated, Candidate, load_calibrated
+from .beyond.calibration import calibrate
 from .beyond.causal import CausalSparseGPAttention
 from .beyond.causal_features import CausalFeatureAttention
-from .calibrated import Calibrated, Candidate, load_calibrated
-from .calibration import calibrate
-from .drop_in import replace_attention
+from .beyond.drop_in import replace_attention
+from .beyond.process import CausalNoise, QueryProcess
+from .beyond.residual import ResidualSparseGPAttention
+from .beyond.spec import ResidualSGPAConfig
+from .beyond.tuning import tune_deviation
 from .objective import (
     LaplaceLikelihood,
     NegativeELBO,
@@ -13,11 +17,8 @@ from .objective import (
     negative_elbo,
 )
 from .prediction import RegressionPrediction, predict_regression
-from .process import CausalNoise, QueryProcess
-from .residual import ResidualSparseGPAttention
-from .spec import CIFAR10, CIFAR100, COLA, IMDB, ResidualSGPAConfig, SGPAConfig
+from .spec import CIFAR10, CIFAR100, COLA, IMDB, SGPAConfig
 from .standard import StandardSparseGPAttention
-from .tuning import tune_deviation
 
 __all__ = [
     "CIFAR10",

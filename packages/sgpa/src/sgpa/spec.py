@@ -6,7 +6,7 @@ from probseq.settings import Bound, Count, Positive, Share
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.spec import (
     AttentionConfig,
-    Place,
+    BlockContext,
     Preset,
     TransformerConfig,
 )
@@ -82,20 +82,20 @@ class SGPAConfig(AttentionConfig):
 
         return self.kl_scale * kl_annealing(progress, self.kl_anneal)
 
-    def build(self, place: Place) -> "nn.Module":
+    def build(self, context: BlockContext) -> "nn.Module":
         """Build the attention module of one block."""
         from sgpa.attention import SparseGPAttention
         from sgpa.standard import StandardSparseGPAttention
 
-        backbone = place.backbone
-        kernel = place.kernel if self.kernel == "auto" else self.kernel
+        backbone = context.backbone
+        kernel = context.kernel if self.kernel == "auto" else self.kernel
         variance = self.initial_variance
-        variance = place.initial_variance if variance is None else variance
+        variance = context.initial_variance if variance is None else variance
         if self.variant == "standard":
             return StandardSparseGPAttention(
                 backbone.dim,
                 backbone.num_heads,
-                place.max_tokens,
+                context.max_tokens,
                 kernel=kernel,
                 covariance="full" if self.covariance == "full" else "diag",
                 initial_variance=variance,
@@ -111,54 +111,11 @@ class SGPAConfig(AttentionConfig):
             covariance=self.covariance,
             sample=self.sample,
             kl_weighting=self.kl_weighting,
-            num_data=place.num_data if self.kl_weighting == "dataset" else None,
+            num_data=context.num_data if self.kl_weighting == "dataset" else None,
             initial_posterior=self.initial_posterior,
             num_features=self.num_features,
             initial_variance=variance,
             dropout=backbone.dropout,
-            jitter=self.jitter,
-        )
-
-
-class ResidualSGPAConfig(AttentionConfig):
-    """Settings of softmax attention with a sparse GP as its deviation.
-
-    Attributes:
-        num_inducing: inducing inputs M of each head.
-        initial_variance: prior variance σ² of the deviation to start from; None: a hundredth of the
-            variance of softmax attention's output.
-        rho: standard deviation of the whitened inducing outputs to start from; 1 is the prior's.
-        kl_scale: weight of the KL, which all training examples pay together; 1 is the ELBO.
-        jitter: relative jitter of Cholesky factors.
-
-    See :class:`~sgpa.residual.ResidualSparseGPAttention` for what these mean.
-
-    Raises:
-        ValueError: a setting is out of range.
-    """
-
-    num_inducing: Count = 16
-    initial_variance: Positive | None = None
-    rho: Positive = 1.0
-    kl_scale: Weight = 1.0
-    jitter: Positive = ATTENTION_JITTER
-
-    def penalty_weight(self, progress: float) -> float:
-        """Return the weight of the KL divergence."""
-        return self.kl_scale
-
-    def build(self, place: Place) -> "nn.Module":
-        """Build the attention module of one block."""
-        from sgpa.residual import ResidualSparseGPAttention
-
-        return ResidualSparseGPAttention(
-            place.backbone.dim,
-            place.backbone.num_heads,
-            self.num_inducing,
-            initial_variance=self.initial_variance,
-            rho=self.rho,
-            num_data=place.num_data,
-            dropout=place.backbone.dropout,
             jitter=self.jitter,
         )
 

@@ -23,8 +23,8 @@ from .sampling import repeat_samples
 from .sequence import SequenceTransformer
 from .spec import (
     AttentionConfig,
+    BlockContext,
     KernelConfig,
-    Place,
     Preset,
     SoftmaxConfig,
     TransformerConfig,
@@ -37,6 +37,7 @@ __all__ = [
     "AttentionConfig",
     "AttentionModule",
     "AttentionOutput",
+    "BlockContext",
     "CausalAttentionModule",
     "CausalKernelAttention",
     "CausalSoftmaxAttention",
@@ -46,7 +47,6 @@ __all__ = [
     "KernelAttention",
     "KernelConfig",
     "Layout",
-    "Place",
     "Pooling",
     "Predictor",
     "Preset",

@@ -3,7 +3,7 @@
 from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.names import KernelName
 from probseq.transformers.sequence import SequenceTransformer
-from probseq.transformers.spec import AttentionConfig, Place, TransformerConfig
+from probseq.transformers.spec import AttentionConfig, BlockContext, TransformerConfig
 from probseq.transformers.text import TextTransformer
 from probseq.transformers.vision import VisionTransformer, count_tokens
 
@@ -29,7 +29,7 @@ def vision_transformer(
         patch_size: height and width of a patch.
         channels: image channels.
         num_classes: number of classes.
-        kernel: see :class:`~probseq.transformers.spec.Place`, as the two that follow.
+        kernel: see :class:`~probseq.transformers.spec.BlockContext`, as the two that follow.
         initial_variance: of the kernel, where the settings leave it open.
         num_data: number of training images.
 
@@ -38,14 +38,14 @@ def vision_transformer(
             least 1, or the settings of the attention do not fit the backbone or the data.
     """
     max_tokens = count_tokens(backbone, image_size=image_size, patch_size=patch_size)
-    place = Place(backbone, 0, max_tokens, True, kernel, initial_variance, num_data)
+    context = BlockContext(backbone, 0, max_tokens, True, kernel, initial_variance, num_data)
     return VisionTransformer(
         backbone,
         image_size=image_size,
         patch_size=patch_size,
         channels=channels,
         num_classes=num_classes,
-        attention=_factory(attention, place),
+        attention=_factory(attention, context),
     )
 
 
@@ -77,13 +77,13 @@ def text_transformer(
             backbone or the data.
     """
     max_tokens = max_length + (backbone.pooling == "cls")
-    place = Place(backbone, 0, max_tokens, False, kernel, initial_variance, num_data)
+    context = BlockContext(backbone, 0, max_tokens, False, kernel, initial_variance, num_data)
     return TextTransformer(
         backbone,
         vocab_size=vocab_size,
         max_length=max_length,
         num_classes=num_classes,
-        attention=_factory(attention, place),
+        attention=_factory(attention, context),
     )
 
 
@@ -116,16 +116,16 @@ def sequence_transformer(
         ValueError: as :func:`text_transformer`.
     """
     max_tokens = max_length + (backbone.pooling == "cls")
-    place = Place(backbone, 0, max_tokens, False, kernel, initial_variance, num_data)
+    context = BlockContext(backbone, 0, max_tokens, False, kernel, initial_variance, num_data)
     return SequenceTransformer(
         backbone,
         input_dim=input_dim,
         max_length=max_length,
         num_outputs=num_outputs,
-        attention=_factory(attention, place),
+        attention=_factory(attention, context),
         positions=positions,
     )
 
 
-def _factory(attention: AttentionConfig, place: Place) -> AttentionFactory:
-    return lambda index: attention.build(place._replace(block=index))
+def _factory(attention: AttentionConfig, context: BlockContext) -> AttentionFactory:
+    return lambda index: attention.build(context._replace(block=index))

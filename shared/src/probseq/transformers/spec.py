@@ -51,8 +51,8 @@ class TransformerConfig(Settings):
             )
 
 
-class Place(NamedTuple):
-    """Where in a transformer an attention module stands, and what the data decide.
+class BlockContext(NamedTuple):
+    """Index, sizes and data of the block that attention is built for.
 
     Attributes:
         backbone: settings of the transformer.
@@ -80,7 +80,7 @@ class AttentionConfig(Settings, ABC):
     """Whether the loss has a penalty beside the negative log likelihood."""
 
     @abstractmethod
-    def build(self, place: Place) -> "nn.Module":
+    def build(self, context: BlockContext) -> "nn.Module":
         """Build the attention module of one block.
 
         Raises:
@@ -101,11 +101,11 @@ class SoftmaxConfig(AttentionConfig):
 
     penalised = False
 
-    def build(self, place: Place) -> "nn.Module":
+    def build(self, context: BlockContext) -> "nn.Module":
         """Build the attention module of one block."""
         from probseq.transformers.attention import SoftmaxAttention
 
-        backbone = place.backbone
+        backbone = context.backbone
         return SoftmaxAttention(backbone.dim, backbone.num_heads, dropout=backbone.dropout)
 
 
@@ -125,17 +125,17 @@ class KernelConfig(AttentionConfig):
     initial_variance: Positive | None = None
     noise: NotNegative = 0.0
 
-    def build(self, place: Place) -> "nn.Module":
+    def build(self, context: BlockContext) -> "nn.Module":
         """Build the attention module of one block."""
         from probseq.transformers.attention import KernelAttention
 
-        backbone, own = place.backbone, self.initial_variance
+        backbone, own = context.backbone, self.initial_variance
         return KernelAttention(
             backbone.dim,
             backbone.num_heads,
-            kernel=place.kernel if self.kernel == "auto" else self.kernel,
+            kernel=context.kernel if self.kernel == "auto" else self.kernel,
             symmetric=self.symmetric,
-            initial_variance=place.initial_variance if own is None else own,
+            initial_variance=context.initial_variance if own is None else own,
             noise=self.noise,
             dropout=backbone.dropout,
         )

@@ -28,6 +28,7 @@ from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples
 from sgpa.attention import InducingAttention
+from sgpa.beyond.process import CausalNoise
 from sgpa.names import CovarianceName, InitialPosterior
 from sgpa.posterior import (
     GlobalTerms,
@@ -37,7 +38,6 @@ from sgpa.posterior import (
     residual_deviation,
     whiten,
 )
-from sgpa.process import CausalNoise
 
 
 class CausalCache(NamedTuple):

@@ -23,8 +23,8 @@ from probseq.transformers.causal import causal_linear
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples
 from sgpa.beyond.causal import CausalSparseGPAttention
+from sgpa.beyond.process import CausalNoise
 from sgpa.posterior import GlobalTerms, prior_scale
-from sgpa.process import CausalNoise
 from sgpa.random_features import feature_terms, features, orthogonal_frequencies
 
 

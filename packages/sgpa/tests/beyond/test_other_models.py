@@ -82,7 +82,9 @@ def test_threads_get_the_answers_that_they_would_get_alone():
 
 def test_threads_hold_their_functions_apart(monkeypatch):
     # What tokens draw for themselves is left out: the functions stay.
-    monkeypatch.setattr("sgpa.process.residual_deviation", lambda w: torch.zeros_like(w[..., :1]))
+    monkeypatch.setattr(
+        "sgpa.beyond.process.residual_deviation", lambda w: torch.zeros_like(w[..., :1])
+    )
     model, x = changed(), draws(2, 5, 16)
 
     @torch.no_grad()

@@ -22,7 +22,7 @@ from probseq.transformers.causal import KeyValueCache
 from probseq.transformers.names import ATTENTION_JITTER
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-from sgpa.process import CausalNoise, QueryProcess
+from sgpa.beyond.process import CausalNoise, QueryProcess
 
 
 class ResidualCache(NamedTuple):
@@ -36,7 +36,7 @@ class ResidualSparseGPAttention(nn.Module):
     r"""Multi-head softmax attention plus a sparse Gaussian process of the queries.
 
     Softmax attention is the prior mean of each head's output, a sparse GP over the space of its
-    queries the deviation from it, see :class:`~sgpa.process.QueryProcess`:
+    queries the deviation from it, see :class:`~sgpa.beyond.process.QueryProcess`:
 
     .. math::
         F_t = \mathrm{softmax}(q_t k^\top / \sqrt d) v + \sigma g(q_t / d^{1/4}).

@@ -24,9 +24,9 @@ from probseq.transformers.adapters import (
     remove_attention,
 )
 from probseq.transformers.layouts import check_layout, find_attention
-from sgpa.calibrated import Calibrated, Candidate
-from sgpa.drop_in import replace_attention
-from sgpa.tuning import tune_deviation
+from sgpa.beyond.calibrated import Calibrated, Candidate
+from sgpa.beyond.drop_in import replace_attention
+from sgpa.beyond.tuning import tune_deviation
 
 # What is tried: the prior standard deviation σ of the deviation.
 DEVIATIONS = (0.0, 0.1, 0.3, 1.0, 2.0, 3.0, 4.5, 6.0, 10.0, 20.0)
@@ -71,11 +71,12 @@ def calibrate(
     """Choose the variance of a sparse GP beside a classifier's attention, next to a temperature.
 
     Four candidates: the model as it is, with a temperature, with a deviation
-    (:func:`~sgpa.drop_in.replace_attention`), and with both; two more where the scales of the
-    deviation are tuned (:func:`~sgpa.tuning.tune_deviation`). Each is fitted on one half of the
-    validation data and measured on the other, and the other way round; what has the lowest negative
-    log-likelihood is fitted on all of them. No weight of the model is trained. To be calibrated
-    under shift, give validation data that are shifted too: all candidates then get them.
+    (:func:`~sgpa.beyond.drop_in.replace_attention`), and with both; two more where the scales of
+    the deviation are tuned (:func:`~sgpa.beyond.tuning.tune_deviation`). Each is fitted on one half
+    of the validation data and measured on the other, and the other way round; what has the
+    lowest negative log-likelihood is fitted on all of them. No weight of the model is trained. To
+    be calibrated under shift, give validation data that are shifted too: all candidates then
+    get them.
 
     Args:
         model: classifier of torch, torchvision, timm or transformers, in evaluation mode; it is

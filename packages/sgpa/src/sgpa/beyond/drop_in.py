@@ -11,7 +11,7 @@ from torch import nn
 import probseq.transformers.adapters as adapters
 from probseq.transformers.adapters import Layers
 from probseq.transformers.names import ATTENTION_JITTER
-from sgpa.process import QueryProcess
+from sgpa.beyond.process import QueryProcess
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -29,9 +29,9 @@ def replace_attention(
 ) -> M:
     """Make the attention of a model softmax attention plus a sparse GP of its queries, in place.
 
-    The layers become what :class:`~sgpa.residual.ResidualSparseGPAttention` is, with all weights of
-    the model; see :func:`probseq.transformers.adapters.replace_attention` for the models that it
-    knows, and :class:`~sgpa.process.QueryProcess` for the process.
+    The layers become what :class:`~sgpa.beyond.residual.ResidualSparseGPAttention` is, with all
+    weights of the model; see :func:`probseq.transformers.adapters.replace_attention` for the
+    models that it knows, and :class:`~sgpa.beyond.process.QueryProcess` for the process.
 
     Args:
         model: of torch, torchvision, timm or transformers.

@@ -19,7 +19,7 @@ from probseq.files import sha256, write_atomic
 from probseq.transformers.adapters import deviations, remove_attention
 from probseq.transformers.fine_tuning import Tempered
 from probseq.transformers.layouts import plain_name
-from sgpa.drop_in import replace_attention
+from sgpa.beyond.drop_in import replace_attention
 
 _FACTS, _TENSORS = "calibration.json", "deviation.npz"
 

@@ -174,7 +174,7 @@ class Decoder(Text):
     def test_token_by_token_with_the_cache_is_the_whole_sequence(self, monkeypatch):
         # What single tokens draw for themselves is left out: the functions of a text stay.
         monkeypatch.setattr(
-            "sgpa.process.residual_deviation", lambda w: torch.zeros_like(w[..., :1])
+            "sgpa.beyond.process.residual_deviation", lambda w: torch.zeros_like(w[..., :1])
         )
         model, ids = self.changed(), self.inputs()["input_ids"].clamp(min=3)
         steps, cache = [], None
