@@ -211,9 +211,9 @@ def _layers(
     precisions: Iterable[float],
     variance: VarianceName,
 ) -> Iterator[LaplaceLinear]:
-    given: Any = {"log_likelihood": log_likelihood, "variance": variance}
+    options: Any = {"log_likelihood": log_likelihood, "variance": variance}
     for precision in precisions:
-        yield LaplaceLinear(linear, curvature, prior_precision=precision, **given).eval()
+        yield LaplaceLinear(linear, curvature, prior_precision=precision, **options).eval()
 
 
 def _squared_norm(linear: nn.Linear) -> float:
@@ -223,10 +223,10 @@ def _squared_norm(linear: nn.Linear) -> float:
 def _linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
     """Return linear layers by name, without those of a Laplace posterior."""
     return {
-        name: part
-        for name, part in model.named_modules()
+        name: module
+        for name, module in model.named_modules()
         if name
-        and type(part) is nn.Linear
+        and type(module) is nn.Linear
         and not isinstance(model.get_submodule(name.rpartition(".")[0]), LaplaceLinear)
     }
 
@@ -296,8 +296,8 @@ def _watched(
     with ExitStack() as hooks:
         for name, layer in layers.items():
 
-            def look(module: Any, given: Any, output: Tensor, *, name: str = name) -> None:
-                seen.append((name, given[0], output))
+            def look(module: Any, arguments: Any, output: Tensor, *, name: str = name) -> None:
+                seen.append((name, arguments[0], output))
 
             hooks.enter_context(layer.register_forward_hook(look))
         return seen, _logits(call(model, on_device(inputs, model)))

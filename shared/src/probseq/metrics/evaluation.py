@@ -48,11 +48,11 @@ def evaluate(probs: Any, labels: Any = None) -> dict[str, float | None]:
     Raises:
         ValueError: an argument has another shape or type, or is out of range.
     """
-    found = list(read_batches(probs if labels is None else (probs, labels), name="probs"))
-    if not found:
+    batches = list(read_batches(probs if labels is None else (probs, labels), name="probs"))
+    if not batches:
         raise ValueError("probs must hold data, got none")
-    probs = torch.cat([_probabilities(rows) for rows, _ in found])
-    labels = torch.cat([classes.to(probs.device) for _, classes in found])
+    probs = torch.cat([_probabilities(rows) for rows, _ in batches])
+    labels = torch.cat([classes.to(probs.device) for _, classes in batches])
     values: dict[str, float | None] = {
         name: float(metric(probs, labels)) for name, metric in _CLASSES.items()
     }

@@ -250,7 +250,7 @@ class AttentionSuite:
 
     @pytest.mark.parametrize("reentrant", [False, True])
     def test_recomputed_activations_have_the_gradients_of_the_draws(self, reentrant: bool) -> None:
-        module, found = self.build(), list[list[Tensor | None]]()
+        module, gradients = self.build(), list[list[Tensor | None]]()
         x = self.tokens(2, 5, 4).requires_grad_()
 
         def call(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -260,10 +260,10 @@ class AttentionSuite:
             with torch.random.fork_rng():
                 torch.manual_seed(0)
                 run(x).square().sum().backward()
-            found.append([each.grad for each in (x, *module.parameters())])
+            gradients.append([each.grad for each in (x, *module.parameters())])
             for each in (x, *module.parameters()):
                 each.grad = None
-        assert_close(found[1], found[0])
+        assert_close(gradients[1], gradients[0])
         if module.stochastic:
             with pytest.raises(ValueError, match="generator must be None inside torch"):
                 checkpoint(call, x, torch.Generator(), use_reentrant=reentrant)

@@ -215,9 +215,9 @@ def replace_attention(
         ValueError: the model has no attention that is known, a layer is not there, has a deviation
             already or cannot have one, or the calibration cannot be used. The model is as it was.
     """
-    found = find_attention(model)
-    names = choose_layers(list(found), layers)
-    made = {name: _make(name, found[name], make) for name in names}
+    layers_by_name = find_attention(model)
+    names = choose_layers(list(layers_by_name), layers)
+    made = {name: _make(name, layers_by_name[name], make) for name in names}
     if calibration is None:
         warnings.warn(
             "without calibration data inducing inputs are where they were made, which need not be "
@@ -225,7 +225,7 @@ def replace_attention(
             stacklevel=2,
         )
     else:
-        seen = _queries(model, {name: found[name] for name in names}, calibration)
+        seen = _queries(model, {name: layers_by_name[name] for name in names}, calibration)
         mask = calibration.get("attention_mask") if isinstance(calibration, Mapping) else None
         for name, deviation in made.items():
             queries, outputs = seen[name]
@@ -242,9 +242,9 @@ def replace_attention(
             variance = outputs.var(0, correction=0).mean()
             # Heads' outputs of variance 1 have Σ_j W_ij² behind the output weights.
             layout = deviation.layout
-            unit = torch.eye(layout.widths(found[name])[1]).to(seen[name][1])
+            unit = torch.eye(layout.widths(layers_by_name[name])[1]).to(seen[name][1])
             with torch.no_grad():
-                weight = full_precision(layout.project(found[name], unit))
+                weight = full_precision(layout.project(layers_by_name[name], unit))
             variance = variance / weight.square().sum(0).mean()
             process = cast("DeviationModule", deviation.process)
             try:
@@ -252,7 +252,7 @@ def replace_attention(
             except ValueError as error:
                 raise ValueError(f"calibration, at the queries of {name}: {error}") from error
     for name in names:
-        _attach(model, found[name], made[name])
+        _attach(model, layers_by_name[name], made[name])
     return model
 
 
@@ -275,14 +275,14 @@ def deviations(model: nn.Module) -> dict[str, Any]:
     Raises:
         ValueError: there are none.
     """
-    found = {
+    processes = {
         plain_name(model, name).removesuffix(_NAME).removesuffix("."): module.process
         for name, module in model.named_modules()
         if isinstance(module, Deviation)
     }
-    if not found:
+    if not processes:
         raise ValueError("model must have a deviation beside its attention: use replace_attention")
-    return found
+    return processes
 
 
 def penalty(model: nn.Module) -> Float[Tensor, ""]:
@@ -378,10 +378,12 @@ def log_probabilities(
 ) -> Float[Tensor, "batch classes"]:
     """Return the logarithm of the mean probabilities of samples; ``None``: of the model's own."""
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
-    given = () if named else (inputs,)
+    positional = () if named else (inputs,)
     if num_samples is None:
-        return full_precision(_logits(model(*given, **named))).log_softmax(-1)
-    drawn = sample_predictions(model, *given, num_samples=num_samples, generator=generator, **named)
+        return full_precision(_logits(model(*positional, **named))).log_softmax(-1)
+    drawn = sample_predictions(
+        model, *positional, num_samples=num_samples, generator=generator, **named
+    )
     # log 1/S Σ softmax
     return full_precision(_logits(drawn)).log_softmax(-1).logsumexp(0) - math.log(num_samples)
 
@@ -419,12 +421,12 @@ def held_functions(
 def _drawing(
     model: nn.Module, *, generator: torch.Generator | None, **changes: Any
 ) -> Generator[None]:
-    found, holds = guests(model), "functions" in changes
-    if holds or not found:
+    attached, holds = guests(model), "functions" in changes
+    if holds or not attached:
         deviations(model)
     if generator is not None or holds:
         _check_no_recomputation(model)
-    with acting(found, generator=generator, **changes):
+    with acting(attached, generator=generator, **changes):
         yield
 
 
@@ -528,13 +530,13 @@ def switch_off_nested_tensors(model: nn.Module) -> list[Undo]:
 
     They decide by their first layer whether all get nested ones, which only fused layers take.
     """
-    found = list[Undo]()
+    resets = list[Undo]()
     for encoder in model.modules():
         for name in ("use_nested_tensor", "enable_nested_tensor"):
             if isinstance(encoder, nn.TransformerEncoder) and getattr(encoder, name, False):
                 setattr(encoder, name, False)
-                found.append(_Reset(encoder, name))
-    return found
+                resets.append(_Reset(encoder, name))
+    return resets
 
 
 class _Detach(NamedTuple):
@@ -577,7 +579,7 @@ def _queries(
         for name, module in chosen.items():
             hook = module.register_forward_hook(look(name), with_kwargs=True)
             stack.callback(hook.remove)
-        stack.callback(lambda: [setattr(part, "training", was) for part, was in modes.items()])
+        stack.callback(lambda: [setattr(module, "training", was) for module, was in modes.items()])
         for undo in switch_off_nested_tensors(model):
             stack.callback(undo)
         stack.enter_context(eager())

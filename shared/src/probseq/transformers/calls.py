@@ -119,7 +119,7 @@ class Changed(nn.Module):
     probseq_arguments: tuple[str, ...] = ()
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _new, _parts(type(self)), self.__getstate__()
+        return _new, _base_and_changes(type(self)), self.__getstate__()
 
 
 class Opened(Changed):
@@ -150,11 +150,11 @@ def _changed(base: Any, changes: tuple[type[Changed], ...]) -> Any:
     return type(base.__name__, (changes[-1], base), members)
 
 
-def _parts(cls: type[Any]) -> tuple[type[nn.Module], tuple[type[Changed], ...]]:
+def _base_and_changes(cls: type[Any]) -> tuple[type[nn.Module], tuple[type[Changed], ...]]:
     """Return a class as it was, and what is before it."""
     if not issubclass(cls, Changed):
         return cls, ()
-    base, changes = _parts(cls.probseq_base)
+    base, changes = _base_and_changes(cls.probseq_base)
     return base, (*changes, cls.__mro__[1])
 
 
@@ -165,7 +165,7 @@ def _new(base: type[nn.Module], changes: tuple[type[Changed], ...]) -> nn.Module
 
 def change_class(module: nn.Module, change: type[Changed]) -> Undo:
     """Put a class before that of a module; return what takes it away."""
-    base, changes = _parts(type(module))
+    base, changes = _base_and_changes(type(module))
     module.__class__ = _changed(base, (*changes, change))
     return _TakeAway(module, change)
 
@@ -177,7 +177,7 @@ class _TakeAway(NamedTuple):
     change: type[Changed]
 
     def __call__(self) -> None:
-        base, changes = _parts(type(self.module))
+        base, changes = _base_and_changes(type(self.module))
         others = tuple(each for each in changes if each is not self.change)
         self.module.__class__ = _changed(base, others)
 

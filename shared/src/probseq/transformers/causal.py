@@ -200,8 +200,8 @@ class CausalKernelAttention(KernelAttention):
 
     def _project(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys over the lengthscales, and values."""
-        found = (self.to_qk(x), (self.to_k or self.to_qk)(x), self.to_v(x))
-        q, k, v = map(full_precision, split_heads(found, self.num_heads))
+        projected = (self.to_qk(x), (self.to_k or self.to_qk)(x), self.to_v(x))
+        q, k, v = map(full_precision, split_heads(projected, self.num_heads))
         return q / self.kernel.lengthscale, k / self.kernel.lengthscale, v
 
     def _sum(self, q: Tensor, k: Tensor, v: Tensor, weight: Tensor) -> Tensor:
@@ -240,12 +240,12 @@ def causal_sum(
         num_queries: n; the queries are those of the last n tokens.
     """
     before = values.shape[-2] - num_queries
-    parts: list[Tensor] = []
+    chunks: list[Tensor] = []
     for start in range(0, num_queries, _BLOCK):
         end = min(start + _BLOCK, num_queries)
         block = matrix(slice(start, end), slice(0, before + end))
-        parts.append(block.tril(before + start) @ values[..., : before + end, :])
-    return torch.cat(parts, -2)
+        chunks.append(block.tril(before + start) @ values[..., : before + end, :])
+    return torch.cat(chunks, -2)
 
 
 def causal_linear(
@@ -265,12 +265,12 @@ def causal_linear(
     Returns:
         The sums, and the state behind these tokens.
     """
-    parts: list[Tensor] = []
+    chunks: list[Tensor] = []
     for start in range(0, rows.shape[-2], _BLOCK):
         r, c, v = (each[..., start : start + _BLOCK, :] for each in (rows, columns, values))
-        parts.append((r @ c.mT).tril() @ v + r @ state)
+        chunks.append((r @ c.mT).tril() @ v + r @ state)
         state = state + c.mT @ v
-    return torch.cat(parts, -2), state
+    return torch.cat(chunks, -2), state
 
 
 def check_room(tokens: int, room: int) -> None:

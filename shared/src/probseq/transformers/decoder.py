@@ -116,10 +116,10 @@ class CausalTransformer(nn.Module):
             places = (mask.cumsum(-1) - 1).clamp(min=0)
         x = self.embed(tokens) + self.position(places)
         if noise is None:
-            found, penalty = self.encoder(x, mask, generator=generator, num_samples=num_samples)
+            hidden, penalty = self.encoder(x, mask, generator=generator, num_samples=num_samples)
         else:
-            found, penalty = self._with_noise(x, mask, num_samples, noise)
-        logits = self.to_logits(self.norm(found))
+            hidden, penalty = self._with_noise(x, mask, num_samples, noise)
+        logits = self.to_logits(self.norm(hidden))
         if num_samples is not None:
             logits = logits.unflatten(0, (num_samples, -1))
         return TransformerOutput(logits, penalty)
@@ -147,8 +147,8 @@ class CausalTransformer(nn.Module):
         room = self.max_length if max_tokens is None else max_tokens
         layers: list[Any] = []
         for index, module in enumerate(cast("Iterable[Any]", self.encoder.attention)):
-            given = {} if noise is None or not module.stochastic else {"noise": noise[index]}
-            layers.append(module.init_cache(batch, room, generator=generator, **given))
+            options = {} if noise is None or not module.stochastic else {"noise": noise[index]}
+            layers.append(module.init_cache(batch, room, generator=generator, **options))
         return DecoderCache(tuple(layers), batch, 0)
 
     @torch.no_grad()
@@ -177,13 +177,13 @@ class CausalTransformer(nn.Module):
 
         def attend(index: int, x: Tensor, token_map: TokenMap | None) -> AttentionOutput:
             module: Any = self.encoder.attention[index]
-            found, layer = module.step(x, cache.layers[index], token_map=token_map)
+            attended, layer = module.step(x, cache.layers[index], token_map=token_map)
             layers.append(layer)
-            return found
+            return attended
 
         x = self.embed(tokens) + self.position(torch.arange(start, end, device=tokens.device))
-        found, penalty = self.encoder.blocks(self.encoder.dropout(x), attend)
-        logits = self.to_logits(self.norm(found))
+        hidden, penalty = self.encoder.blocks(self.encoder.dropout(x), attend)
+        logits = self.to_logits(self.norm(hidden))
         return TransformerOutput(logits, penalty), DecoderCache(tuple(layers), cache.batch, end)
 
     @torch.no_grad()
@@ -236,13 +236,13 @@ class CausalTransformer(nn.Module):
             attention = partial(self.encoder.attention[index], x, mask, token_map=token_map)
             if not self.encoder.attention[index].stochastic:
                 return attention()
-            found: AttentionOutput = attention(
+            output: AttentionOutput = attention(
                 num_samples=None if folded else num_samples, noise=noise[index]
             )
             if not folded and mask is not None and num_samples is not None:
                 mask = repeat_samples(mask, num_samples)
             folded = True
-            return found
+            return output
 
         x, penalty = self.encoder.blocks(self.encoder.dropout(x), attend)
         if not folded and num_samples is not None:  # nothing random: the samples are equal
@@ -333,16 +333,16 @@ def evaluate_tokens(
     device = next(model.parameters()).device
     drawn = any(layer.stochastic for layer in model.encoder.attention)
     samples = num_samples if drawn else 1
-    parts: list[CalibrationBins] = []
+    bins_of_batches: list[CalibrationBins] = []
     bits: list[Tensor] = []
     kl, rows = 0.0, _PROBABILITIES // (samples * tokens.shape[1] * model.vocab_size)
-    for own in tokens.to(device).split(min(64, max(1, rows))):
-        output = model(own[:, :-1], num_samples=samples, generator=generator)
+    for batch in tokens.to(device).split(min(64, max(1, rows))):
+        output = model(batch[:, :-1], num_samples=samples, generator=generator)
         probs = output.logits.softmax(-1).mean(0).double().flatten(0, 1)
-        parts.append(calibration_bins(probs.cpu(), own[:, 1:].flatten().cpu()))
-        bits.append(bits_per_token(output.logits, own[:, 1:]).double().cpu())
-        kl += float(output.penalty) * len(own) / len(tokens) / (own.shape[1] - 1)
-    bins = CalibrationBins.merged(parts)
+        bins_of_batches.append(calibration_bins(probs.cpu(), batch[:, 1:].flatten().cpu()))
+        bits.append(bits_per_token(output.logits, batch[:, 1:]).double().cpu())
+        kl += float(output.penalty) * len(batch) / len(tokens) / (batch.shape[1] - 1)
+    bins = CalibrationBins.merged(bins_of_batches)
     return TokenMetrics(
         bits=float(torch.cat(bits).mean()),
         accuracy=float((bins.count * bins.accuracy).sum() / bins.count.sum()),

@@ -105,12 +105,12 @@ class Encoder(nn.Module):
             nonlocal mask, num_samples
             attention = self.attention[index]
             draws = num_samples if attention.stochastic else None
-            given = {"token_map": token_map, "generator": generator, "num_samples": draws}
-            found: AttentionOutput = attention(tokens, mask, **given)
+            options = {"token_map": token_map, "generator": generator, "num_samples": draws}
+            output: AttentionOutput = attention(tokens, mask, **options)
             if draws is not None:
                 mask = None if mask is None else repeat_samples(mask, draws)
                 num_samples = None
-            return found
+            return output
 
         x, penalty = self.blocks(self.dropout(x), attend)
         if num_samples is not None:  # nothing random on the way: the samples are equal
@@ -135,14 +135,14 @@ class Encoder(nn.Module):
         """
         penalty = torch.zeros((), device=x.device)
         for index in range(self.config.depth):
-            found = attend(index, self._attention_input(index, x), self._token_map(index))
-            if found.values.shape[0] > x.shape[0]:
-                x = repeat_samples(x, found.values.shape[0] // x.shape[0])
-            x = x + found.values
+            attended = attend(index, self._attention_input(index, x), self._token_map(index))
+            if attended.values.shape[0] > x.shape[0]:
+                x = repeat_samples(x, attended.values.shape[0] // x.shape[0])
+            x = x + attended.values
             if self.config.norm == "post":
                 x = self._norm(2 * index)(x)
             x = self._feedforward(index, x)
-            penalty = penalty + found.penalty
+            penalty = penalty + attended.penalty
         return x, penalty
 
     def _norm(self, index: int) -> nn.Module:
@@ -183,7 +183,9 @@ def without_attention(model: nn.Module) -> Generator[None]:
     Tokens no longer see each other: what the model still predicts owes nothing to attention. The
     penalties stay as they are.
     """
-    layers = [a for part in model.modules() if isinstance(part, Encoder) for a in part.attention]
+    layers = [
+        a for module in model.modules() if isinstance(module, Encoder) for a in module.attention
+    ]
     handles = [layer.register_forward_hook(_silence) for layer in layers]
     try:
         yield

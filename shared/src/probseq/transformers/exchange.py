@@ -146,13 +146,13 @@ def exchange_attention(
             attention of all tokens to all, or what was made is no attention module. The model is as
             it was.
     """
-    found = find_attention(model)
-    names = choose_layers(list(found), layers)
-    made = {name: _make(name, found[name], make) for name in names}
+    layers_by_name = find_attention(model)
+    names = choose_layers(list(layers_by_name), layers)
+    made = {name: _make(name, layers_by_name[name], make) for name in names}
     places = list(model.named_modules(remove_duplicate=False))
     for name, new in made.items():
         for place, module in places:
-            if module is found[name]:  # at several, where layers are shared
+            if module is layers_by_name[name]:  # at several, where layers are shared
                 owner, _, attribute = place.rpartition(".")
                 parent = model.get_submodule(owner)
                 new.undo.append(_PutBack(parent, attribute, module, new))
@@ -170,11 +170,11 @@ def collect_penalties(model: nn.Module) -> Generator[list[Tensor]]:
     Raises:
         ValueError: the model has no such layer.
     """
-    found = [guest for guest in guests(model) if isinstance(guest, ExchangedAttention)]
-    if not found:
+    exchanged = [guest for guest in guests(model) if isinstance(guest, ExchangedAttention)]
+    if not exchanged:
         raise ValueError("model must have an exchanged layer: use exchange_attention")
     penalties: list[Tensor] = []
-    with acting(found, penalties=penalties):
+    with acting(exchanged, penalties=penalties):
         yield penalties
 
 

@@ -238,7 +238,9 @@ class _FineTuning:
             raise ValueError("train and validation must hold batches, got none")
         self.first = on_device(first[0], model)
         blocks, behind = _last_blocks(model, self.first)
-        self.trained = {p for part in behind for p in part.parameters()} or set(model.parameters())
+        self.trained = {p for module in behind for p in module.parameters()} or set(
+            model.parameters()
+        )
         self.new = set[nn.Parameter]()
         self.head: str | None = None
         try:
@@ -257,7 +259,7 @@ class _FineTuning:
         """Put layers that draw into the model."""
         uncertainty(self.model, calibration=self.first)
         self.samples = num_samples
-        if any(isinstance(part, Guest) for b in self.lower.blocks for part in b.modules()):
+        if any(isinstance(module, Guest) for b in self.lower.blocks for module in b.modules()):
             self.lower = _Lower([])
 
     def run(self, steps: int, every: int, learning_rates: tuple[float, float]) -> FineTuned:
@@ -298,7 +300,9 @@ class _FineTuning:
         ]
         for parameter in trained:
             parameter.requires_grad_(True)
-        return torch.optim.Adam([{"params": own, "lr": rate} for own, rate in groups if own])
+        return torch.optim.Adam(
+            [{"params": parameters, "lr": rate} for parameters, rate in groups if parameters]
+        )
 
     def _step(self, batch: _Batch, optimizer: torch.optim.Optimizer, weight: float | None) -> float:
         """Take a step; return the weight of the penalty, that of the first step if it is None."""
@@ -321,13 +325,16 @@ class _FineTuning:
     def _nll(self) -> tuple[float, float]:
         """Return the validation data's loss with the best temperature, and that temperature."""
         generator = torch.Generator(self.device).manual_seed(0)  # the same draws at each look
-        found: list[Tensor] = []
+        predictions: list[Tensor] = []
         for batch in self.held:
             with self.lower.replay(batch.hidden):
                 log_probs = log_probabilities(self.model, batch.inputs, self.samples, generator)
             check_labels(batch.labels, log_probs)
-            found.append(log_probs)
-        log_probs, labels = torch.cat(found).double(), torch.cat([b.labels for b in self.held])
+            predictions.append(log_probs)
+        log_probs, labels = (
+            torch.cat(predictions).double(),
+            torch.cat([b.labels for b in self.held]),
+        )
         temperature = search_temperature(log_probs, labels)
         scaled = (log_probs / temperature).log_softmax(-1)
         return float(F.nll_loss(scaled, labels)), temperature
@@ -386,7 +393,7 @@ class _Lower:
         """Return what the last of them gives; None if there are none."""
         seen: list[Any] = []
         if self.blocks:
-            hook = self.blocks[-1].register_forward_hook(lambda _, given, out: seen.append(out))
+            hook = self.blocks[-1].register_forward_hook(lambda _, inputs, out: seen.append(out))
             with ExitStack() as stack:
                 stack.callback(hook.remove)
                 call_model(model, inputs)
@@ -454,10 +461,13 @@ def _last_blocks(model: nn.Module, inputs: Any) -> tuple[list[nn.Module], list[n
                 lists.append(members)
                 inside.update(chain.from_iterable(each.modules() for each in members))
     last_first = any(
-        isinstance(part, nn.MultiheadAttention) and not part.batch_first for part in model.modules()
+        isinstance(module, nn.MultiheadAttention) and not module.batch_first
+        for module in model.modules()
     )
     if not lists or last_first:
         return [], []
-    blocks = sorted(max(lists, key=lambda own: order.index(own[-1])), key=order.index)
+    blocks = sorted(max(lists, key=lambda run: order.index(run[-1])), key=order.index)
     start = order.index(blocks[-1])
-    return blocks, [part for part in order[start:] if not set(blocks[:-1]) & set(part.modules())]
+    return blocks, [
+        module for module in order[start:] if not set(blocks[:-1]) & set(module.modules())
+    ]

@@ -179,13 +179,13 @@ def _in_thirds(layout: Layout, module: Any) -> bool:
 
 def plain_name(model: Any, name: str) -> str:
     """Return a module's or a weight's name without what compilers and the like put around."""
-    parts, owner = list[str](), model
-    for part in name.split("."):
+    names, owner = list[str](), model
+    for step in name.split("."):
         library = type(owner).__module__.partition(".")[0]
-        if part not in _WRAPPED.get(library, ()):
-            parts.append(part)
-        owner = getattr(owner, part, None)
-    return ".".join(parts)
+        if step not in _WRAPPED.get(library, ()):
+            names.append(step)
+        owner = getattr(owner, step, None)
+    return ".".join(names)
 
 
 def find_attention(model: nn.Module) -> dict[str, nn.Module]:
@@ -194,20 +194,20 @@ def find_attention(model: nn.Module) -> dict[str, nn.Module]:
     Raises:
         ValueError: there is none that is known.
     """
-    found = {
-        plain_name(model, name): part
-        for name, part in model.named_modules()
-        if _known(part) is not None
+    layers = {
+        plain_name(model, name): module
+        for name, module in model.named_modules()
+        if _known(module) is not None
     }
-    if not found:
-        seen = {type(part): _named(type(part)) for part in model.modules()}
+    if not layers:
+        seen = {type(module): _named(type(module)) for module in model.modules()}
         # Subclasses with a forward of their own are not known, whatever they are called.
         like = [name for cls, name in seen.items() if "attention" in str(cls.__mro__).lower()]
         raise ValueError(
             f"model must have attention that is known ({', '.join(_LAYOUTS)}, or a class with a "
             f"Layout), and has none among its modules: {', '.join(sorted(like or seen.values()))}"
         )
-    return found
+    return layers
 
 
 def _named(cls: type[nn.Module]) -> str:
@@ -227,11 +227,11 @@ def check_layout(name: str, module: nn.Module) -> Layout:
     for layer in layout.layers():
         if not hasattr(module, layer):
             raise ValueError(f"{who} must have what its layout names, and has no {layer!r}")
-    for part in layout.empty:
-        if not isinstance(getattr(module, part, None), nn.Identity | None):
+    for attribute in layout.empty:
+        if not isinstance(getattr(module, attribute, None), nn.Identity | None):
             raise ValueError(
-                f"{who} cannot have a deviation: with its {part} a head is not softmax attention "
-                "through the output weights alone"
+                f"{who} cannot have a deviation: with its {attribute} a head is not softmax "
+                "attention through the output weights alone"
             )
     if "forward" in vars(module):
         raise ValueError(

@@ -63,14 +63,14 @@ def active_dropout(model: nn.Module) -> Generator[None]:
     drops: compare two draws. What drops are layers of dropout, and modules that hold one or its
     rate, such as attention, and drop by a function; other layers stay as they are.
     """
-    switched = [part for part in model.modules() if _drops(part) and not part.training]
-    for part in switched:
-        part.training = True  # not that of what is inside
+    switched = [module for module in model.modules() if _drops(module) and not module.training]
+    for module in switched:
+        module.training = True  # not that of what is inside
     try:
         yield
     finally:
-        for part in switched:
-            part.training = False
+        for module in switched:
+            module.training = False
 
 
 def has_dropout(model: nn.Module) -> bool:
@@ -79,8 +79,8 @@ def has_dropout(model: nn.Module) -> bool:
 
 
 def _drops(module: nn.Module) -> bool:
-    parts = (module, *module.children())
-    if any(isinstance(part, _DropoutNd) and part.p > 0 for part in parts):
+    modules = (module, *module.children())
+    if any(isinstance(each, _DropoutNd) and each.p > 0 for each in modules):
         return True
     return any(
         _RATE.search(name) is not None and isinstance(rate, float) and 0.0 < rate < 1.0
@@ -128,8 +128,8 @@ class Predictor:
         batches: Iterable[Sequence[Tensor]],
     ) -> dict[str, float]:
         """Measure the first of the reduced predictions on a whole set of inputs and targets."""
-        found = [(self.batch(model, inputs)[0], targets) for inputs, targets in batches]
-        measured = measure(*map(torch.cat, zip(*found, strict=True)))
+        outputs = [(self.batch(model, inputs)[0], targets) for inputs, targets in batches]
+        measured = measure(*map(torch.cat, zip(*outputs, strict=True)))
         return {name: float(value) for name, value in measured.items()}
 
     @torch.no_grad()
@@ -139,8 +139,8 @@ class Predictor:
         """Return a model's penalty on a whole set, in nats an input: for SGPA its KL divergence."""
         generator, total = torch.Generator(device).manual_seed(seed), 0.0
         for chunk in inputs.split(max(1, _TOKENS_AT_ONCE // self.tokens)):
-            found = model(self.prepare(chunk.to(device)), generator=generator).penalty
-            total += len(chunk) * float(found)
+            penalty = model(self.prepare(chunk.to(device)), generator=generator).penalty
+            total += len(chunk) * float(penalty)
         return total / len(inputs)
 
     @torch.no_grad()
@@ -162,14 +162,14 @@ class Predictor:
             seed: of all draws.
             progress: called after each batch with the number of its inputs.
         """
-        parts: list[tuple[Tensor, ...]] = []
+        chunks: list[tuple[Tensor, ...]] = []
         size = max(1, _TOKENS_AT_ONCE // (self.tokens * (self.num_samples or 1)))
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             generator = torch.Generator(device).manual_seed(seed)
             for chunk in inputs.split(size):
-                found = self.batch(model, chunk.to(device), generator)
-                parts.append(tuple(tensor.cpu() for tensor in found))
+                outputs = self.batch(model, chunk.to(device), generator)
+                chunks.append(tuple(tensor.cpu() for tensor in outputs))
                 if progress is not None:
                     progress(len(chunk))
-        return tuple(map(torch.cat, zip(*parts, strict=True)))
+        return tuple(map(torch.cat, zip(*chunks, strict=True)))

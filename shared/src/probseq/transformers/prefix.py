@@ -52,14 +52,15 @@ def shared_prefix(
     Yields:
         The number of sequences that reached the first random layer; ``None`` if it was not called.
     """
-    training = any(part.training for part in model.modules())
+    training = any(module.training for module in model.modules())
     if training or num_samples == 1 or is_compiled(model):
         yield None
         return
     tokens_first = any(
-        isinstance(part, nn.MultiheadAttention) and not part.batch_first for part in model.modules()
+        isinstance(module, nn.MultiheadAttention) and not module.batch_first
+        for module in model.modules()
     )
-    blocks = [part for part in model.modules() if isinstance(part, Opened)]
+    blocks = [module for module in model.modules() if isinstance(module, Opened)]
     outputs, sequences = _record([] if tokens_first else blocks, call, random)
     with ExitStack() as stack:
         for block, known in outputs.items():
@@ -77,7 +78,7 @@ class _Output(NamedTuple):
     tokens: torch.Size
 
     def is_unchanged(self) -> bool:
-        return _versions(_parts(self.output)) == self.versions
+        return _versions(_tensors(self.output)) == self.versions
 
 
 class _Replay:
@@ -116,9 +117,9 @@ def _record(
             before = _versions(values)
             output = forward(*args, **named)
             rows = args[0].shape[0] if args and _batched(args[0], None) else 0
-            fits = rows and all(one is None or _batched(one, rows) for one in _parts(output))
+            fits = rows and all(one is None or _batched(one, rows) for one in _tensors(output))
             if fits and all(map(is_value, values)) and _versions(values) == before:
-                known = _Output(output, _versions(_parts(output)), args[0].shape)
+                known = _Output(output, _versions(_tensors(output)), args[0].shape)
                 outputs[block].append(known)
             else:
                 outputs[block].append(None)
@@ -143,10 +144,10 @@ def _record(
 def _is_hooked(block: nn.Module) -> bool:
     """Whether calls of the block or of what is inside are looked at, or changed, from outside."""
     names = ("_forward_hooks", "_forward_pre_hooks")
-    return any(vars(part)[name] for part in block.modules() for name in names)
+    return any(vars(module)[name] for module in block.modules() for name in names)
 
 
-def _parts(output: Any) -> tuple[Any, ...]:
+def _tensors(output: Any) -> tuple[Any, ...]:
     return output if type(output) is tuple else (output,)
 
 

@@ -36,7 +36,7 @@ class TokenMap:
     @property
     def training(self) -> bool:
         """Whether any part of the map is in training mode, where dropout makes it random."""
-        return any(part.training for module in self.modules for part in module.modules())
+        return any(submodule.training for module in self.modules for submodule in module.modules())
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters on which the map depends."""

@@ -129,13 +129,13 @@ class KernelConfig(AttentionConfig):
         """Build the attention module of one block."""
         from probseq.transformers.attention import KernelAttention
 
-        backbone, own = context.backbone, self.initial_variance
+        backbone, variance = context.backbone, self.initial_variance
         return KernelAttention(
             backbone.dim,
             backbone.num_heads,
             kernel=context.kernel if self.kernel == "auto" else self.kernel,
             symmetric=self.symmetric,
-            initial_variance=context.initial_variance if own is None else own,
+            initial_variance=context.initial_variance if variance is None else variance,
             noise=self.noise,
             dropout=backbone.dropout,
         )

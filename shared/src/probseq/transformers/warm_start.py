@@ -33,6 +33,8 @@ def copy_kernel_weights(source: nn.Module, target: nn.Module) -> None:
         if isinstance(module, FromKernel):
             prefix = f"{name}."
             old = {key for key in weights if key.startswith(prefix)}
-            given = {key.removeprefix(prefix): weights.pop(key) for key in sorted(old)}
-            weights |= {prefix + key: value for key, value in module.from_kernel(given).items()}
+            kernel_weights = {key.removeprefix(prefix): weights.pop(key) for key in sorted(old)}
+            weights |= {
+                prefix + key: value for key, value in module.from_kernel(kernel_weights).items()
+            }
     target.load_state_dict(weights)
