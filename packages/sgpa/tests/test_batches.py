@@ -13,7 +13,7 @@ from probseq.batches import read_batches
 from probseq.laplace import LaplaceLinear, laplace_model
 from probseq.metrics import evaluate, mean_log_probs
 from probseq.transformers import active_dropout, fine_tune
-from probseq.transformers.adapters import log_probabilities
+from probseq.transformers.drawing import log_probabilities
 from sgpa import calibrate
 
 

@@ -14,12 +14,8 @@ from torch.testing import assert_close
 
 from probseq.testing.attention import check
 from probseq.testing.instruments import constant_noise
-from probseq.transformers.adapters import (
-    deviations,
-    penalty,
-    remove_attention,
-    sample_predictions,
-)
+from probseq.transformers.adapters import deviations, penalty, remove_attention
+from probseq.transformers.drawing import sample_predictions
 
 __all__ = ["DropInSuite"]
 

@@ -1,15 +1,9 @@
-from .adapters import (
-    deviations,
-    held_functions,
-    penalty,
-    remove_attention,
-    replace_attention,
-    sample_predictions,
-)
+from .adapters import deviations, penalty, remove_attention, replace_attention
 from .attention import KernelAttention, SoftmaxAttention
 from .build import sequence_transformer, text_transformer, vision_transformer
 from .causal import CausalAttentionModule, CausalKernelAttention, CausalSoftmaxAttention
 from .decoder import CausalTransformer, TokenMetrics, bits_per_token, evaluate_tokens
+from .drawing import held_functions, sample_predictions
 from .encoder import Encoder, without_attention
 from .exchange import collect_penalties, exchange_attention
 from .fine_tuning import FineTuned, fine_tune

@@ -22,11 +22,11 @@ from probseq.transformers.adapters import (
     Deviation,
     Guest,
     guests,
-    log_probabilities,
     penalty,
     switch_off_nested_tensors,
 )
 from probseq.transformers.calls import eager
+from probseq.transformers.drawing import log_probabilities
 from probseq.transformers.exchange import ExchangedAttention, collect_penalties
 from probseq.transformers.sampling import repeat_samples
 

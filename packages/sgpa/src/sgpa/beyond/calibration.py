@@ -20,9 +20,9 @@ from probseq.transformers.adapters import (
     choose_layers,
     deviations,
     guests,
-    log_probabilities,
     remove_attention,
 )
+from probseq.transformers.drawing import log_probabilities
 from probseq.transformers.layouts import check_layout, find_attention
 from sgpa.beyond.calibrated import Calibrated, Candidate
 from sgpa.beyond.drop_in import replace_attention

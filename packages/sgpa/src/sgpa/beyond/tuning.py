@@ -11,7 +11,8 @@ from torch import nn
 
 from probseq.batches import on_device, read_batches
 from probseq.checks import check_counts, check_positive
-from probseq.transformers.adapters import deviations, log_probabilities
+from probseq.transformers.adapters import deviations
+from probseq.transformers.drawing import log_probabilities
 from probseq.transformers.fine_tuning import (
     descend,
     negative_log_likelihood,
