@@ -234,6 +234,11 @@ METRIC_TARGETS = [
         )
     ),
     Target(metrics.failure_fpr, SELECTED | RATE),
+    Target(
+        metrics.select_with_error,
+        SELECTED | dict(max_error=st.floats(0.01, 0.5), num_coverages=st.integers(1, 20)),
+        non_finite="a threshold that accepts all or none is infinite",
+    ),
     Target(metrics.selective_error, dict(error=tensors("n"), variance=tensors("n", positive))),
     Target(metrics.rmse, REGRESSION),
     Target(metrics.mae, REGRESSION),

@@ -4,6 +4,7 @@ import sklearn.metrics
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from probseq.metrics import (
     aurc,
@@ -11,6 +12,7 @@ from probseq.metrics import (
     failure_auroc,
     failure_fpr,
     risk_coverage_curve,
+    select_with_error,
     selective_error,
 )
 
@@ -141,3 +143,75 @@ def test_the_error_among_the_surest_is_a_mean_over_those_of_least_variance():
     coverage, error = selective_error(errors, errors.square())
     assert coverage.tolist() == [0.25, 0.5, 0.75, 1.0]
     assert error.tolist() == pytest.approx([0.5, 0.75, 3.5 / 3, 6.5 / 4])
+
+
+def selective_data(generator, size):
+    """Confidences whose share of errors is 0.3 (1 - c)², and 0.1 on the whole."""
+    confidence = torch.rand(size, generator=generator, dtype=torch.float64)
+    correct = torch.rand(size, generator=generator) >= 0.3 * (1 - confidence) ** 2
+    return confidence, correct
+
+
+@pytest.mark.parametrize(("num_coverages", "least"), [(1, 10), (4, 1)])
+def test_errors_among_the_accepted_exceed_what_was_wanted_in_a_twentieth_of_samples(
+    num_coverages, least
+):
+    # All accepted are wrong in 0.1 of cases, a little more than what is wanted: whoever accepts
+    # them breaks the guarantee, which may happen in 0.05 of 1000 samples. A binomial count of that
+    # mean is below 72 with 0.999; with one coverage nothing of the level is lost.
+    generator, exceeded = torch.Generator().manual_seed(0), 0
+    for _ in range(1000):
+        data = selective_data(generator, 1000)
+        selection = select_with_error(*data, 0.0999, num_coverages=num_coverages)
+        exceeded += selection.coverage == 1.0
+    assert least <= exceeded < 72
+
+
+def test_a_threshold_near_the_best_is_chosen():
+    # 1 - √0.2 is the lowest that has no more than 0.02 errors above it: a coverage of .447.
+    selections = [
+        select_with_error(*selective_data(torch.Generator().manual_seed(seed), 20_000), 0.02)
+        for seed in range(5)
+    ]
+    assert all(0.35 <= selection.coverage <= 0.4 for selection in selections)
+    assert all(selection.error < selection.bound <= 0.02 for selection in selections)
+
+
+def test_bounds_are_those_of_clopper_and_pearson():
+    confidence, correct = selective_data(torch.Generator().manual_seed(1), 500)
+    selection = select_with_error(confidence, correct, 0.2, level=0.9, num_coverages=1)
+    wrong = int((~correct).sum())
+    expected = stats.beta.ppf(0.9, wrong + 1, 500 - wrong)
+    assert selection.coverage == 1.0
+    assert selection.error == wrong / 500
+    assert selection.bound == pytest.approx(expected, abs=1e-12)
+
+
+def test_without_errors_the_bound_is_the_root_of_the_level():
+    selection = select_with_error(torch.rand(300), torch.ones(300, dtype=torch.bool), 0.05)
+    assert selection.bound == pytest.approx(1 - (0.05 / 20) ** (1 / 300), abs=1e-12)
+    assert selection.threshold == -torch.inf
+
+
+def test_too_few_examples_guarantee_nothing():
+    selection = select_with_error(torch.rand(20), torch.ones(20, dtype=torch.bool), 0.05)
+    assert selection == (torch.inf, 0.0, 0.0, 0.0)
+
+
+def test_equal_confidences_are_accepted_together_or_not_at_all():
+    confidence = torch.tensor([0.9] * 500 + [0.4] * 500)
+    correct = torch.ones(1000, dtype=torch.bool)
+    correct[500:700] = False
+    selection = select_with_error(confidence, correct, 0.05)
+    accepted = confidence > selection.threshold
+    assert int(accepted.sum()) == 500
+    assert selection.coverage == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_error", 0.0), ("max_error", 1.0), ("level", 1.0)]
+)
+def test_shares_outside_their_range_are_refused(name, value):
+    options = {"max_error": 0.1, name: value}
+    with pytest.raises(ValueError, match=f"{name} must be above 0 and below 1, got {value}"):
+        select_with_error(torch.rand(9), torch.ones(9, dtype=torch.bool), **options)

@@ -39,11 +39,13 @@ from probseq.metrics.regression import (
     rmse,
 )
 from probseq.metrics.selective import (
+    Selection,
     aurc,
     e_aurc,
     failure_auroc,
     failure_fpr,
     risk_coverage_curve,
+    select_with_error,
     selective_error,
 )
 from probseq.metrics.sets import (
@@ -64,6 +66,7 @@ __all__ = [
     "LaplaceMixture",
     "Predictions",
     "RocCurve",
+    "Selection",
     "accuracy",
     "aurc",
     "auroc",
@@ -103,6 +106,7 @@ __all__ = [
     "rmse",
     "roc_curve",
     "scale_log_probs",
+    "select_with_error",
     "selective_error",
     "severities_of",
 ]

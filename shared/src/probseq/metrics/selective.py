@@ -7,10 +7,13 @@ as the positive class and the confidence as the score, as in KEP-SVGP's tables (
 times 1000, the others times 100).
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from probseq.checks import check_counts
 from probseq.metrics._checks import check_flags, check_vector
 from probseq.metrics.ranking import TprMode, auroc_of, fpr_at_tpr_of
 
@@ -158,3 +161,103 @@ def failure_fpr(
         ValueError: as :func:`failure_auroc`, a rate outside 0..1, or an unknown mode.
     """
     return fpr_at_tpr_of(confidence, correct, tpr, mode, names=_NAMES)
+
+
+class Selection(NamedTuple):
+    """Which predictions to accept, and how often they are wrong.
+
+    Attributes:
+        threshold: a prediction is accepted if its confidence is above it; infinity accepts none.
+        coverage: share of the examples that were accepted.
+        error: share of wrong ones among the accepted.
+        bound: what the true share of wrong ones is at most, with the level's probability.
+    """
+
+    threshold: float
+    coverage: float
+    error: float
+    bound: float
+
+
+def select_with_error(
+    confidence: Float[Tensor, " n"],
+    correct: Bool[Tensor, " n"],
+    max_error: float,
+    *,
+    level: float = 0.95,
+    num_coverages: int = 20,
+) -> Selection:
+    r"""Choose the lowest confidence that is accepted so that errors stay below a wanted share.
+
+    With probability ``level`` over the examples, the share of wrong answers among *new* examples of
+    the same distribution that are accepted is at most ``max_error`` (selection with guaranteed risk
+    by exact binomial bounds; Geifman & El-Yaniv 2017). The coverages :math:`1/K, 2/K, ..., 1` are
+    tried, each at level :math:`1 - (1 - \mathrm{level})/K`, and the largest is taken whose bound
+    is small enough: given its own threshold, the errors of those above are binomial for each of
+    them, so that the guarantee needs no assumption on the confidence.
+
+    Args:
+        confidence: e.g. the largest probability of each example; examples that neither trained the
+            model nor chose its temperature.
+        correct: whether each prediction was right.
+        max_error: wanted share of wrong ones among the accepted, above 0 and below 1.
+        level: probability of the guarantee, above 0 and below 1.
+        num_coverages: coverages K to choose from; more of them cost level.
+
+    Returns:
+        The selection; its threshold is infinite where no coverage can be guaranteed. No error in k
+        examples bounds their share by :math:`1 - ((1 - \mathrm{level})/K)^{1/k}`: 1 % takes about
+        600 accepted examples.
+
+    Raises:
+        ValueError: bad shapes, NaN or infinity, nothing given, or a number out of its range.
+
+    Example:
+        >>> confidence = torch.linspace(0.5, 1, 2000)
+        >>> correct = torch.arange(2000) >= 200  # the least confident tenth is wrong
+        >>> selection = select_with_error(confidence, correct, max_error=0.02)
+        >>> selection.coverage, round(selection.bound, 4)
+        (0.9, 0.0033)
+    """
+    confidence = check_vector("confidence", confidence).detach()
+    correct = check_flags("correct", correct, confidence.numel())
+    for name, value in (("max_error", max_error), ("level", level)):
+        if not 0.0 < value < 1.0:
+            raise ValueError(f"{name} must be above 0 and below 1, got {value}")
+    check_counts(num_coverages=num_coverages)
+    ordered, order = confidence.double().sort(descending=True)
+    errors = (~correct[order]).double().cumsum(0)
+    size = len(ordered)
+    # Accepted are those above the next one's confidence; of equal ones, all or none.
+    tried = (torch.arange(1, num_coverages + 1) * size) // num_coverages
+    below = torch.cat([ordered, ordered.new_full((1,), -torch.inf)])[tried]
+    accepted = (ordered > below[:, None]).sum(1)
+    wrong = torch.where(accepted > 0, errors[(accepted - 1).clamp(min=0)], 0.0)
+    bounds = _binomial_upper(wrong, accepted.double(), (1.0 - level) / num_coverages)
+    fine = (bounds <= max_error).nonzero()
+    if not len(fine):
+        return Selection(torch.inf, 0.0, 0.0, 0.0)
+    last = int(fine[-1])
+    number = int(accepted[last])
+    share = float(wrong[last]) / number
+    return Selection(float(below[last]), number / size, share, float(bounds[last]))
+
+
+def _binomial_upper(
+    wrong: Float[Tensor, " k"], total: Float[Tensor, " k"], miss: float
+) -> Float[Tensor, " k"]:
+    """Return the largest rate p at which so few errors have the probability `miss` (exact).
+
+    P(X <= wrong) of X ~ Binomial(total, p) falls in p: bisection (Clopper & Pearson 1934).
+    """
+    low, high = torch.zeros_like(total), torch.ones_like(total)
+    count = torch.arange(int(wrong.max()) + 1, dtype=total.dtype, device=total.device)[:, None]
+    # log C(n, i), and minus infinity for i > wrong, which the sum leaves out
+    binomial = (total + 1).lgamma() - (count + 1).lgamma() - (total - count + 1).lgamma()
+    binomial = binomial.masked_fill(count > wrong, -torch.inf)
+    for _ in range(60):
+        rate = (low + high) / 2
+        terms = binomial + count * rate.log() + (total - count) * torch.log1p(-rate)
+        likely = terms.logsumexp(0).exp() > miss
+        low, high = torch.where(likely, rate, low), torch.where(likely, high, rate)
+    return torch.where(wrong < total, high, 1.0)
