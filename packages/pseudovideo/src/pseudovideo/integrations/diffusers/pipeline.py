@@ -19,11 +19,11 @@ from torch import Tensor
 
 from probseq.checks import check_counts
 from probseq.errors import require
+from pseudovideo.diffusion.base import FRAME_LIMIT
 from pseudovideo.diffusion.image import ImageDiffusion
-from pseudovideo.diffusion.sampling import LabelledNetwork, at_least_float32, conditioned
+from pseudovideo.diffusion.sampling import at_least_float32, conditioned
 from pseudovideo.diffusion.stages import Stage
 from pseudovideo.diffusion.video import VideoDiffusion
-from pseudovideo.diffusion.video_sampling import FRAME_LIMIT, stage_network
 from pseudovideo.integrations.diffusers.ddpm import (
     ddpm_scheduler,
     from_ddpm_pipeline,
@@ -169,8 +169,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             )
         check_scheduler(self.scheduler, model.diffusion, steps)
         device, dtype = self._execution_device, at_least_float32(next(model.parameters()))
-        plan = model.stages if isinstance(model, VideoDiffusion) else (Stage((), (0,)),)
-        count, size = plan[-1].latent[-1] + 1, config.image_size
+        plan, count, size = model.stages, model.num_frames, config.image_size
         frames = torch.zeros(
             batch_size, count, config.channels, size, size, device=device, dtype=dtype
         )
@@ -361,17 +360,14 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         """Return noise and variances (n, 2lc, h, w) of (n, lc, h, w) at a time of the scheduler."""
         model, count = self.model, len(stage.latent)
         scale = 1000 / model.config.num_steps
-        network: LabelledNetwork = model
-        if isinstance(model, VideoDiffusion):
-            seen = classes.twice(frames[:, list(stage.observed)])
-            of_stage = stage_network(model.network, stage, seen, classes.tokens)
+        seen = classes.twice(frames[:, list(stage.observed)])
+        of_stage = model.stage_network(stage, seen, classes.tokens)
 
-            def joined(x: Tensor, times: Tensor, _: Tensor | None) -> Tensor:
-                output = of_stage(_frames(x, count).to(frames.dtype), times)
-                return rearrange(output, "n l (k c) h w -> n (k l c) h w", k=2)
+        def joined(x: Tensor, times: Tensor, _: Tensor | None) -> Tensor:
+            output = of_stage(_frames(x, count).to(frames.dtype), times)
+            return rearrange(output, "n l (k c) h w -> n (k l c) h w", k=2)
 
-            network = joined
-        guided = conditioned(network, classes)
+        guided = conditioned(joined, classes)
 
         def predict(x: Tensor, t: Tensor) -> Tensor:
             times = (t.double() * scale).to(x.device, torch.float32).expand(len(x))
