@@ -109,7 +109,7 @@ CORRUPTION_TARGETS = [
             spectrum=SPECTRUM,
             config=NOISES,
             frame=st.just(1),
-            given=st.sampled_from([(0,), ()]),
+            context=st.sampled_from([(0,), ()]),
         ),
     ),
     Target(

@@ -124,7 +124,7 @@ class PseudoVideoConfig(CorruptionSpec):
 
 
 def check_blur_rate(name: str, rate: float, num_frames: int) -> None:
-    """Raise if the last of the steps exp(rate·i), i = 0..T−2, of rate `name` is 0/0."""
+    """Refuse a rate `name` of which the last of the steps exp(rate·i), i = 0..T−2, is 0/0."""
     if not abs(rate) * max(num_frames - 2, 1) <= _LARGEST_EXPONENT:
         raise ValueError(
             f"{name} must be at most {_LARGEST_EXPONENT:g} in absolute value, times "

@@ -66,10 +66,10 @@ KINDS: dict[CorruptionKind, Corruption] = {
 
 
 @lru_cache(maxsize=32)
-def kept_operators(
+def cached_operators(
     config: PseudoVideoConfig, shape: ImageShape, device: torch.device, dtype: torch.dtype
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-    """Return operators and L of a config's kind, kept on the device.
+    """Return operators and L of a config's kind, cached on the device.
 
     Raises:
         ValueError: there are no such videos of images of this shape.

@@ -29,7 +29,7 @@ def spaced_steps(num_steps: int, count: int) -> tuple[int, ...]:
 
 
 def check_timesteps(timesteps: tuple[int, ...], count: int, original_steps: int) -> None:
-    """Raise if numbers are no choice of steps.
+    """Refuse numbers that are no choice of steps.
 
     Args:
         timesteps: the original number of each step.

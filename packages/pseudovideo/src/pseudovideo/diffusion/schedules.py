@@ -11,8 +11,8 @@ from probseq.checks import check_counts
 # Of 1,000 steps.
 _LINEAR_STEPS, _LINEAR_FIRST, _LINEAR_LAST = 1000, 1e-4, 0.02
 _COSINE_OFFSET, _COSINE_MAX = 0.008, 0.999
-MAX_KEPT = 0.01
-"""Share of the image's variance that the last step of a process may leave."""
+MAX_LAST_ALPHA_BAR = 0.01
+"""Largest ᾱ_S, the share of the image's variance that the last step of a process may leave."""
 
 
 def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
@@ -77,8 +77,8 @@ def check_betas(betas: Tensor) -> None:
             f"betas must lie in (0, 1), got values from {betas.min():g} to {betas.max():g}"
         )
     last = float((1 - betas).prod())
-    if last > MAX_KEPT:
+    if last > MAX_LAST_ALPHA_BAR:
         raise ValueError(
-            f"betas must leave at most {MAX_KEPT} of the image's variance at the last step, as "
-            f"sampling starts from pure noise, got {last:.3g}: take more steps or larger betas"
+            f"betas must leave at most {MAX_LAST_ALPHA_BAR} of the image's variance at the last step, "
+            f"as sampling starts from pure noise, got {last:.3g}: take more steps or larger betas"
         )

@@ -130,7 +130,7 @@ class HVAE(Pretrained):
         *,
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """Return estimate the bound, unbiased: T times the cost of one step, drawn for each image.
+        """Estimate the bound, unbiased: T times the cost of one step, drawn for each image.
 
         Args:
             images: in −1..1.

@@ -20,9 +20,9 @@ from pseudovideo.tokenizers.discriminator import Discriminator
 from pseudovideo.tokenizers.perceptual import PerceptualLoss
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 
-_ADVERSARIAL_PARTS = [
+_ADVERSARIAL_TERMS = (
     *("generator", "discriminator", "r1", "adaptive_weight", "real_logits", "fake_logits"),
-]
+)
 
 
 class TokenizerObjective(nn.Module):
@@ -129,7 +129,7 @@ class TokenizerObjective(nn.Module):
             faithful = faithful + self.config.perceptual_weight * terms["perceptual"]
         loss = faithful + output.commitment
         if self.discriminator is not None:
-            terms |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_PARTS}
+            terms |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_TERMS}
             if step >= self.config.adversarial_start:
                 terms |= self._play(self.discriminator, real, fake, faithful, step)
                 loss = loss + self._weighted(terms)

@@ -125,7 +125,7 @@ class VectorQuantizer(nn.Module):
         self.register_load_state_dict_post_hook(self._check_again)
 
     def forward(self, z: Float[Tensor, "*b d"]) -> QuantizerOutput:
-        """Return quantize; in training mode the codebook learns from the batch.
+        """Replace vectors by their nearest codes; in training mode the codebook learns from them.
 
         Args:
             z: any number of leading dimensions.
@@ -198,7 +198,7 @@ class VectorQuantizer(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, points: Float[Tensor, "n c"]) -> None:
-        """Return start at k-means of the first batch, unless a codebook has been loaded."""
+        """Start at k-means of the first batch, unless a codebook has been loaded."""
         if not bool(self.initialised):
             start = random_points(points, len(self.codebook))
             finite = start.isfinite().all(dim=-1, keepdim=True)

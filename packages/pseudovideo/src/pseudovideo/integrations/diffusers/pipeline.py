@@ -199,14 +199,14 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
                         shown = frames.clone()
                         shown[:, latent] = _frames(x, len(latent))
                         tensors = {name: shown for name in callback_on_step_end_tensor_inputs}
-                        found = callback_on_step_end(self, done, t, tensors)
-                        x = found.get("frames", shown)[:, latent].flatten(1, 2)
+                        changed = callback_on_step_end(self, done, t, tensors)
+                        x = changed.get("frames", shown)[:, latent].flatten(1, 2)
                     done += 1
                     bar.update()
                 frames[:, latent] = _frames(x, len(latent)).to(dtype)
-        found = _as_type(frames, output_type)
-        images = [video[-1] for video in found] if output_type == "pil" else found[:, -1]
-        return PseudoVideoOutput(images, found) if return_dict else (images, found)
+        videos = _as_type(frames, output_type)
+        images = [video[-1] for video in videos] if output_type == "pil" else videos[:, -1]
+        return PseudoVideoOutput(images, videos) if return_dict else (images, videos)
 
     def save_pretrained(
         self, save_directory: Path | str, safe_serialization: bool = True, variant: None = None
