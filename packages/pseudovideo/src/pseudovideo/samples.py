@@ -100,8 +100,8 @@ def film(
     classes = NO_CLASSES
     if isinstance(model, ImageDiffusion):  # whose predictions are shown, of the same classes
         classes_of = options.get("labels"), options.get("guidance", 1.0)
-        device = next(model.parameters()).device
-        classes = sample_classes(model.config, n, *classes_of, generator=generator, device=device)
+        source: Any = {"generator": generator, "device": model.device}
+        classes = sample_classes(model.config, n, *classes_of, **source)
         options["labels"] = classes.labels
 
     def watch(left: int, state: Tensor) -> None:

@@ -198,7 +198,12 @@ class _TokenizerSettings(Settings):
 
 
 class TokenizerSpec(_TokenizerSettings):
-    """Sizes of tokenizers, whatever the images and the length of the videos."""
+    """Sizes of tokenizers, whatever the images and the length of the videos.
+
+    The defaults are those of thesis Table D.1, whose columns are `for_images` of 32 pixels
+    (CIFAR-10) or 64 (CelebA) and 1, 8 or 18 frames; the code width of 32 and the plain stem are
+    this package's.
+    """
 
     depth: Count = 4
     """Spatial blocks and as many temporal ones, in the encoder and again in the decoder; for one
@@ -322,22 +327,16 @@ class AutoregressiveConfig(PriorConfig):
     """Settings of `AutoregressivePrior`; the defaults are those of thesis Table D.2."""
 
     dim: Count = 144
-    """Width."""
     depth: Count = 8
-    """Number of blocks."""
     num_heads: Count = 4
-    """Heads of every attention; must divide the width."""
 
 
 class MaskedConfig(PriorConfig):
     """Settings of `MaskedPrior`; the defaults are those of thesis Table D.3."""
 
     dim: Count = 512
-    """Width."""
     depth: Count = 6
-    """Number of blocks."""
     num_heads: Count = 8
-    """Heads of every attention; must divide the width."""
 
 
 class TokenSampling(Settings):

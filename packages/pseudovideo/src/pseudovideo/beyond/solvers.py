@@ -50,15 +50,7 @@ class Solver(NamedTuple):
         limit: float = 1.0,
         watch: Callable[[int, Tensor], None] | None = None,
     ) -> Float[Tensor, "n c h w"]:
-        """Walk from noise to images along the probability flow; no gradients.
-
-        Args:
-            model: takes x_t and the model's times to predictions and variances.
-            x_start: standard normal noise.
-            diffusion: the process, respaced for fewer steps.
-            limit: predicted images are kept within ±limit.
-            watch: called after each step with its t and with what it came to.
-        """
+        """Walk from noise to images along the probability flow; arguments as of `denoise`."""
 
         def image(x_t: Tensor, t: int) -> Tensor:
             steps = torch.full((len(x_t),), t, device=x_t.device)

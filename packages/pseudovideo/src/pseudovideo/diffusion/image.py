@@ -71,13 +71,7 @@ class ImageDiffusion(FrameDiffusion):
         observed: Float[Tensor, "b k c h w"],
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Network:
-        """Return the model itself, of videos of one frame; nothing is observed.
-
-        Args:
-            stage: that one frame.
-            observed: no frames.
-            labels: token of each image's class, where the model has classes.
-        """
+        """Return the model itself, of videos of one frame; nothing is observed."""
         return lambda x, times: self(x[:, 0], times, labels)[:, None]
 
     def training_losses(

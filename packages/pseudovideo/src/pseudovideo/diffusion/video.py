@@ -56,11 +56,6 @@ class VideoDiffusion(FrameDiffusion):
 
         A one-way network sees the observed frames here, once, else they pass through it at each
         call.
-
-        Args:
-            stage: which frames.
-            observed: pixels of its observed frames.
-            labels: token of each video's class, where the network has them.
         """
         network, num_observed, count = self.network, observed.shape[1], len(stage.latent)
         window = stage_window(stage, len(observed), device=observed.device)
@@ -132,6 +127,7 @@ class VideoDiffusion(FrameDiffusion):
         times = self.diffusion.model_times(t)
         output = self.network(pixels, times, window, labels=tokens).flatten(0, 1)
         losses = hybrid_losses(self.diffusion, output, x0, x_t, eps, steps)
+        # The mean over the latent frames of each window.
         weights = window.latent / window.latent.sum(1, keepdim=True)
         return HybridLosses(
             *((weights * loss.unflatten(0, (batch, slots))).sum(1) for loss in losses)

@@ -73,7 +73,42 @@ class TokenPrior(Pretrained):
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> Int64[Tensor, "n t h w"]:
-        """Draw token grids; subclasses have further options."""
+        """Draw token grids; subclasses have further options.
+
+        Args:
+            n: number of grids.
+            labels: class of each grid, where the prior has classes; None draws them
+                (`draw_labels`).
+            guidance: g of l = l_u + g (l_c − l_u) of the logits with the class and without it. 1 is
+                the prior of the class and 0 leaves it out; other values than these two take twice
+                the passes, each step's in one batch.
+            temperature: divides the logits; 0 takes the most likely token each time.
+            generator: of the draws, on the prior's device; torch's global one if not given.
+
+        Raises:
+            ValueError: `n` below 1, an option outside its range, labels that are not the prior's,
+                or `guidance` that is not 1 where it was trained without `label_dropout`.
+        """
+
+    @abstractmethod
+    def loss(
+        self,
+        tokens: Integer[Tensor, "b t h w"],
+        labels: Int64[Tensor, " b"] | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, ""]:
+        """Return the mean of −log p of the tokens that are predicted, in nats per token.
+
+        Args:
+            tokens: token grids of any integer type.
+            labels: class of each, where the prior has classes; in train mode hidden with
+                probability `label_dropout`.
+            generator: draws which labels are hidden, and masks; torch's global one if not given.
+
+        Raises:
+            ValueError: tokens that are not of this prior's grid, or labels that are not its own.
+        """
 
     def sample(
         self,

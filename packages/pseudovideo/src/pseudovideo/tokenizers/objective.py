@@ -190,6 +190,7 @@ class TokenizerObjective(nn.Module):
     def _weighted(self, terms: dict[str, Tensor]) -> Float[Tensor, ""]:
         """Return the adversarial terms' contribution to the loss."""
         config = self.config
+        # λ_a α L_G, and γ/2 · k R₁
         generator = config.adversarial_weight * terms["adaptive_weight"] * terms["generator"]
         penalty = 0.5 * config.r1_weight * config.r1_every * terms["r1"]
         return generator + terms["discriminator"] + penalty

@@ -224,10 +224,12 @@ class VectorQuantizer(nn.Module):
         batch, sums = cluster_sums(points, indices, size)
         age = self.batches.to(batch.dtype)
         decay = ((1 + age) / (10 + age)).clamp(max=self.decay)
+        # N_k ← γ N_k + (1 − γ) n_k
         counts = decay * self.counts + (1 - decay) * batch
         # (1 − γ) n_k / N_k, which is 0 for a code that the batch left alone.
         step = (1 - decay) * batch / torch.where(batch > 0, counts, 1)
         means = sums / batch.clamp(min=1)[:, None]
+        # e_k ← e_k + (1 − γ) n_k/N_k (x̄_k − e_k)
         codebook = self.codebook + step[:, None] * (means - self.codebook)
         if self.revive_below:
             threshold = self.revive_below * counts.mean()

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from probseq.checks import check_counts
 from probseq.errors import require
+from probseq.files import write_atomic
 from pseudovideo.diffusion.base import FRAME_LIMIT
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.sampling import at_least_float32, conditioned
@@ -26,8 +27,8 @@ from pseudovideo.diffusion.stages import Stage
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.integrations.diffusers.ddpm import (
     ddpm_scheduler,
-    from_ddpm_pipeline,
     heads_have_one_width,
+    image_model,
     read_settings,
     reading_folder,
     to_ddpm_pipeline,
@@ -48,6 +49,7 @@ diffusers: Any = require("diffusers", extra="diffusion", distribution="pseudovid
 huggingface_hub: Any = require("huggingface_hub", extra="diffusion", distribution="pseudovideo")
 
 _INDEX, _CARD, _MODEL, _SCHEDULER = "model_index.json", "README.md", "model", "scheduler"
+_DDPM = "DDPMPipeline"
 # Nothing else of a repository is fetched.
 _FILES = ["*.json", "*.safetensors", _CARD]
 _TEMPLATE = Path(__file__).with_name("model_card.md")
@@ -244,7 +246,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             self.save_config(folder)
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
         index |= {"_trained_on": self.trained_on, "_license": self.license}
-        (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        write_atomic(folder / _INDEX, json.dumps(index, indent=2) + "\n")
         self._write_card(folder, folder.name)
 
     @classmethod
@@ -299,14 +301,8 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         with reading_folder(folder):
             index = read_settings(folder / _INDEX)
         kind = index.get("_class_name")
-        if kind == diffusers.DDPMPipeline.__name__:
-            model = from_ddpm_pipeline(folder)
-        elif kind == cls.__name__:
-            model = load_pretrained(folder / _MODEL)
-        else:
-            raise ValueError(f"{folder} must hold a {cls.__name__} or DDPMPipeline, got a {kind}")
-        if not isinstance(model, (ImageDiffusion, VideoDiffusion)):
-            raise ValueError(f"{folder} must hold a diffusion model, got a {type(model).__name__}")
+        if kind not in (cls.__name__, _DDPM):
+            raise ValueError(f"{folder} must hold a {cls.__name__} or {_DDPM}, got a {kind}")
         with reading_folder(folder):
             name = str(index[_SCHEDULER][1])
         scheduler_class = getattr(diffusers, name, None)
@@ -318,6 +314,12 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         with reading_folder(folder / _SCHEDULER):
             read_settings(folder / _SCHEDULER / "scheduler_config.json")
             scheduler = scheduler_class.from_pretrained(folder / _SCHEDULER, local_files_only=True)
+        if kind == _DDPM:
+            model = image_model(folder, scheduler)
+        else:
+            model = load_pretrained(folder / _MODEL)
+        if not isinstance(model, (ImageDiffusion, VideoDiffusion)):
+            raise ValueError(f"{folder} must hold a diffusion model, got a {type(model).__name__}")
         return cls(
             model if torch_dtype is None else model.to(torch_dtype),
             scheduler,
@@ -396,11 +398,11 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             parameters=f"{sum(p.numel() for p in self.model.parameters()):,}",
             steps=f"{config.num_steps:,}",
             schedule=config.schedule,
-            library="diffusers" if kind == "DDPMPipeline" else "pseudovideo",
-            module="diffusers" if kind == "DDPMPipeline" else __package__,
+            library="diffusers" if kind == _DDPM else "pseudovideo",
+            module="diffusers" if kind == _DDPM else __package__,
             kind=kind,
         )
-        (folder / _CARD).write_text(card, encoding="utf-8")
+        write_atomic(folder / _CARD, card)
 
     def _upload_folder(
         self, working_dir: Path | str, repo_id: str, token: Any = None, **options: Any

@@ -9,8 +9,7 @@ import torch
 
 from probseq.errors import require
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.respacing import spaced_steps
-from pseudovideo.diffusion.schedules import MAX_LAST_ALPHA_BAR
+from pseudovideo.diffusion.schedules import MAX_LAST_ALPHA_BAR, spaced_steps
 from pseudovideo.integrations.diffusers.ddpm import ddpm_scheduler
 
 diffusers: Any = require("diffusers", extra="diffusion", distribution="pseudovideo")
