@@ -61,7 +61,7 @@ _SHORT, _SHORT_RATE, _LONG_RATE = 8, 0.05, 0.01
 # Of exp(rate·i), beyond which a blur is 0/0.
 _LARGEST_EXPONENT = 100.0
 # Fewest of the linear schedule, whose last variance is 20 over their number.
-_LINEAR_STEPS = 21
+LEAST_LINEAR_STEPS = 21
 
 
 class CorruptionSpec(Settings):
@@ -129,6 +129,14 @@ def check_blur_rate(name: str, rate: float, num_frames: int) -> None:
         raise ValueError(
             f"{name} must be at most {_LARGEST_EXPONENT:g} in absolute value, times "
             f"num_frames - 2={num_frames - 2} too, got {rate}"
+        )
+
+
+def check_context(context: int, num_frames: int) -> None:
+    """Refuse a context C that leaves no frame to be generated from others."""
+    if not 1 <= context < num_frames:
+        raise ValueError(
+            f"context must be from 1 to num_frames - 1={num_frames - 1}, got {context}"
         )
 
 
@@ -370,10 +378,10 @@ class _ProcessSettings(Settings):
 
     def check(self) -> None:
         """Refuse a linear schedule that would fill a step with noise."""
-        if self.schedule == "linear" and self.num_steps < _LINEAR_STEPS:
+        if self.schedule == "linear" and self.num_steps < LEAST_LINEAR_STEPS:
             raise ValueError(
-                f"num_steps must be at least {_LINEAR_STEPS} with schedule=linear, whose noise "
-                f"would fill the last step with fewer, got {self.num_steps}: take more, or "
+                f"num_steps must be at least {LEAST_LINEAR_STEPS} with schedule=linear, whose "
+                f"noise would fill the last step with fewer, got {self.num_steps}: take more, or "
                 "schedule=cosine"
             )
 
@@ -442,11 +450,7 @@ class VideoDiffusionConfig(ImageDiffusionConfig, VideoSpec):
     def check(self) -> None:
         """Refuse what leaves no frame to be generated from others."""
         super().check()
-        if self.context >= self.num_frames:
-            raise ValueError(
-                f"context must be from 1 to num_frames - 1={self.num_frames - 1}, "
-                f"got {self.context}"
-            )
+        check_context(self.context, self.num_frames)
 
 
 class HVAESpec(Settings):

@@ -8,6 +8,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from probseq.checks import check_counts
+from pseudovideo.spec import LEAST_LINEAR_STEPS
 
 # Of 1,000 steps.
 _LINEAR_STEPS, _LINEAR_FIRST, _LINEAR_LAST = 1000, 1e-4, 0.02
@@ -28,13 +29,12 @@ def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
         ValueError: `num_steps` is 20 or less, where the last β would not be below 1.
     """
     check_counts(num_steps=num_steps)
-    scale = _LINEAR_STEPS / num_steps
-    if scale * _LINEAR_LAST >= 1:
-        least = int(_LINEAR_STEPS * _LINEAR_LAST) + 1
+    if num_steps < LEAST_LINEAR_STEPS:
         raise ValueError(
-            f"num_steps must be at least {least} for the linear schedule, whose β would reach 1 "
-            f"with fewer, got {num_steps}: take the cosine schedule"
+            f"num_steps must be at least {LEAST_LINEAR_STEPS} for the linear schedule, whose β "
+            f"would reach 1 with fewer, got {num_steps}: take the cosine schedule"
         )
+    scale = _LINEAR_STEPS / num_steps
     return torch.linspace(
         scale * _LINEAR_FIRST, scale * _LINEAR_LAST, num_steps, dtype=torch.float64
     )
