@@ -328,7 +328,12 @@ class PriorConfig(TransformerSizes, ClassSpec):
         """Refuse what makes no grid or no transformer."""
         TransformerSizes.check(self)
         ClassSpec.check(self)
-        TokenGrid(codebook_size=self.codebook_size, shape=self.grid)
+        _ = self.token_grid  # refuses what is no grid
+
+    @property
+    def token_grid(self) -> TokenGrid:
+        """The tokens of a video."""
+        return TokenGrid(codebook_size=self.codebook_size, shape=self.grid)
 
 
 class AutoregressiveConfig(PriorConfig):

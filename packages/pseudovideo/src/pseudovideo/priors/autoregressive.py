@@ -25,7 +25,7 @@ from pseudovideo.layers import Block, StackDecoder
 from pseudovideo.pretrained import check_weights
 from pseudovideo.priors.base import AxisPositions, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
-from pseudovideo.spec import AutoregressiveConfig, TokenGrid
+from pseudovideo.spec import AutoregressiveConfig
 
 
 class AutoregressivePrior(TokenPrior):
@@ -46,9 +46,7 @@ class AutoregressivePrior(TokenPrior):
     config: AutoregressiveConfig
 
     def __init__(self, config: AutoregressiveConfig) -> None:
-        grid = TokenGrid(codebook_size=config.codebook_size, shape=config.grid)
-        super().__init__(grid, config.tokenizer_fingerprint)
-        self.config = config
+        super().__init__(config)
         rows = () if config.num_tokens is None else (config.num_tokens,)
         self.start = nn.Parameter(0.02 * torch.randn(*rows, config.dim))
         self.embedding = nn.Embedding(config.codebook_size, config.dim)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from probseq.checks import check_counts
 from pseudovideo.labels import sample_classes
 from pseudovideo.pretrained import Pretrained, fingerprint
-from pseudovideo.spec import TokenGrid
+from pseudovideo.spec import PriorConfig, TokenGrid
 from pseudovideo.token_cache import TokenCache
 
 
@@ -53,15 +53,14 @@ class TokenPrior(Pretrained):
     """A distribution over token grids.
 
     Args:
-        grid: the grid that it is about.
-        tokenizer_fingerprint: `fingerprint` of the tokenizer whose tokens it learns; None leaves
-            it to K and the shape of the grid whether a tokenizer fits.
+        config: sizes, grid and tokenizer.
     """
 
-    def __init__(self, grid: TokenGrid, tokenizer_fingerprint: str | None) -> None:
+    def __init__(self, config: PriorConfig) -> None:
         super().__init__()
-        self.grid = grid
-        self.tokenizer_fingerprint = tokenizer_fingerprint
+        self.config = config
+        self.grid = config.token_grid
+        self.tokenizer_fingerprint = config.tokenizer_fingerprint
 
     @abstractmethod
     def sample_tokens(

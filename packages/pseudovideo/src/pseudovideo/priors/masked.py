@@ -18,7 +18,7 @@ from pseudovideo.layers import Block
 from pseudovideo.pretrained import check_weights
 from pseudovideo.priors.base import AxisPositions, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
-from pseudovideo.spec import MaskedConfig, TokenGrid
+from pseudovideo.spec import MaskedConfig
 
 _ROUNDING = 1e-9
 
@@ -41,9 +41,7 @@ class MaskedPrior(TokenPrior):
     config: MaskedConfig
 
     def __init__(self, config: MaskedConfig) -> None:
-        grid = TokenGrid(codebook_size=config.codebook_size, shape=config.grid)
-        super().__init__(grid, config.tokenizer_fingerprint)
-        self.config = config
+        super().__init__(config)
         self.embedding = nn.Embedding(config.codebook_size, config.dim)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.mask = nn.Parameter(0.02 * torch.randn(config.dim))
