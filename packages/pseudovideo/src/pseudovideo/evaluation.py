@@ -27,7 +27,7 @@ from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HVAE
 from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior
-from pseudovideo.priors.base import Decoder
+from pseudovideo.priors.base import TokenDecoder
 
 # Enough for the covariance of 32x32 colour images; with more of them its product alone takes long.
 _SPECTRUM_IMAGES = 20_000
@@ -35,7 +35,7 @@ _BATCH = 250
 
 
 @runtime_checkable
-class ImageCoder(Decoder, Protocol):
+class ImageCoder(TokenDecoder, Protocol):
     """A tokenizer, or `PatchKMeans`."""
 
     def encode(self, videos: Float[Tensor, "b f c y x"]) -> Int64[Tensor, "b t h w"]:
@@ -79,9 +79,7 @@ def reconstruction(
     of_all: list[Tensor] = []
     size = tokenizer.grid.codebook_size
     counts = torch.zeros(size, dtype=torch.int64)
-    for index in torch.arange(len(images)).split(batch_size):
-        originals = to_unit(images[index].to(device))
-        videos = pseudo_videos(originals, corruption, seed=seed, index=index.to(device))
+    for videos in _videos(images, corruption, seed, batch_size, device):
         tokens = tokenizer.encode(videos)
         frames = tokenizer.decode(tokens)
         counts += torch.bincount(tokens.flatten().cpu(), minlength=size)
@@ -140,12 +138,8 @@ def encode_images(
     device: torch.device | str = "cpu",
 ) -> Int64[Tensor, "n t rows columns"]:
     """Return the tokens of the videos of images, on `device`; arguments as of `reconstruction`."""
-    tokens: list[Tensor] = []
-    for index in torch.arange(len(images)).split(batch_size):
-        batch = to_unit(images[index].to(device))
-        videos = pseudo_videos(batch, corruption, seed=seed, index=index.to(device))
-        tokens.append(tokenizer.encode(videos))
-    return torch.cat(tokens)
+    videos = _videos(images, corruption, seed, batch_size, device)
+    return torch.cat([tokenizer.encode(batch) for batch in videos])
 
 
 def mean_nats(
@@ -229,6 +223,19 @@ def frame_prediction(
         "num_images": len(images),
         "num_samples": num_samples,
     }
+
+
+def _videos(
+    images: Tensor,
+    corruption: PseudoVideoConfig,
+    seed: int,
+    batch_size: int,
+    device: torch.device | str,
+) -> Iterator[Tensor]:
+    """Yield the videos of images, batch by batch."""
+    for index in torch.arange(len(images)).split(batch_size):
+        batch = to_unit(images[index].to(device))
+        yield pseudo_videos(batch, corruption, seed=seed, index=index.to(device))
 
 
 def _labelled(

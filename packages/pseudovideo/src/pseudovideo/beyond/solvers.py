@@ -25,7 +25,7 @@ from pseudovideo.spec import SolverName
 _MAX_RATIO, _MAX_LEAP = 2.0, 2.0
 
 
-class Solver(NamedTuple):
+class FlowSolver(NamedTuple):
     """A solver of the probability flow, for `solver` of the models' `sample`.
 
     Attributes:
@@ -68,7 +68,7 @@ class Solver(NamedTuple):
             return _multistep(image, x_start, diffusion, show, corrected=self.name == "unipc")
 
 
-SOLVERS: dict[SolverName, Solver] = {name: Solver(name) for name in get_args(SolverName)}
+SOLVERS: dict[SolverName, FlowSolver] = {name: FlowSolver(name) for name in get_args(SolverName)}
 """All solvers by their names."""
 
 

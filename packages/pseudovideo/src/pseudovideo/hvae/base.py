@@ -21,7 +21,7 @@ from pseudovideo.pretrained import Pretrained, eval_mode
 from pseudovideo.spec import HVAEConfig
 
 
-class Bound(NamedTuple):
+class VariationalBound(NamedTuple):
     """Negative evidence lower bound of images, in nats per dimension.
 
     Attributes:
@@ -185,7 +185,7 @@ class HVAE(Pretrained):
         labels: Int64[Tensor, " b"] | None = None,
         *,
         generator: torch.Generator | None = None,
-    ) -> Bound:
+    ) -> VariationalBound:
         """Return the negative evidence lower bound of all T steps, one z_t each, in eval mode.
 
         Args:
@@ -195,7 +195,7 @@ class HVAE(Pretrained):
             generator: draws the noise.
 
         Returns:
-            Nats per dimension, see `Bound`; `HeatHVAE` says what its own leaves out.
+            Nats per dimension, see `VariationalBound`; `HeatHVAE` says what its own leaves out.
 
         Raises:
             ValueError: the images or the labels are not the model's, or not finite.
@@ -215,7 +215,7 @@ class HVAE(Pretrained):
                 levels.append(self.level_terms(images, t, noise, labels))
         steps = torch.stack([terms.step for terms in levels], dim=1)
         prior = levels[-1].prior
-        return Bound(steps.sum(1) + prior, steps, prior)
+        return VariationalBound(steps.sum(1) + prior, steps, prior)
 
     def level_terms(
         self,

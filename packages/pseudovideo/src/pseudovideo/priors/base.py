@@ -16,7 +16,7 @@ from pseudovideo.token_cache import TokenCache
 
 
 @runtime_checkable
-class Decoder(Protocol):
+class TokenDecoder(Protocol):
     """What a prior needs of a tokenizer."""
 
     @property
@@ -112,7 +112,7 @@ class TokenPrior(Pretrained):
     def sample(
         self,
         n: int,
-        tokenizer: Decoder,
+        tokenizer: TokenDecoder,
         *,
         labels: Int64[Tensor, " n"] | None = None,
         guidance: float = 1.0,
@@ -160,7 +160,7 @@ class TokenPrior(Pretrained):
                 frames[start : start + batch_size] = decoded
         return frames
 
-    def check_tokenizer(self, tokenizer: Decoder) -> None:
+    def check_tokenizer(self, tokenizer: TokenDecoder) -> None:
         """Refuse a tokenizer whose tokens this prior does not know.
 
         Args:
