@@ -16,6 +16,8 @@ from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.pretrained import plain_tensors
 from pseudovideo.spec import ImageDiffusionConfig, Prediction, UNetConfig
 
+diffusers: Any = require("diffusers", extra="diffusion", distribution="pseudovideo")
+
 _MODEL_STEPS = 1000  # of the scale on which a UNet is told the time
 # Where in their range the variances of diffusers' fixed kinds lie: at the posterior's, at β.
 _FIXED = {"fixed_small": -1.0, "fixed_large": 1.0}
@@ -50,11 +52,9 @@ def to_ddpm_pipeline(
         ValueError: another `variance`, a model of classes, which `DDPMPipeline` has no labels for,
             or attention at levels of different width: diffusers fixes
             the width of a head, the model the number of heads.
-        MissingExtraError: diffusers is not installed.
     """
     if variance not in ("learned", "fixed"):
         raise ValueError(f'variance must be "learned" or "fixed", got {variance!r}')
-    diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
     config = model.config
     if config.num_classes is not None:
         raise ValueError(
@@ -99,11 +99,7 @@ def ddpm_scheduler(
     Args:
         process: in all its steps.
         variance: "learned", or "fixed" for the posterior's.
-
-    Raises:
-        MissingExtraError: diffusers is not installed.
     """
-    diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
     return diffusers.DDPMScheduler(
         num_train_timesteps=process.num_steps,
         trained_betas=process.betas.tolist(),
@@ -139,7 +135,6 @@ def image_model(folder: Path, scheduler: Any) -> ImageDiffusion:
         ValueError: a UNet that is not improved DDPM's, or a process without its linear or cosine
             schedule.
     """
-    diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
     with reading_folder(folder / "unet"):
         unet = diffusers.UNet2DModel.from_pretrained(
             folder / "unet",
