@@ -39,7 +39,7 @@ from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.sampling import sampling_process
 from pseudovideo.diffusion.video import VideoDiffusion
-from pseudovideo.evaluation import frame_prediction, mean_bits_per_dim, mean_bound
+from pseudovideo.evaluation import frame_prediction, mean_bound
 from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
 from pseudovideo.integrations.improved_ddpm import load_improved_ddpm
 from pseudovideo.pixels import to_bytes, to_unit
@@ -208,7 +208,7 @@ class DiffusionVariant(Variant):
             with log.bar(total=total * self.steps, unit=" steps", desc="likelihood") as bar:
                 given: Any = {"generator": generator, "progress": bar.update}
                 labels = self.labels(data, "test", counted)
-                likelihood = mean_bits_per_dim(model, images, labels, **given)
+                likelihood = mean_bound(model, images, labels, **given)
         drawn: dict[str, Any] = {"sampler": sampling.sampler, "sampling_steps": taken}
         drawn["evaluations"] = evaluations * self.settings.classes.passes
         return {

@@ -11,6 +11,7 @@ from probseq_apps.report.generate_plots import (
     draw_tokens,
     summary_figure,
 )
+from probseq_apps.report.quality_tables import frame_table, quality_table
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.results import (
     BASE,
@@ -43,7 +44,6 @@ from probseq_apps.report.tables import (
     plain,
     with_error,
 )
-from pseudovideo.beyond.quality_tables import frame_table, quality_table
 
 PSNR = Measure("PSNR", "higher", ("reconstruction", "psnr"), " dB")
 INTERMEDIATE = Measure(

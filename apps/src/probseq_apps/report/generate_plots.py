@@ -33,9 +33,7 @@ from pseudovideo.plots import (
     frame_captions,
     frame_errors_plot,
     frame_heads,
-    save_between,
     save_classes,
-    save_copies,
     save_gif,
     save_grids,
     save_process,
@@ -123,7 +121,7 @@ def draw_tokens(
         files += save_samples(drawn.images, drawn.videos, plots, f"samples-{name}", **told)
         own = {"features": features, "title": f"{title}: {_NEAREST}"}
         files.append(
-            save_copies(copies, drawn.images, data.train, plots / f"nearest-{name}.png", **own)
+            _save_copies(copies, drawn.images, data.train, plots / f"nearest-{name}.png", **own)
         )
     files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", _CURVES["tokenizer"])
     files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", _CURVES["codebook"])
@@ -184,10 +182,10 @@ def draw_models(
         files.append(save_gif(rows[:_FILM], file.with_suffix(".gif"), captions=captions))
     for name, one in drawn.items():
         title = f"{name}, seed {seed}: images between two samples"
-        files.append(save_between(one.between, plots / f"between-{name}.png", title=title))
+        files.append(_save_between(one.between, plots / f"between-{name}.png", title=title))
         own = {"features": features, "title": f"{name}, seed {seed}: {_NEAREST}"}
         file = plots / f"nearest-{name}.png"
-        files.append(save_copies(one.copies, one.images, data.train, file, **own))
+        files.append(_save_copies(one.copies, one.images, data.train, file, **own))
     caption, unit = ("{} HVAE", "level") if kind == "hvae" else ("{}, predicted image", "step")
     for name, one in drawn.items():
         file, is_video = plots / f"process-{name}.gif", one.videos.shape[1] > 1
@@ -289,3 +287,19 @@ def _curves(
     if any(not np.array_equal(steps, x) for x, _ in found):
         return found
     return [(steps, np.mean([y for _, y in found], axis=0))]
+
+
+def _save_copies(
+    copies: Copies, samples: Tensor, train: Tensor, file: Path, *, features: str, title: str
+) -> Path:
+    """Write samples above the training images that are nearest to them by pixels and features."""
+    rows = [samples[copies.samples], train[copies.by_pixels], train[copies.by_features]]
+    labels = ["sample", "nearest training image by pixels", f"nearest by {features}"]
+    return save_rows(labels, [to_unit(row) for row in rows], file, title=title)
+
+
+def _save_between(rows: Tensor, file: Path, *, title: str) -> Path:
+    """Write images (n, k, c, h, w) between pairs of samples, a row for each pair."""
+    labels = [f"pair {number + 1}" for number in range(len(rows))]
+    heads = ["sample", *[""] * (rows.shape[1] - 2), "sample"]
+    return save_rows(labels, [to_unit(row) for row in rows], file, heads, title=title)

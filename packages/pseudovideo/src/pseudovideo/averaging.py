@@ -64,7 +64,7 @@ class WeightAverage:
 
     @contextlib.contextmanager
     def applied(self) -> Generator[None]:
-        """Have the averages in the model; the trained parameters come back, bit for bit."""
+        """Put the averages into the model for a while; what was there comes back, bit for bit."""
         trained = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
         self.apply()
         try:

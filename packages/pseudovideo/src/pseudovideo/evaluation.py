@@ -1,7 +1,7 @@
 """What is measured of models: reconstructions, likelihoods, and errors of frames."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -23,12 +23,11 @@ from pseudovideo.corruptions import (
 )
 from pseudovideo.diffusion.errors import frame_errors
 from pseudovideo.diffusion.image import ImageDiffusion
-from pseudovideo.diffusion.sampling import Solver
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HVAE
 from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior
-from pseudovideo.spec import TokenGrid
+from pseudovideo.priors.base import TokenDecoder
 
 # Enough for the covariance of 32x32 colour images; with more of them its product alone takes long.
 _SPECTRUM_IMAGES = 20_000
@@ -36,20 +35,11 @@ _BATCH = 250
 
 
 @runtime_checkable
-class ImageCoder(Protocol):
+class ImageCoder(TokenDecoder, Protocol):
     """A tokenizer, or `PatchKMeans`."""
-
-    @property
-    def grid(self) -> TokenGrid:
-        """The tokens of a video."""
-        ...
 
     def encode(self, videos: Float[Tensor, "b f c y x"]) -> Int64[Tensor, "b t h w"]:
         """Return the tokens of videos."""
-        ...
-
-    def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
-        """Return the frames of tokens."""
         ...
 
 
@@ -89,9 +79,7 @@ def reconstruction(
     of_all: list[Tensor] = []
     size = tokenizer.grid.codebook_size
     counts = torch.zeros(size, dtype=torch.int64)
-    for index in torch.arange(len(images)).split(batch_size):
-        originals = to_unit(images[index].to(device))
-        videos = pseudo_videos(originals, corruption, seed=seed, index=index.to(device))
+    for videos in _videos(images, corruption, seed, batch_size, device):
         tokens = tokenizer.encode(videos)
         frames = tokenizer.decode(tokens)
         counts += torch.bincount(tokens.flatten().cpu(), minlength=size)
@@ -112,44 +100,16 @@ def reconstruction(
     }
 
 
-def mean_bits_per_dim(
-    model: ImageDiffusion,
-    images: UInt8[Tensor, "n c h w"],
-    labels: Int64[Tensor, " n"] | None = None,
-    *,
-    generator: torch.Generator | None = None,
-    batch_size: int = _BATCH,
-    progress: Callable[[int], object] | None = None,
-) -> float:
-    """Return the mean bound on −log₂ p of images, in bits per dimension.
-
-    Args:
-        model: of images.
-        images: the test part, as bytes.
-        labels: class of each, where the model has classes.
-        generator: of the noise, on the model's device.
-        batch_size: images at a time.
-        progress: called with the number of steps that are done, S for a batch.
-    """
-    device = next(model.parameters()).device
-    bounds = [
-        model.bits_per_dim(
-            to_unit(batch.to(device)), classes, generator=generator, progress=progress
-        ).total
-        for batch, classes in _labelled(images, labels, batch_size, device)
-    ]
-    return float(torch.cat(bounds).double().mean())
-
-
 def mean_bound(
-    model: HVAE,
+    model: ImageDiffusion | HVAE,
     images: UInt8[Tensor, "n c h w"],
     labels: Int64[Tensor, " n"] | None = None,
     *,
     generator: torch.Generator | None = None,
     batch_size: int = _BATCH,
+    **options: Any,
 ) -> float:
-    """Return the mean bound on −log p of images, in nats per dimension.
+    """Return the mean bound on −log p of images, in bits per dimension; of HVAEs in nats.
 
     Args:
         model: of images.
@@ -157,10 +117,12 @@ def mean_bound(
         labels: class of each, where the model has classes.
         generator: of the noise, on the model's device.
         batch_size: images at a time.
+        options: further ones of `ImageDiffusion.bits_per_dim`.
     """
-    device = next(model.parameters()).device
+    device = model.device
+    bound = model.bound if isinstance(model, HVAE) else model.bits_per_dim
     bounds = [
-        model.bound(to_unit(batch.to(device)), generator, labels=classes).total
+        bound(to_unit(batch.to(device)), classes, generator=generator, **options).total
         for batch, classes in _labelled(images, labels, batch_size, device)
     ]
     return float(torch.cat(bounds).double().mean())
@@ -176,12 +138,8 @@ def encode_images(
     device: torch.device | str = "cpu",
 ) -> Int64[Tensor, "n t rows columns"]:
     """Return the tokens of the videos of images, on `device`; arguments as of `reconstruction`."""
-    tokens: list[Tensor] = []
-    for index in torch.arange(len(images)).split(batch_size):
-        batch = to_unit(images[index].to(device))
-        videos = pseudo_videos(batch, corruption, seed=seed, index=index.to(device))
-        tokens.append(tokenizer.encode(videos))
-    return torch.cat(tokens)
+    videos = _videos(images, corruption, seed, batch_size, device)
+    return torch.cat([tokenizer.encode(batch) for batch in videos])
 
 
 def mean_nats(
@@ -218,12 +176,8 @@ def frame_prediction(
     *,
     labels: Int64[Tensor, " n"] | None = None,
     num_samples: int,
-    num_steps: int | None = None,
-    eta: float | None = None,
-    solver: Solver | None = None,
     seed: int = 0,
-    generator: torch.Generator | None = None,
-    progress: Callable[[int], object] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Measure how well a model predicts each frame from the true frames before it.
 
@@ -234,12 +188,8 @@ def frame_prediction(
         train: the training part, whose covariance the exact errors have.
         labels: class of each test image, where the model has classes.
         num_samples: draws of each frame.
-        num_steps: as of `VideoDiffusion.sample`.
-        eta: as of `VideoDiffusion.sample`.
-        solver: as of `VideoDiffusion.sample`.
         seed: of the videos' noise.
-        generator: of the draws, on the model's device.
-        progress: called with the number of frames that are drawn.
+        options: further ones of `VideoDiffusion.predict_frames`, as its generator.
 
     Returns:
         frames: numbers from 1 of those that are predicted from others, the image last.
@@ -249,23 +199,15 @@ def frame_prediction(
             themselves; None of other kinds.
         num_images, num_samples: how many.
     """
-    device, context = next(model.parameters()).device, model.config.context
+    device, context = model.device, model.config.context
+    classes = None if labels is None else labels.to(device)
     index = torch.arange(len(images), device=device)
     truth = pseudo_videos(to_unit(images.to(device)), corruption, seed=seed, index=index)
     predicted = range(context, model.config.num_frames)
     errors: list[float] = []
     for frame in predicted:
         samples = model.predict_frames(
-            truth,
-            frame,
-            labels=None if labels is None else labels.to(device),
-            num_samples=num_samples,
-            num_steps=num_steps,
-            eta=eta,
-            solver=solver,
-            generator=generator,
-            batch_size=_BATCH,
-            progress=progress,
+            truth, frame, labels=classes, num_samples=num_samples, batch_size=_BATCH, **options
         )
         errors.append(float(frame_errors(truth[:, frame], samples).mean()))
     exact = None
@@ -281,6 +223,19 @@ def frame_prediction(
         "num_images": len(images),
         "num_samples": num_samples,
     }
+
+
+def _videos(
+    images: Tensor,
+    corruption: PseudoVideoConfig,
+    seed: int,
+    batch_size: int,
+    device: torch.device | str,
+) -> Iterator[Tensor]:
+    """Yield the videos of images, batch by batch."""
+    for index in torch.arange(len(images)).split(batch_size):
+        batch = to_unit(images[index].to(device))
+        yield pseudo_videos(batch, corruption, seed=seed, index=index.to(device))
 
 
 def _labelled(

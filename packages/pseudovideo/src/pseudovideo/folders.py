@@ -13,7 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from probseq.files import sha256, sync
+from probseq.files import sha256, sync, write_atomic
 
 CONFIG = "config.json"
 _FORMAT = 1
@@ -22,7 +22,7 @@ _ASIDE = ".tmp-"
 
 @contextlib.contextmanager
 def write_folder(folder: Path, kind: str, config: dict[str, Any]) -> Generator[Path]:
-    """Have the files of a folder written into a directory aside, then put them in place.
+    """Give a directory aside to write the files of a folder into, then put them in place.
 
     Args:
         folder: made if it is not there; what it holds stays until all is written.
@@ -50,12 +50,10 @@ def write_folder(folder: Path, kind: str, config: dict[str, Any]) -> Generator[P
         values = {"format": _FORMAT, "class": kind, "config": config}
         hashes = {path.name: sha256(path) for path in files}
         hashes[CONFIG] = _hash_values(values, hashes)
-        text = json.dumps({**values, "sha256": hashes}, indent=2)
-        (aside / CONFIG).write_text(text + "\n", encoding="utf-8")
-        for path in (*files, aside / CONFIG):
+        for path in files:
             sync(path)
             path.replace(folder / path.name)
-        sync(folder)
+        write_atomic(folder / CONFIG, json.dumps({**values, "sha256": hashes}, indent=2) + "\n")
 
 
 class SavedFolder:

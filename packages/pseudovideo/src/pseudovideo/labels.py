@@ -15,8 +15,8 @@ from probseq.checks import check_integers, check_not_negative
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.spec import ClassSpec
 
-# The stream of random numbers that classes are drawn from, and the names that an error tells.
-_CLASSES, _TOLD = -1, 10
+# The stream of random numbers that classes are drawn from, and the names that an error lists.
+_CLASSES, _LISTED = -1, 10
 
 
 class Classes(NamedTuple):
@@ -139,7 +139,7 @@ def class_numbers(spec: ClassSpec, asked: Sequence[str]) -> Int64[Tensor, " k"]:
     numbers |= {name: number for number, name in enumerate(known)}
     for one in asked:
         if one not in numbers:
-            listed = ", ".join(known[:_TOLD]) + (", ..." if len(known) > _TOLD else "")
+            listed = ", ".join(known[:_LISTED]) + (", ..." if len(known) > _LISTED else "")
             raise ValueError(
                 f"labels must be classes of the model, by name ({listed}) or by number "
                 f"(0..{len(known) - 1}), got {one!r}"

@@ -16,8 +16,8 @@ def check_pixels(**images: Tensor) -> None:
         ValueError: names the tensor, and its range.
     """
     for name, tensor in images.items():
-        looked_at = tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-        if looked_at and tensor.numel():
+        checked = tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+        if checked and tensor.numel():
             low, high = (float(end) for end in tensor.detach().aminmax())
             # Written so that NaN, for which every comparison is false, is refused too.
             if not (low >= -_MOST and high <= _MOST):
@@ -28,7 +28,7 @@ def check_pixels(**images: Tensor) -> None:
 
 
 def check_batch(name: str, images: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise if a batch is empty, no floats, of another shape, or not in −1..1 but for noise.
+    """Refuse a batch that is empty, no floats, of another shape, or not in −1..1 but for noise.
 
     Args:
         name: of the argument.

@@ -42,10 +42,9 @@ _OF_CLASSES = frozenset(field.name for field in fields(ClassSpec))
 
 
 class Pretrained(nn.Module):
-    """A model that is built of one frozen dataclass and can be stored in a folder.
+    """A model that is built of `Settings` and can be stored in a folder.
 
-    Subclasses set `config_class` and keep the dataclass they were built of as `config`. Its values
-    are numbers, strings, booleans, None and tuples of these: what JSON gives back unchanged.
+    Subclasses set `config_class` and keep the settings they were built of as `config`.
     """
 
     config_class: ClassVar[type[Any]]
@@ -77,8 +76,8 @@ class Pretrained(nn.Module):
             folder: made if it is not there.
 
         Raises:
-            ValueError: a setting would not come back from JSON as it is, `folder` is a file, or
-                the model lacks weights of its class or has other ones.
+            ValueError: `folder` is a file, or the model lacks weights of its class or has other
+                ones.
         """
         settings = _settings(self)
         with torch.random.fork_rng(devices=[]):  # its weights are drawn, and thrown away
@@ -113,7 +112,7 @@ class Pretrained(nn.Module):
             )
         path = saved.checked(WEIGHTS)
         tensors = load_file(path)
-        model = cls(cls.config_class(**{k: _from_json(v) for k, v in saved.config.items()}))
+        model = cls(cls.config_class.from_dict(saved.config))
         _fill(model, tensors, path)
         return model.eval()
 
@@ -249,23 +248,7 @@ def fingerprint(model: nn.Module) -> str:
 
 def _settings(model: Pretrained) -> dict[str, Any]:
     """Return settings by name, for JSON."""
-    config = model.config
-    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    values = model.config.to_dict()
     if values.get("num_classes", 0) is None:
         values = {name: value for name, value in values.items() if name not in _OF_CLASSES}
-    for name, value in values.items():
-        try:
-            back = _from_json(json.loads(json.dumps(value, allow_nan=False)))
-        except (TypeError, ValueError):
-            back = None
-        if back != value:
-            raise ValueError(
-                f"{type(config).__name__}.{name} must be a number, string, boolean, None or a "
-                f"tuple of these to be stored, got {value!r}"
-            )
     return values
-
-
-def _from_json(value: Any) -> Any:
-    """Return JSON's lists as the tuples that they were."""
-    return tuple(map(_from_json, value)) if isinstance(value, list) else value

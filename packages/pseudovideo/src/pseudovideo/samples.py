@@ -95,14 +95,13 @@ def film(
         return Film(to_bytes(torch.stack(frames, 1)), torch.arange(len(frames)), one)
     steps = options.get("num_steps")
     diffusion = model.diffusion if steps is None else model.diffusion.respaced(steps)
-    stages = model.stages if isinstance(model, VideoDiffusion) else ()
-    total = max(1, len(stages)) * diffusion.num_steps
+    total = len(model.stages) * diffusion.num_steps
     every = max(1, total // snapshots)
     classes = NO_CLASSES
     if isinstance(model, ImageDiffusion):  # whose predictions are shown, of the same classes
         classes_of = options.get("labels"), options.get("guidance", 1.0)
-        device = next(model.parameters()).device
-        classes = sample_classes(model.config, n, *classes_of, generator=generator, device=device)
+        source: Any = {"generator": generator, "device": model.device}
+        classes = sample_classes(model.config, n, *classes_of, **source)
         options["labels"] = classes.labels
 
     def watch(left: int, state: Tensor) -> None:
@@ -111,7 +110,7 @@ def film(
         done.append(total - left)
         if isinstance(model, VideoDiffusion):
             shown = state.clone()
-            for number, stage in enumerate(stages):
+            for number, stage in enumerate(model.stages):
                 if total - left <= number * diffusion.num_steps:  # not begun: grey
                     shown[:, list(stage.latent)] = 0.0
         elif left == 0:
@@ -124,5 +123,5 @@ def film(
         frames.append(shown)
 
     model.sample(n, generator=generator, batch_size=n, watch=watch, **options)
-    num_stages = torch.tensor(max(1, len(stages)))
+    num_stages = torch.tensor(len(model.stages))
     return Film(to_bytes(torch.stack(frames, 1)), torch.tensor(done), num_stages)

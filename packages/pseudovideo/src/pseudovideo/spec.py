@@ -61,7 +61,7 @@ _SHORT, _SHORT_RATE, _LONG_RATE = 8, 0.05, 0.01
 # Of exp(rate·i), beyond which a blur is 0/0.
 _LARGEST_EXPONENT = 100.0
 # Fewest of the linear schedule, whose last variance is 20 over their number.
-_LINEAR_STEPS = 21
+LEAST_LINEAR_STEPS = 21
 
 
 class CorruptionSpec(Settings):
@@ -124,11 +124,19 @@ class PseudoVideoConfig(CorruptionSpec):
 
 
 def check_blur_rate(name: str, rate: float, num_frames: int) -> None:
-    """Raise if the last of the steps exp(rate·i), i = 0..T−2, of rate `name` is 0/0."""
+    """Refuse a rate `name` of which the last of the steps exp(rate·i), i = 0..T−2, is 0/0."""
     if not abs(rate) * max(num_frames - 2, 1) <= _LARGEST_EXPONENT:
         raise ValueError(
             f"{name} must be at most {_LARGEST_EXPONENT:g} in absolute value, times "
             f"num_frames - 2={num_frames - 2} too, got {rate}"
+        )
+
+
+def check_context(context: int, num_frames: int) -> None:
+    """Refuse a context C that leaves no frame to be generated from others."""
+    if not 1 <= context < num_frames:
+        raise ValueError(
+            f"context must be from 1 to num_frames - 1={num_frames - 1}, got {context}"
         )
 
 
@@ -198,7 +206,12 @@ class _TokenizerSettings(Settings):
 
 
 class TokenizerSpec(_TokenizerSettings):
-    """Sizes of tokenizers, whatever the images and the length of the videos."""
+    """Sizes of tokenizers, whatever the images and the length of the videos.
+
+    The defaults are those of thesis Table D.1, whose columns are `for_images` of 32 pixels
+    (CIFAR-10) or 64 (CelebA) and 1, 8 or 18 frames; the code width of 32 and the plain stem are
+    this package's.
+    """
 
     depth: Count = 4
     """Spatial blocks and as many temporal ones, in the encoder and again in the decoder; for one
@@ -315,29 +328,28 @@ class PriorConfig(TransformerSizes, ClassSpec):
         """Refuse what makes no grid or no transformer."""
         TransformerSizes.check(self)
         ClassSpec.check(self)
-        TokenGrid(codebook_size=self.codebook_size, shape=self.grid)
+        _ = self.token_grid  # refuses what is no grid
+
+    @property
+    def token_grid(self) -> TokenGrid:
+        """The tokens of a video."""
+        return TokenGrid(codebook_size=self.codebook_size, shape=self.grid)
 
 
 class AutoregressiveConfig(PriorConfig):
     """Settings of `AutoregressivePrior`; the defaults are those of thesis Table D.2."""
 
     dim: Count = 144
-    """Width."""
     depth: Count = 8
-    """Number of blocks."""
     num_heads: Count = 4
-    """Heads of every attention; must divide the width."""
 
 
 class MaskedConfig(PriorConfig):
     """Settings of `MaskedPrior`; the defaults are those of thesis Table D.3."""
 
     dim: Count = 512
-    """Width."""
     depth: Count = 6
-    """Number of blocks."""
     num_heads: Count = 8
-    """Heads of every attention; must divide the width."""
 
 
 class TokenSampling(Settings):
@@ -371,10 +383,10 @@ class _ProcessSettings(Settings):
 
     def check(self) -> None:
         """Refuse a linear schedule that would fill a step with noise."""
-        if self.schedule == "linear" and self.num_steps < _LINEAR_STEPS:
+        if self.schedule == "linear" and self.num_steps < LEAST_LINEAR_STEPS:
             raise ValueError(
-                f"num_steps must be at least {_LINEAR_STEPS} with schedule=linear, whose noise "
-                f"would fill the last step with fewer, got {self.num_steps}: take more, or "
+                f"num_steps must be at least {LEAST_LINEAR_STEPS} with schedule=linear, whose "
+                f"noise would fill the last step with fewer, got {self.num_steps}: take more, or "
                 "schedule=cosine"
             )
 
@@ -443,11 +455,7 @@ class VideoDiffusionConfig(ImageDiffusionConfig, VideoSpec):
     def check(self) -> None:
         """Refuse what leaves no frame to be generated from others."""
         super().check()
-        if self.context >= self.num_frames:
-            raise ValueError(
-                f"context must be from 1 to num_frames - 1={self.num_frames - 1}, "
-                f"got {self.context}"
-            )
+        check_context(self.context, self.num_frames)
 
 
 class HVAESpec(Settings):

@@ -8,7 +8,7 @@ that is killed leaves the folder as it was, and the next starts anew.
 import contextlib
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ class TokenCache:
         values = saved.config
         expected = {
             "tokenizer": None if tokenizer is None else fingerprint(tokenizer),
-            "corruption": None if config is None else asdict(config),
+            "corruption": None if config is None else config.to_dict(),
             "images": None if images is None else hash_images(images),
             "seed": seed,
         }
@@ -100,7 +100,7 @@ class TokenCache:
             grid = TokenGrid(
                 codebook_size=values["codebook_size"], shape=tuple(values["shape"][1:])
             )
-            corruption = PseudoVideoConfig(**values["corruption"])
+            corruption = PseudoVideoConfig.from_dict(values["corruption"])
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{folder / CONFIG} was written by another version: {error}"
@@ -164,7 +164,7 @@ def write_token_cache(
         "codebook_size": tokenizer.grid.codebook_size,
         "shape": shape,
         "tokenizer": fingerprint(tokenizer),
-        "corruption": asdict(config),
+        "corruption": config.to_dict(),
         "seed": seed,
         "images": hash_images(images),
     }

@@ -18,7 +18,6 @@ from probseq.metrics.image import (
     nearest,
     precision_recall,
 )
-from pseudovideo.beyond.quality_tables import frame_table, quality_table
 from pseudovideo.beyond.reference import Reference, is_ranked
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pixels import to_bytes
@@ -191,13 +190,6 @@ def test_whole_videos_are_measured_in_their_own_features():
     assert found["video"].pop("fvd_name") == "FVD(motion)"
     assert found == plain
 
-    found["video"] |= {"fvd": fvd, "real_fvd": real_fvd, "fvd_name": "FVD(motion)"}
-    heads, rows = frame_table({"blur": [found]})
-    assert heads[-3:] == ["FVD(motion) ↓", "FVD(motion), real test videos", "videos"]
-    assert rows[-1][-3].startswith(f"{fvd:.2f}"[:3])
-    assert [row[-3] for row in rows[:-1]] == ["—"] * 4
-    assert frame_table({"blur": [plain]})[0][-2:] == ["coverage ↑", "videos"]
-
 
 def test_the_nearest_training_images_are_found_by_pixels_and_by_features():
     train = pictures(30)
@@ -212,39 +204,6 @@ def test_samples_without_classes_or_with_half_the_score_are_ranked():
     assert not is_ranked(4.4, 9.0)
     assert is_ranked(None, 9.0)
     assert is_ranked(1.0, None)
-
-
-def test_tables_have_means_over_seeds_with_their_intervals():
-    reference = Reference(Classes(), pictures(60), pictures(30, seed=1))
-    runs = [reference.measure(pictures(40, seed=seed)) for seed in (2, 3)]
-    heads, rows = quality_table(
-        {"model": runs, "real images": [reference.real(len(reference.test))]}
-    )
-    assert heads[:5] == [
-        "quality of samples",
-        "n",
-        "FD(classes), unbiased ↓",
-        "IS, unbiased ↑",
-        "KID ↓",
-    ]
-    assert "LPIPS diversity" not in heads
-    assert [row[:2] for row in rows] == [["model", "2"], ["real images", "1"]]
-    low, high = (sum(run["intervals"]["recall"][end] for run in runs) / 2 for end in (0, 1))
-    mean = sum(run["recall"] for run in runs) / 2
-    assert rows[0][heads.index("recall ↑")] == f"{mean:.2f} [{low:.2f}, {high:.2f}]"
-    few = reference.measure(pictures(3, seed=4))
-    assert quality_table({"few": [few]})[0].count("recall ↑") == 0
-    assert quality_table({"few": [few, runs[0]]})[1][0][heads.index("recall ↑")] == "—"
-
-    corruption = PseudoVideoConfig(num_frames=2, kind="blur")
-    frames = reference.measure_videos(pictures(20).unflatten(0, (10, 2)), corruption)
-    heads, rows = frame_table({"2-frame": [frames]})
-    assert [row[0] for row in rows] == [
-        f"2-frame, {x}" for x in ("frame 1", "image", "whole video")
-    ]
-    largest = max(one["fd"] for one in frames.values())
-    digits = 4 - sum(largest >= bound for bound in (1, 10, 100, 1000))
-    assert rows[0][2] == f"{frames['1']['fd']:.{digits}f}"
 
 
 def test_other_images_are_refused():

@@ -14,9 +14,9 @@ from tiny_video import SIZES, seeded, shaken, video_model
 from pseudovideo import ImageDiffusion, ImageDiffusionConfig
 from pseudovideo.beyond.solvers import SOLVERS
 from pseudovideo.diffusion import denoise
+from pseudovideo.diffusion.base import Sampler, frame_noise, sample_stage
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.stages import Stage
-from pseudovideo.diffusion.video_sampling import frame_noise, sample_stage
 from pseudovideo.integrations.diffusers.ddpm import to_ddpm_pipeline
 from pseudovideo.labels import Classes
 from pseudovideo.spec import PREDICTIONS, ScheduleName
@@ -302,17 +302,9 @@ def test_stages_converge_to_the_flow_of_the_conditional_gaussian(monkeypatch, so
     numbers, errors = torch.arange(3), []
     for steps in (50, 200):
         process = model.diffusion.respaced(steps)
-        found = sample_stage(
-            model.network,
-            process,
-            Stage((0, 1), (2,)),
-            observed,
-            clip=False,
-            numbers=numbers,
-            seed=7,
-            classes=Classes(labels, guidance, none=2),
-            solver=SOLVERS[solver],
-        )
+        classes = Classes(labels, guidance, none=2)
+        sampler = Sampler(process, numbers, 7, classes, solver=SOLVERS[solver])
+        found = sample_stage(model, Stage((0, 1), (2,)), observed, sampler)
         x = frame_noise(numbers, (2,), (1, 8, 8), seed=7, step=steps)[:, 0].double()
         exact = flow_end(x, process.alpha_bars[-1], mean, std)
         errors.append(float((found[:, 0] - exact).square().mean().sqrt()))

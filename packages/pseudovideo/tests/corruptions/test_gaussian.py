@@ -38,13 +38,13 @@ def test_the_errors_are_the_traces_of_dense_gaussian_conditioning(kind):
                 K = joint[given_frames][:, :, given_frames].reshape(3 * size, 3 * size)
                 k = joint[given_frames][:, :, frame].reshape(3 * size, 3)
                 rest = joint[frame, :, frame] - k.mT @ torch.linalg.solve(K, k)
-                found = prediction_error(spectrum, settings, frame=frame, given=given_frames)
+                found = prediction_error(spectrum, settings, frame=frame, context=given_frames)
                 assert float(found.sum()) == pytest.approx(float(rest.trace()), rel=1e-9)
 
 
 def test_the_error_from_one_frame_is_the_wiener_filters():
     spectrum = torch.tensor([0.0, 1e-6, 0.3, 200.0], dtype=torch.float64)
-    found = prediction_error(spectrum, config("first-order-noise"), frame=4, given=[3])
+    found = prediction_error(spectrum, config("first-order-noise"), frame=4, context=[3])
     signal, noise = 1 - 1e-4, 1e-4
     torch.testing.assert_close(
         found, spectrum * noise / (signal * spectrum + noise), rtol=1e-12, atol=0
@@ -91,7 +91,7 @@ def test_matched_noise_tells_as_much_by_one_frame_and_less_by_several():
     high, matched = (prediction_errors(spectrum, config(kind, 8)) for kind in NOISE[1:])
     for frame in range(7):
         one, other = (
-            prediction_error(spectrum, config(kind, 8), frame=7, given=[frame])
+            prediction_error(spectrum, config(kind, 8), frame=7, context=[frame])
             for kind in NOISE[1:]
         )
         torch.testing.assert_close(one, other, rtol=1e-9, atol=0)
@@ -103,7 +103,7 @@ def test_a_context_is_the_frames_before_and_nothing_else():
     spectrum, settings = torch.tensor([0.3, 4.0]), config("high-order-noise", 6)
     found = prediction_errors(spectrum, settings, context=2)
     for t in range(1, 6):
-        expected = prediction_error(spectrum, settings, frame=t, given=range(max(0, t - 2), t))
+        expected = prediction_error(spectrum, settings, frame=t, context=range(max(0, t - 2), t))
         assert float(found.next_frame[t - 1]) == float(expected.mean())
     one = prediction_errors(spectrum, settings, context=1)
     assert torch.equal(one.next_frame, one.next_from_one)
@@ -156,9 +156,9 @@ def test_natural_images_have_the_gains_that_the_design_tells_of(shared_data):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"frame": 5, "given": []}, "frame must be 0..4, got 5"),
-        ({"frame": 2, "given": [2]}, r"frames before 2, 0..1, got \[2\]"),
-        ({"frame": 2, "given": [-1]}, r"frames before 2, 0..1, got \[-1\]"),
+        ({"frame": 5, "context": []}, "frame must be 0..4, got 5"),
+        ({"frame": 2, "context": [2]}, r"frames before 2, 0..1, got \[2\]"),
+        ({"frame": 2, "context": [-1]}, r"frames before 2, 0..1, got \[-1\]"),
     ],
 )
 def test_frames_out_of_range_are_refused(arguments, message):
@@ -169,9 +169,9 @@ def test_frames_out_of_range_are_refused(arguments, message):
 def test_other_wrong_arguments_are_refused():
     high = config("high-order-noise")
     with pytest.raises(ValueError, match="kind of noise, got 'blur'"):
-        prediction_error(torch.ones(2), config("blur"), frame=1, given=[0])
+        prediction_error(torch.ones(2), config("blur"), frame=1, context=[0])
     with pytest.raises(ValueError, match="eigenvalues of 0 or more, got -1 to 1"):
-        prediction_error(torch.tensor([1.0, -1.0]), high, frame=1, given=[0])
+        prediction_error(torch.tensor([1.0, -1.0]), high, frame=1, context=[0])
     with pytest.raises(ValueError, match="num_frames must be at least 2, got 1"):
         prediction_errors(torch.ones(2), config("high-order-noise", 1))
     with pytest.raises(ValueError, match="context must be a whole number of at least 1, got 0"):

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from pseudovideo.corruptions import PseudoVideoConfig, noise_coefficients, noise_schedule
+from pseudovideo.corruptions import PseudoVideoConfig, noise_coefficients
+from pseudovideo.corruptions.noise import NOISES
 
 NOISE = ("first-order-noise", "high-order-noise", "matched-noise")
 
@@ -68,7 +69,7 @@ def test_matched_noise_is_first_order_with_the_signal_to_noise_ratios_of_high_or
     high, matched = (
         config(kind, num_frames=8, beta_min=beta_min, beta_max=beta_max) for kind in NOISE[1:]
     )
-    betas = noise_schedule(matched)
+    betas = NOISES["matched-noise"].schedule(matched)
     assert ((betas >= -1e-15) & (betas < 1)).all()
     ratios = []
     for settings in (high, matched):

@@ -14,7 +14,8 @@ from pseudovideo.diffusion import VideoDiffusion
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.sampling import conditioned, denoise
-from pseudovideo.integrations.diffusers.ddpm import from_ddpm_pipeline, to_ddpm_pipeline
+from pseudovideo.integrations.diffusers import PseudoVideoPipeline
+from pseudovideo.integrations.diffusers.ddpm import to_ddpm_pipeline
 from pseudovideo.integrations.improved_ddpm import load_improved_ddpm
 from pseudovideo.labels import Classes
 from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig
@@ -301,7 +302,7 @@ def test_models_of_classes_are_no_ddpm_pipelines(tmp_path):
     folder = tmp_path / "labelled"
     diffusers.DDPMPipeline(unet=unet, scheduler=plain.scheduler).save_pretrained(folder)
     with pytest.raises(ValueError, match=r"differs in .*num_class_embeds"):
-        from_ddpm_pipeline(folder)
+        PseudoVideoPipeline.from_pretrained(folder)
     with pytest.raises(ValueError, match="config must be of a model without classes"):
         load_improved_ddpm(tmp_path / "file.pt", image_model(num_classes=3).config)
 

@@ -47,6 +47,15 @@ def test_models_of_images_learn_the_last_frames_and_models_of_videos_all():
         assert set(t.tolist()) <= {0, 1, 2, 3}
 
 
+def test_steps_are_uniform_without_importance_sampling():
+    model, generator = Model(), torch.Generator().manual_seed(0)
+    for _ in range(400):
+        DiffusionObjective(model)(videos(), generator=generator)
+    frequencies = torch.cat([t for _, t in model.seen]).bincount(minlength=4) / 3200
+    # Standard errors of .008.
+    torch.testing.assert_close(frequencies, torch.full((4,), 0.25), rtol=0, atol=0.03)
+
+
 def test_the_losses_are_means_and_only_one_has_a_gradient():
     model = Model()
     parts = DiffusionObjective(model)(videos(), generator=torch.Generator().manual_seed(1))

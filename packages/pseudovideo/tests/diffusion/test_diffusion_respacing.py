@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pseudovideo.diffusion.respacing import check_timesteps, spaced_steps
+from pseudovideo.diffusion.schedules import check_timesteps, spaced_steps
 
 
 @settings(deadline=None, max_examples=60)

@@ -8,7 +8,7 @@ from tiny_video import frames, seeded, video_model
 from pseudovideo.corruptions import PseudoVideoConfig
 from pseudovideo.corruptions.gaussian import prediction_errors
 from pseudovideo.corruptions.noise import noise_coefficients
-from pseudovideo.diffusion import video_sampling, video_unet
+from pseudovideo.diffusion import base, video_unet
 from pseudovideo.diffusion.errors import frame_errors
 from pseudovideo.diffusion.sampling import draw_noise, draw_seed
 from pseudovideo.diffusion.stages import Window
@@ -114,7 +114,7 @@ def test_noise_of_later_frames_never_changes_earlier_samples(monkeypatch, models
         noise = draw_noise(numbers, shape, seed=seed, step=step, frame=frame)
         return -noise if frame >= first else noise
 
-    monkeypatch.setattr(video_sampling, "draw_noise", altered)
+    monkeypatch.setattr(base, "draw_noise", altered)
     after = model.sample(2, num_steps=4, generator=seeded(0))
     assert torch.equal(after[:, :first], before[:, :first])
     for frame in range(first, 4):
@@ -129,7 +129,7 @@ def test_frames_of_the_first_window_are_drawn_together(monkeypatch, models):
         noise = draw_noise(numbers, shape, seed=seed, step=step, frame=frame)
         return -noise if frame == 1 else noise
 
-    monkeypatch.setattr(video_sampling, "draw_noise", altered)
+    monkeypatch.setattr(base, "draw_noise", altered)
     after = model.sample(2, num_steps=4, generator=seeded(0))
     assert (after[:, 0] - before[:, 0]).abs().max() > 1e-4
 
@@ -310,7 +310,7 @@ def test_the_limit_of_frames_is_six_standard_deviations_of_their_noise_away(kind
     mean, mixing = noise_coefficients(config)
     # The brightest pixel is 1.
     reached = mean + 6 * mixing.square().sum(1).sqrt()
-    assert float(reached.max()) < video_sampling.FRAME_LIMIT
+    assert float(reached.max()) < base.FRAME_LIMIT
 
 
 @pytest.mark.parametrize(

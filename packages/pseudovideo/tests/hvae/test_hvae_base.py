@@ -52,7 +52,7 @@ def test_the_bound_is_the_sum_of_its_terms_written_out(
 ) -> None:
     config = tiny(num_levels=3, noise_std=0.1)
     model, images = stirred(kind(config).double()), few.double()
-    result = model.bound(images, generator(5))
+    result = model.bound(images, generator=generator(5))
     seed, delta = seed_of(5), 1.25 * 0.1
     for row, image in enumerate(images):
         means = [image]
@@ -99,7 +99,7 @@ def test_the_loss_is_an_unbiased_estimate_of_the_bound(
     with torch.no_grad():
         drawn = [model.training_losses(images, generator=g) for _ in range(40)]
         losses = torch.stack([parts["loss"] for parts in drawn])
-        bound = model.bound(images.repeat(5, 1, 1, 1), g)
+        bound = model.bound(images.repeat(5, 1, 1, 1), generator=g)
     error = (losses.var() / len(losses) + bound.total.var() / len(bound.total)).sqrt()
     assert abs(losses.mean() - bound.total.mean()) < 4 * error
     # The error is small beside each term: a missing one would show.
@@ -215,7 +215,7 @@ def test_a_stored_model_comes_back_bit_for_bit(
     assert not again.training
     images = few.to(dtype)
     pairs = [
-        (m.bound(images, generator()), m.sample(2, images=images, generator=generator()))
+        (m.bound(images, generator=generator()), m.sample(2, images=images, generator=generator()))
         for m in (model, again)
     ]
     assert torch.equal(pairs[0][0].total, pairs[1][0].total)
@@ -253,7 +253,7 @@ def test_models_of_other_precisions_compute_what_one_in_float32_does(
     def results() -> list[Tensor]:
         return [
             model.training_losses(few, generator=generator())["loss"],
-            model.bound(few, generator()).total,
+            model.bound(few, generator=generator()).total,
             model.sample(2, images=few, generator=generator()),
         ]
 
@@ -273,7 +273,7 @@ def test_the_bound_and_samples_know_no_dropout_and_leave_the_mode_as_it_was(
 
     def results() -> list[Tensor]:
         drawn = model.sample(2, images=few, generator=generator())
-        return [drawn, model.bound(few, generator()).total]
+        return [drawn, model.bound(few, generator=generator()).total]
 
     expected = results()
     model.train()
@@ -300,7 +300,7 @@ def test_a_few_steps_on_binarised_digits_lower_the_bound(
     binary = torch.where(small > 0, 1.0, -1.0)
     train, test = binary[:1500], binary[1500:1600]
     model = kind(tiny(noise_std=0.1))
-    before = model.bound(test, generator()).total.mean()
+    before = model.bound(test, generator=generator()).total.mean()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     g = generator(1)
     for _ in range(40):
@@ -309,5 +309,5 @@ def test_a_few_steps_on_binarised_digits_lower_the_bound(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    after = model.bound(test, generator()).total.mean()
+    after = model.bound(test, generator=generator()).total.mean()
     assert after < 0.7 * before

@@ -77,7 +77,7 @@ def test_the_gradient_is_that_of_finite_differences(tiny: Make, stirred: Make, f
 
 def test_a_fresh_encoder_costs_the_kl_of_the_noise_alone(tiny: Make, few: Tensor) -> None:
     model = LearnedEncoderHVAE(tiny(noise_std=0.5))
-    bound = model.bound(few, torch.Generator().manual_seed(0))
+    bound = model.bound(few, generator=torch.Generator().manual_seed(0))
     kl = torch.distributions.kl_divergence(
         torch.distributions.Normal(0.0, 0.5), torch.distributions.Normal(0.0, 1.0)
     )

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from pseudovideo import ImageDiffusion, ImageDiffusionConfig
-from pseudovideo.integrations.diffusers.ddpm import from_ddpm_pipeline, to_ddpm_pipeline
+from pseudovideo.integrations.diffusers import PseudoVideoPipeline
+from pseudovideo.integrations.diffusers.ddpm import to_ddpm_pipeline
 
 
 def tiny(num_steps=40, schedule="cosine", **changes) -> ImageDiffusion:
@@ -20,6 +21,10 @@ def tiny(num_steps=40, schedule="cosine", **changes) -> ImageDiffusion:
     for value in model.parameters():
         value.data += 0.1 * torch.randn_like(value)
     return model.eval()
+
+
+def read(folder):
+    return PseudoVideoPipeline.from_pretrained(folder).model
 
 
 def drawn(pipeline, steps=5, **options):
@@ -70,7 +75,7 @@ def test_diffusers_alone_reads_the_folder_and_draws_the_same_to_the_last_bit(tmp
 def test_a_folder_comes_back_as_the_model(tmp_path, num_steps, schedule, prediction):
     model = tiny(num_steps, schedule, prediction=prediction)
     to_ddpm_pipeline(model).save_pretrained(tmp_path)
-    again = from_ddpm_pipeline(tmp_path)
+    again = read(tmp_path)
     assert again.config == model.config
     state = again.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
@@ -84,7 +89,7 @@ def test_fixed_variances_become_constant_learned_ones(tmp_path, kind):
     unet = diffusers.UNet2DModel(**{**config, "out_channels": 1}).eval()
     scheduler = diffusers.DDPMScheduler(variance_type=kind)  # its defaults: linear, 1,000 steps
     diffusers.DDPMPipeline(unet=unet, scheduler=scheduler).save_pretrained(tmp_path)
-    model = from_ddpm_pipeline(tmp_path)
+    model = read(tmp_path)
     x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     for t in (900, 500, 1):
         seed = torch.Generator().manual_seed(1)
@@ -138,7 +143,7 @@ def test_what_the_other_side_cannot_hold_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"attention at levels of one width.*got \[8, 16\]"):
         to_ddpm_pipeline(both)
     with pytest.raises(FileNotFoundError, match=r"has no model_index\.json"):
-        from_ddpm_pipeline(tmp_path)
+        read(tmp_path)
     pipeline = to_ddpm_pipeline(tiny(1000))
     config = {name: own for name, own in pipeline.unet.config.items() if name[0] != "_"}
 
@@ -149,10 +154,10 @@ def test_what_the_other_side_cannot_hold_is_refused(tmp_path):
         return tmp_path / name
 
     with pytest.raises(ValueError, match="clip_sample=False"):
-        from_ddpm_pipeline(saved("unclipped", clip_sample=False))
+        read(saved("unclipped", clip_sample=False))
     with pytest.raises(ValueError, match="linear or the cosine schedule of 1000 steps"):
-        from_ddpm_pipeline(saved("betas", trained_betas=[0.02] * 1000))
+        read(saved("betas", trained_betas=[0.02] * 1000))
     with pytest.raises(ValueError, match=r"differs in .'resnet_time_scale_shift': 'default'"):
-        from_ddpm_pipeline(saved("shift", unet={"resnet_time_scale_shift": "default"}))
+        read(saved("shift", unet={"resnet_time_scale_shift": "default"}))
     with pytest.raises(ValueError, match=r"differs in .'out_channels': 1"):
-        from_ddpm_pipeline(saved("fixed", unet={"out_channels": 1}))
+        read(saved("fixed", unet={"out_channels": 1}))

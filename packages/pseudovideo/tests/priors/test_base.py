@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from pseudovideo.corruptions import PseudoVideoConfig
 from pseudovideo.pretrained import fingerprint
-from pseudovideo.priors.base import AxisPositions, Decoder
+from pseudovideo.priors.base import AxisPositions, TokenDecoder
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
 from pseudovideo.spec import TokenGrid
 from pseudovideo.token_cache import TokenCache
@@ -124,7 +124,7 @@ def test_a_decoder_that_is_no_module_needs_the_grid_alone() -> None:
         def decode(self, indices: Tensor) -> Tensor:
             return indices[:, :, None].double()
 
-    assert isinstance(Plain(), Decoder)
+    assert isinstance(Plain(), TokenDecoder)
     assert prior("a" * 32).sample(2, Plain(), num_steps=1).shape == (2, 2, 1, 2, 3)
 
 

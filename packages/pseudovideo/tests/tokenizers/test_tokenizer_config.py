@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from pseudovideo.layers import Block
+from pseudovideo.spec import TokenizerSpec
 from pseudovideo.tokenizers import (
     VQVAE,
     CViViT,
     TokenizerConfig,
     build_tokenizer,
-    paper_config,
 )
 
 SMALL = {"image_size": 8, "dim": 16, "num_heads": 2, "spatial_depth": 1, "temporal_depth": 1}
@@ -58,20 +58,20 @@ def test_settings_of_images_and_of_videos_are_not_mixed_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data_set", "frames", "grid", "bits"),
+    ("size", "frames", "grid", "bits"),
     [
-        ("cifar10", 1, (1, 8, 8), 640),
-        ("cifar10", 8, (4, 8, 8), 2560),
-        ("cifar10", 18, (9, 8, 8), 5760),
-        ("celeba", 1, (1, 16, 16), 2560),
-        ("celeba", 8, (4, 16, 16), 10240),
-        ("celeba", 18, (9, 16, 16), 23040),
+        (32, 1, (1, 8, 8), 640),
+        (32, 8, (4, 8, 8), 2560),
+        (32, 18, (9, 8, 8), 5760),
+        (64, 1, (1, 16, 16), 2560),
+        (64, 8, (4, 16, 16), 10240),
+        (64, 18, (9, 16, 16), 23040),
     ],
 )
 def test_the_papers_tokenizers_have_its_grids_and_sizes(
-    data_set: Any, frames: Any, grid: tuple[int, int, int], bits: int
+    size: int, frames: int, grid: tuple[int, int, int], bits: int
 ) -> None:
-    config = paper_config(data_set, frames)
+    config = TokenizerSpec().for_images(size, 3, num_frames=frames)
     assert config.grid.shape == grid
     assert config.grid.bits == bits
     with torch.device("meta"):
@@ -93,16 +93,10 @@ def test_the_papers_tokenizers_have_its_grids_and_sizes(
     assert abs(expected / (16 * 12 * 512**2) - 1) < 0.01
 
 
-@pytest.mark.parametrize("settings", [("cifar100", 8), ("cifar10", 4), ("celeba", 0)])
-def test_columns_that_the_table_lacks_are_refused(settings: Any, plain_calls: None) -> None:
-    with pytest.raises(ValueError, match=r"must be (one of cifar10, celeba|1, 8 or 18)"):
-        paper_config(*settings)
-
-
 @pytest.mark.slow
 def test_a_tokenizer_of_the_papers_size_starts() -> None:
     torch.manual_seed(0)
-    tokenizer = build_tokenizer(paper_config("cifar10", 8)).eval()
+    tokenizer = build_tokenizer(TokenizerSpec().for_images(32, 3, num_frames=8)).eval()
     out = tokenizer(torch.rand(1, 8, 3, 32, 32) * 2 - 1)
     assert out.indices.shape == (1, 4, 8, 8)
     # Branches are scaled by depth: sixteen layers of width 512 neither blow up nor fade.

@@ -7,16 +7,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.checks import check_counts
-from pseudovideo.diffusion.image import ImageDiffusion
-from pseudovideo.diffusion.sampling import (
-    at_least_float32,
-    conditioned,
-    denoise,
-    draw_seed,
-    sampling_process,
-)
-from pseudovideo.diffusion.video import VideoDiffusion
-from pseudovideo.diffusion.video_sampling import frame_noise, sample_videos
+from pseudovideo.diffusion.base import FrameDiffusion, Sampler, frame_noise, sample_videos
+from pseudovideo.diffusion.sampling import at_least_float32, draw_seed, sampling_process
 from pseudovideo.hvae import HVAE, HeatHVAE
 from pseudovideo.labels import sample_classes
 from pseudovideo.pretrained import eval_mode
@@ -43,7 +35,7 @@ def slerp(
 
 @torch.no_grad()
 def interpolate(
-    model: ImageDiffusion | VideoDiffusion | HVAE,
+    model: FrameDiffusion | HVAE,
     n: int,
     *,
     points: int = 8,
@@ -98,16 +90,10 @@ def interpolate(
             drawn = model.descend(z, rows, classes, seed=seed)
         else:
             diffusion = sampling_process(model.diffusion, num_steps, 0.0, None)
-            frames = model.config.num_frames if isinstance(model, VideoDiffusion) else 1
-            shape, last = model.config.image_shape, diffusion.num_steps
-            start = frame_noise(pairs, range(frames), shape, seed=seed, step=last)
-            start = start.to(at_least_float32(parameter))
-            first, second = start.chunk(2)
+            frames, shape = range(model.num_frames), model.config.image_shape
+            start = frame_noise(pairs, frames, shape, seed=seed, step=diffusion.num_steps)
+            first, second = start.to(at_least_float32(parameter)).chunk(2)
             z = slerp(first, second, weight).flatten(0, 1)
-            if isinstance(model, VideoDiffusion):
-                options = {"numbers": rows, "seed": seed, "classes": classes, "eta": 0.0}
-                drawn = sample_videos(model.network, diffusion, model.stages, z, **options)[:, -1]
-            else:
-                quiet, network = torch.zeros_like(z[:, 0]), conditioned(model, classes)
-                drawn = denoise(network, z[:, 0], diffusion, step_noise=lambda _: quiet, eta=0.0)
+            sampler = Sampler(diffusion, rows, seed, classes, eta=0.0)
+            drawn = sample_videos(model, z, sampler)[:, -1]
     return drawn.clamp(-1, 1).unflatten(0, (n, points))

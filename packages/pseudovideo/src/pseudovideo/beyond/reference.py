@@ -33,8 +33,8 @@ from pseudovideo.pixels import to_bytes, to_unit
 
 # Samples whose inception score is below this share of the real images' are not ranked.
 LEAST_SCORE = 0.5
-# Inception score: ten parts as in papers, where a part has so many samples; one part of all below.
-_SPLITS, _LEAST_PART = 10, 100
+# Inception score: ten splits as in papers, of so many samples at least; below, one split of all.
+_SPLITS, _SPLIT_SAMPLES = 10, 100
 # Features on each side of kernel distance, precision and recall; neighbours of the latter.
 _MOST, _NEIGHBOURS = 10_000, 3
 # How often samples are drawn anew, and where a draw takes a second.
@@ -143,7 +143,7 @@ class Reference:
         extracted, count = extract_features(self.extractor, images), len(images)
         score, spread, splits, intervals = None, None, None, dict[str, Interval]()
         if extracted.probabilities is not None:
-            splits = _SPLITS if count >= _SPLITS * _LEAST_PART else 1
+            splits = _SPLITS if count >= _SPLITS * _SPLIT_SAMPLES else 1
             score, spread, *_ = inception_score(extracted.probabilities, splits=splits)
             if count > 1:
                 drawn: dict[str, Any] = {"draws": _DRAWS, "generator": self._generator}

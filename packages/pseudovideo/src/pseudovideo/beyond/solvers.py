@@ -25,7 +25,7 @@ from pseudovideo.spec import SolverName
 _MAX_RATIO, _MAX_LEAP = 2.0, 2.0
 
 
-class Solver(NamedTuple):
+class FlowSolver(NamedTuple):
     """A solver of the probability flow, for `solver` of the models' `sample`.
 
     Attributes:
@@ -50,15 +50,7 @@ class Solver(NamedTuple):
         limit: float = 1.0,
         watch: Callable[[int, Tensor], None] | None = None,
     ) -> Float[Tensor, "n c h w"]:
-        """Walk from noise to images along the probability flow; no gradients.
-
-        Args:
-            model: takes x_t and the model's times to predictions and variances.
-            x_start: standard normal noise.
-            diffusion: the process, respaced for fewer steps.
-            limit: predicted images are kept within ±limit.
-            watch: called after each step with its t and with what it came to.
-        """
+        """Walk from noise to images along the probability flow; arguments as of `denoise`."""
 
         def image(x_t: Tensor, t: int) -> Tensor:
             steps = torch.full((len(x_t),), t, device=x_t.device)
@@ -76,7 +68,7 @@ class Solver(NamedTuple):
             return _multistep(image, x_start, diffusion, show, corrected=self.name == "unipc")
 
 
-SOLVERS: dict[SolverName, Solver] = {name: Solver(name) for name in get_args(SolverName)}
+SOLVERS: dict[SolverName, FlowSolver] = {name: FlowSolver(name) for name in get_args(SolverName)}
 """All solvers by their names."""
 
 

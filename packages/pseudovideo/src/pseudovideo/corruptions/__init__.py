@@ -11,7 +11,7 @@ from pseudovideo.corruptions.gaussian import (
 )
 from pseudovideo.corruptions.kinds import KINDS, Mixture
 from pseudovideo.corruptions.moments import VideoMoments, video_moments
-from pseudovideo.corruptions.noise import noise_coefficients, noise_schedule
+from pseudovideo.corruptions.noise import noise_coefficients
 from pseudovideo.corruptions.videos import pseudo_videos
 from pseudovideo.spec import CORRUPTIONS, CorruptionKind, PseudoVideoConfig
 
@@ -29,7 +29,6 @@ __all__ = [
     "counter_normal",
     "image_spectrum",
     "noise_coefficients",
-    "noise_schedule",
     "prediction_error",
     "prediction_errors",
     "pseudo_videos",

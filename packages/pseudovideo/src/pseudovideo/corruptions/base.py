@@ -8,6 +8,14 @@ from torch import Tensor
 
 from pseudovideo.spec import PseudoVideoConfig
 
+Images = Float[Tensor, "b c h w"]
+Frames = Float[Tensor, "b steps c h w"]
+"""The frames before the image, the most corrupted first."""
+Operators = tuple[Float[Tensor, "..."], ...]
+"""What A_t is made of, float64 where it is made; of each kind other tensors."""
+Hidden = Float[Tensor, "b draws"] | None
+"""Standard normal numbers of each image that A_t depends on; None where A_t is fixed."""
+
 
 class ImageShape(NamedTuple):
     """Sizes of an image (c, h, w)."""
@@ -25,9 +33,7 @@ class Corruption:
     `spec.CorruptionKind`; methods have T−1 frames, the most corrupted first.
     """
 
-    def operators(
-        self, config: PseudoVideoConfig, shape: ImageShape
-    ) -> tuple[Float64[Tensor, "..."], ...]:
+    def operators(self, config: PseudoVideoConfig, shape: ImageShape) -> Operators:
         """Return what `signal` is made of; it is kept for images of one shape.
 
         Raises:
@@ -35,18 +41,13 @@ class Corruption:
         """
         raise NotImplementedError
 
-    def signal(
-        self,
-        images: Float[Tensor, "b c h w"],
-        operators: tuple[Tensor, ...],
-        hidden: Float[Tensor, "b draws"] | None,
-    ) -> Float[Tensor, "b steps c h w"]:
+    def signal(self, images: Images, operators: Operators, hidden: Hidden) -> Frames:
         """Return A_t x.
 
         Args:
             images: any values.
             operators: of this kind, on the images' device and in their precision.
-            hidden: standard normal numbers of each image, `num_hidden` many.
+            hidden: `num_hidden` numbers of each image.
         """
         raise NotImplementedError
 
@@ -62,17 +63,10 @@ class Corruption:
 class Repeat(Corruption):
     """The image again: A_t = I."""
 
-    def operators(
-        self, config: PseudoVideoConfig, shape: ImageShape
-    ) -> tuple[Float64[Tensor, "..."], ...]:
+    def operators(self, config: PseudoVideoConfig, shape: ImageShape) -> Operators:
         """Return a number for each frame."""
         return (torch.ones(config.num_frames - 1, dtype=torch.float64),)
 
-    def signal(
-        self,
-        images: Float[Tensor, "b c h w"],
-        operators: tuple[Tensor, ...],
-        hidden: Float[Tensor, "b draws"] | None,
-    ) -> Float[Tensor, "b steps c h w"]:
+    def signal(self, images: Images, operators: Operators, hidden: Hidden) -> Frames:
         """Return the images, without a copy."""
         return images[:, None].expand(-1, len(operators[0]), -1, -1, -1)

@@ -75,7 +75,7 @@ def _mix(words: Tensor) -> Tensor:
 
 
 def _shifted(words: Tensor, shift: int) -> Tensor:
-    """Return shift logically to the right: int64's own fills with the sign."""
+    """Shift logically to the right: int64's own fills with the sign."""
     return (words >> shift).bitwise_and_((1 << (64 - shift)) - 1)
 
 

@@ -55,7 +55,7 @@ def image_spectrum(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, " pixels
 
 
 def check_some_images(images: Float[Tensor, "n c h w"]) -> None:
-    """Raise if images have no covariance: fewer than two, or values that are no finite floats."""
+    """Refuse images without a covariance: fewer than two, or values that are no finite floats."""
     check_sizes("images", images, "n", "c", "h", "w")
     check_floating(images=images)
     if len(images) < 2 or not images.numel():
@@ -67,31 +67,31 @@ def check_some_images(images: Float[Tensor, "n c h w"]) -> None:
 
 
 def prediction_error(
-    spectrum: Float[Tensor, " d"], config: PseudoVideoConfig, *, frame: int, given: Iterable[int]
+    spectrum: Float[Tensor, " d"], config: PseudoVideoConfig, *, frame: int, context: Iterable[int]
 ) -> Float64[Tensor, " d"]:
     """Return the conditional variance of a frame given earlier ones, along each eigenvector.
 
     With x = √λ·u a frame is the product of a row f_t = (√λ a_t, L_t) and standard normal numbers,
-    and its conditional variance is the squared distance of f_t from the span of the given rows: no
-    difference of large numbers, exact where λ or β is 0.
+    and its conditional variance is the squared distance of f_t from the span of the context's rows:
+    no difference of large numbers, exact where λ or β is 0.
 
     Args:
         spectrum: eigenvalues λ of the images' covariance.
         config: a kind of noise.
         frame: which frame is predicted, 0..T−1; T−1 is the image.
-        given: earlier frames, each 0..frame−1; none leaves the frame's variance.
+        context: earlier frames, each 0..frame−1; none leaves the frame's variance.
 
     Raises:
         ValueError: the kind is no noise (a blur has no randomness to predict), eigenvalues are
             negative or not finite, or frames are out of range.
     """
     mean, mixing = noise_coefficients(config)
-    known = sorted(set(given))
-    check_whole(frame=frame, **{f"given[{place}]": number for place, number in enumerate(known)})
+    known = sorted(set(context))
+    check_whole(frame=frame, **{f"context[{place}]": number for place, number in enumerate(known)})
     if not 0 <= frame < config.num_frames:
         raise ValueError(f"frame must be 0..{config.num_frames - 1}, got {frame}")
     if known and not 0 <= known[0] <= known[-1] < frame:
-        raise ValueError(f"given must be frames before {frame}, 0..{frame - 1}, got {known}")
+        raise ValueError(f"context must be frames before {frame}, 0..{frame - 1}, got {known}")
     check_sizes("spectrum", spectrum, "d")
     check_floating(spectrum=spectrum)
     if not spectrum.numel():
@@ -135,7 +135,7 @@ def prediction_errors(
     reach = last if context is None else context
 
     def error(frame: int, first: int, end: int) -> Tensor:
-        return prediction_error(spectrum, config, frame=frame, given=range(first, end)).mean()
+        return prediction_error(spectrum, config, frame=frame, context=range(first, end)).mean()
 
     steps = range(1, last + 1)
     return PredictionErrors(

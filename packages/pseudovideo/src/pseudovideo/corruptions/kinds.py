@@ -4,10 +4,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from torch import Tensor
 
-from pseudovideo.corruptions.base import Corruption, ImageShape, Repeat
+from pseudovideo.corruptions.base import (
+    Corruption,
+    Frames,
+    Hidden,
+    Images,
+    ImageShape,
+    Operators,
+    Repeat,
+)
 from pseudovideo.corruptions.noise import NOISES, Noise
 from pseudovideo.corruptions.pointwise import Colour, PatchMask
 from pseudovideo.corruptions.separable import Blur, HighOrderBlur, LowPass, Pyramid
@@ -26,18 +34,11 @@ class Mixture(Corruption):
     frames: Corruption
     noise: Noise
 
-    def operators(
-        self, config: PseudoVideoConfig, shape: ImageShape
-    ) -> tuple[Float64[Tensor, "..."], ...]:
+    def operators(self, config: PseudoVideoConfig, shape: ImageShape) -> Operators:
         """Return a, then the operators of A."""
         return (*self.noise.operators(config, shape), *self.frames.operators(config, shape))
 
-    def signal(
-        self,
-        images: Float[Tensor, "b c h w"],
-        operators: tuple[Tensor, ...],
-        hidden: Float[Tensor, "b draws"] | None,
-    ) -> Float[Tensor, "b steps c h w"]:
+    def signal(self, images: Images, operators: Operators, hidden: Hidden) -> Frames:
         """Return a_t·A_t x."""
         factors, *others = operators
         return factors[:, None, None, None] * self.frames.signal(images, tuple(others), hidden)
@@ -66,10 +67,10 @@ KINDS: dict[CorruptionKind, Corruption] = {
 
 
 @lru_cache(maxsize=32)
-def kept_operators(
+def cached_operators(
     config: PseudoVideoConfig, shape: ImageShape, device: torch.device, dtype: torch.dtype
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-    """Return operators and L of a config's kind, kept on the device.
+    """Return operators and L of a config's kind, cached on the device.
 
     Raises:
         ValueError: there are no such videos of images of this shape.

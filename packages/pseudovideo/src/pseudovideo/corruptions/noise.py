@@ -8,10 +8,10 @@ video is z = a·x + L ε with a and L from the same recursion on their rows.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from torch import Tensor
 
-from pseudovideo.corruptions.base import Corruption, ImageShape
+from pseudovideo.corruptions.base import Corruption, Frames, Hidden, Images, ImageShape, Operators
 from pseudovideo.spec import CorruptionKind, PseudoVideoConfig
 
 
@@ -28,7 +28,14 @@ class Noise(Corruption):
     matched: bool = False
 
     def schedule(self, config: PseudoVideoConfig) -> Float64[Tensor, " steps"]:
-        """Return β_1..β_{T−1}, see `noise_schedule`."""
+        """Return β_1..β_{T−1}, the smallest next to the image.
+
+        For `matched-noise` they are those of the first-order noise whose frames have the
+        signal-to-noise ratios of the high-order ones: ᾱ_t = r_t/(1+r_t) with
+        r_t = a_t²/Σ_s L_ts², and β_t = 1 − ᾱ_t/ᾱ_{t−1}. The two videos then tell the same of the
+        image by any single frame and differ only in what frames tell together. r never grows with
+        t, because β doesn't fall.
+        """
         betas = torch.linspace(
             config.beta_min, config.beta_max, config.num_frames - 1, dtype=torch.float64
         )
@@ -46,18 +53,11 @@ class Noise(Corruption):
         """Return a and L of all frames, see `noise_coefficients`."""
         return _recursion(self.schedule(config), high_order=self.high_order)
 
-    def operators(
-        self, config: PseudoVideoConfig, shape: ImageShape
-    ) -> tuple[Float64[Tensor, " steps"], ...]:
+    def operators(self, config: PseudoVideoConfig, shape: ImageShape) -> Operators:
         """Return a."""
         return (self.coefficients(config)[0][:-1],)
 
-    def signal(
-        self,
-        images: Float[Tensor, "b c h w"],
-        operators: tuple[Tensor, ...],
-        hidden: Float[Tensor, "b draws"] | None,
-    ) -> Float[Tensor, "b steps c h w"]:
+    def signal(self, images: Images, operators: Operators, hidden: Hidden) -> Frames:
         """Return a_t·x."""
         return operators[0][:, None, None, None] * images[:, None]
 
@@ -71,23 +71,6 @@ NOISES: dict[CorruptionKind, Noise] = {
     "high-order-noise": Noise(high_order=True),
     "matched-noise": Noise(matched=True),
 }
-
-
-def noise_schedule(config: PseudoVideoConfig) -> Float64[Tensor, " steps"]:
-    """Return β_1..β_{T−1}, the smallest next to the image.
-
-    For `matched-noise` they are those of the first-order noise whose frames have the signal-to-
-    noise ratios of the high-order ones: ᾱ_t = r_t/(1+r_t) with r_t = a_t²/Σ_s L_ts², and
-    β_t = 1 − ᾱ_t/ᾱ_{t−1}. The two videos then tell the same of the image by any single frame and
-    differ only in what frames tell together. r never grows with t, because β doesn't fall.
-
-    Args:
-        config: kind and betas.
-
-    Raises:
-        ValueError: `config.kind` is no noise.
-    """
-    return _noise(config).schedule(config)
 
 
 def noise_coefficients(
@@ -104,13 +87,9 @@ def noise_coefficients(
     Raises:
         ValueError: `config.kind` is no noise.
     """
-    return _noise(config).coefficients(config)
-
-
-def _noise(config: PseudoVideoConfig) -> Noise:
     if config.kind not in NOISES:
         raise ValueError(f"config.kind must be a kind of noise, got {config.kind!r}")
-    return NOISES[config.kind]
+    return NOISES[config.kind].coefficients(config)
 
 
 def _recursion(betas: Tensor, *, high_order: bool) -> tuple[Tensor, Tensor]:
@@ -119,7 +98,8 @@ def _recursion(betas: Tensor, *, high_order: bool) -> tuple[Tensor, Tensor]:
     frames = [torch.eye(steps + 1, dtype=betas.dtype)[0]]
     fresh = torch.eye(steps + 1, dtype=betas.dtype)[1:]
     for beta, noise in zip(betas, fresh, strict=True):
-        around = torch.stack(frames).mean(0) if high_order else frames[-1]
+        around = torch.stack(frames).mean(0) if high_order else frames[-1]  # m_t
+        # z_{T−t} = √(1−β_t) m_t + √β_t ε_t
         frames.append((1 - beta).sqrt() * around + beta.sqrt() * noise)
     rows = torch.stack(frames[::-1])
     return rows[:, 0], rows[:, 1:]

@@ -1,10 +1,8 @@
 """Corruptions of single pixels: colours that fade, and patches that are hidden."""
 
 import torch
-from jaxtyping import Float, Float64
-from torch import Tensor
 
-from pseudovideo.corruptions.base import Corruption, ImageShape
+from pseudovideo.corruptions.base import Corruption, Frames, Hidden, Images, ImageShape, Operators
 from pseudovideo.spec import PseudoVideoConfig
 
 
@@ -14,9 +12,7 @@ class Colour(Corruption):
     A_t = s_t I + (1−s_t) 11ᵀ/c on the c channels of a pixel: the first frame is their mean, grey.
     """
 
-    def operators(
-        self, config: PseudoVideoConfig, shape: ImageShape
-    ) -> tuple[Float64[Tensor, "steps c c"], ...]:
+    def operators(self, config: PseudoVideoConfig, shape: ImageShape) -> Operators:
         """Return A; refuse grey images."""
         if shape.channels < 2:
             raise ValueError("images must have colours for config.kind=colour, got 1 channel")
@@ -24,12 +20,7 @@ class Colour(Corruption):
         eye = torch.eye(shape.channels, dtype=torch.float64)
         return (saturation * eye + (1 - saturation) / shape.channels,)
 
-    def signal(
-        self,
-        images: Float[Tensor, "b c h w"],
-        operators: tuple[Tensor, ...],
-        hidden: Float[Tensor, "b draws"] | None,
-    ) -> Float[Tensor, "b steps c h w"]:
+    def signal(self, images: Images, operators: Operators, hidden: Hidden) -> Frames:
         """Return A_t on the channels of each pixel."""
         return torch.einsum("tdc,bchw->btdhw", operators[0], images)
 
@@ -41,9 +32,7 @@ class PatchMask(Corruption):
     all later ones show.
     """
 
-    def operators(
-        self, config: PseudoVideoConfig, shape: ImageShape
-    ) -> tuple[Float64[Tensor, "..."], ...]:
+    def operators(self, config: PseudoVideoConfig, shape: ImageShape) -> Operators:
         """Return how many patches the frames show, and sides as a grid of patch numbers."""
         side = config.mask_patch
         if shape.height % side or shape.width % side:
@@ -67,12 +56,7 @@ class PatchMask(Corruption):
         """Return P: ranks of normal numbers are the order."""
         return shape.height * shape.width // config.mask_patch**2
 
-    def signal(
-        self,
-        images: Float[Tensor, "b c h w"],
-        operators: tuple[Tensor, ...],
-        hidden: Float[Tensor, "b draws"] | None,
-    ) -> Float[Tensor, "b steps c h w"]:
+    def signal(self, images: Images, operators: Operators, hidden: Hidden) -> Frames:
         """Return the patches that are shown."""
         if hidden is None:
             raise ValueError(

@@ -4,10 +4,10 @@ import math
 from typing import cast
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from torch import Tensor
 
-from pseudovideo.corruptions.base import Corruption, ImageShape
+from pseudovideo.corruptions.base import Corruption, Frames, Hidden, Images, ImageShape, Operators
 from pseudovideo.corruptions.blur import blur_matrices, cosine_basis, high_order_multipliers
 from pseudovideo.spec import PseudoVideoConfig
 
@@ -23,18 +23,11 @@ class Separable(Corruption):
         """
         raise NotImplementedError
 
-    def operators(
-        self, config: PseudoVideoConfig, shape: ImageShape
-    ) -> tuple[Float64[Tensor, "steps size size"], ...]:
+    def operators(self, config: PseudoVideoConfig, shape: ImageShape) -> Operators:
         """Return R and C."""
         return tuple(self.matrices(size, config) for size in (shape.height, shape.width))
 
-    def signal(
-        self,
-        images: Float[Tensor, "b c h w"],
-        operators: tuple[Tensor, ...],
-        hidden: Float[Tensor, "b draws"] | None,
-    ) -> Float[Tensor, "b steps c h w"]:
+    def signal(self, images: Images, operators: Operators, hidden: Hidden) -> Frames:
         """Return R_t X C_tᵀ."""
         rows, columns = operators
         return torch.einsum("tih,bchw,tjw->btcij", rows, images, columns)
@@ -51,20 +44,13 @@ class Blur(Separable):
 class HighOrderBlur(Corruption):
     """The blur of the mean of all cleaner frames (Table 5.5), see `high_order_multipliers`."""
 
-    def operators(
-        self, config: PseudoVideoConfig, shape: ImageShape
-    ) -> tuple[Float64[Tensor, "..."], ...]:
+    def operators(self, config: PseudoVideoConfig, shape: ImageShape) -> Operators:
         """Return V, V⁻¹ of the rows, those of the columns, and the multipliers."""
         height, width = shape.height, shape.width
         multipliers = high_order_multipliers(height, width, config.num_frames, _rate(config))
         return (*cosine_basis(height), *cosine_basis(width), multipliers[:-1])
 
-    def signal(
-        self,
-        images: Float[Tensor, "b c h w"],
-        operators: tuple[Tensor, ...],
-        hidden: Float[Tensor, "b draws"] | None,
-    ) -> Float[Tensor, "b steps c h w"]:
+    def signal(self, images: Images, operators: Operators, hidden: Hidden) -> Frames:
         """Return V (Λ_t ∘ V⁻¹ X U⁻ᵀ) Uᵀ."""
         V, V_inv, U, U_inv, multipliers = operators
         spectrum = V_inv @ images @ U_inv.mT

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pseudovideo.corruptions.base import ImageShape
 from pseudovideo.corruptions.counter import counter_normal
-from pseudovideo.corruptions.kinds import KINDS, kept_operators
+from pseudovideo.corruptions.kinds import KINDS, cached_operators
 from pseudovideo.spec import PseudoVideoConfig
 
 # Resized images go beyond −1 and 1 by round-off.
@@ -56,7 +56,7 @@ def pseudo_videos(
         if config.random:
             if index is None:
                 index = torch.arange(len(images))
-            _, mixing = kept_operators(config, _shape(exact), exact.device, exact.dtype)
+            _, mixing = cached_operators(config, _shape(exact), exact.device, exact.dtype)
             steps, drawn = (
                 config.num_frames - 1,
                 KINDS[config.kind].num_hidden(config, _shape(exact)),
@@ -90,7 +90,7 @@ def corrupted_signal(
     """
     if config.num_frames == 1:
         return images[:, None].expand(-1, 0, -1, -1, -1)
-    operators, _ = kept_operators(config, _shape(images), images.device, images.dtype)
+    operators, _ = cached_operators(config, _shape(images), images.device, images.dtype)
     return KINDS[config.kind].signal(images, operators, hidden)
 
 

@@ -8,7 +8,6 @@ from pseudovideo.diffusion.objective import (
     DiffusionObjective,
     HybridLosses,
     ImportanceTimes,
-    UniformTimes,
     hybrid_losses,
 )
 from pseudovideo.diffusion.sampling import denoise
@@ -36,7 +35,6 @@ __all__ = [
     "ScheduleName",
     "Stage",
     "UNetConfig",
-    "UniformTimes",
     "VideoDiffusion",
     "VideoDiffusionConfig",
     "bits_per_dim",

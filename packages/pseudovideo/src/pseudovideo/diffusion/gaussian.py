@@ -28,12 +28,20 @@ from probseq.checks import (
     check_same_shape,
     check_sizes,
 )
-from pseudovideo.diffusion.respacing import check_timesteps, spaced_steps
-from pseudovideo.diffusion.schedules import check_betas, cosine_betas, linear_betas
+from pseudovideo.diffusion.schedules import (
+    check_betas,
+    check_timesteps,
+    cosine_betas,
+    linear_betas,
+    spaced_steps,
+)
 from pseudovideo.spec import PREDICTIONS, Prediction, ScheduleName
 
 Times = Int64[Tensor, " #n"] | Int64[Tensor, ""] | int
 """Steps: one of each entry, or one for all."""
+
+Images = Float[Tensor, "n c h w"]
+"""Images, their noise or their noisy states."""
 
 # Networks know time on the scale of a process of 1,000 steps.
 _MODEL_STEPS = 1000
@@ -191,36 +199,28 @@ class GaussianDiffusion:
         check_integers(0, self.num_steps - 1, t=t)
         return self._on(t.device, torch.float32).model_times[t]
 
-    def add_noise(
-        self, x0: Float[Tensor, "n c h w"], noise: Float[Tensor, "n c h w"], t: Times
-    ) -> Float[Tensor, "n c h w"]:
+    def add_noise(self, x0: Images, noise: Images, t: Times) -> Images:
         """Return x_t = √ᾱ_t x_0 + √(1−ᾱ_t) ε."""
         self._check(t, x0=x0, noise=noise)
         c = self._on(x0.device, x0.dtype)
         signal = _at(c.sqrt_alphas_cumprod, t) * x0
         return signal + _at(c.sqrt_one_minus_alphas_cumprod, t) * noise
 
-    def predict_x0(
-        self, x_t: Float[Tensor, "n c h w"], eps: Float[Tensor, "n c h w"], t: Times
-    ) -> Float[Tensor, "n c h w"]:
+    def predict_x0(self, x_t: Images, eps: Images, t: Times) -> Images:
         """Return the image (x_t − √(1−ᾱ_t) ε)/√ᾱ_t."""
         self._check(t, x_t=x_t, eps=eps)
         c = self._on(x_t.device, x_t.dtype)
         state = _at(c.sqrt_recip_alphas_cumprod, t) * x_t
         return state - _at(c.sqrt_recipm1_alphas_cumprod, t) * eps
 
-    def predict_noise(
-        self, x_t: Float[Tensor, "n c h w"], x0: Float[Tensor, "n c h w"], t: Times
-    ) -> Float[Tensor, "n c h w"]:
+    def predict_noise(self, x_t: Images, x0: Images, t: Times) -> Images:
         """Return the noise (x_t/√ᾱ_t − x_0)/√(1/ᾱ_t − 1): `predict_x0` solved for ε."""
         self._check(t, x_t=x_t, x0=x0)
         c = self._on(x_t.device, x_t.dtype)
         difference = _at(c.sqrt_recip_alphas_cumprod, t) * x_t - x0
         return difference / _at(c.sqrt_recipm1_alphas_cumprod, t)
 
-    def target(
-        self, x0: Float[Tensor, "n c h w"], noise: Float[Tensor, "n c h w"], t: Times
-    ) -> Float[Tensor, "n c h w"]:
+    def target(self, x0: Images, noise: Images, t: Times) -> Images:
         """Return what a network learns to predict: ε, x_0, or v = √ᾱ_t ε − √(1−ᾱ_t) x_0."""
         self._check(t, x0=x0, noise=noise)
         if self.prediction == "v":
@@ -229,9 +229,7 @@ class GaussianDiffusion:
             return signal * noise - sigma * x0
         return noise if self.prediction == "epsilon" else x0
 
-    def image_and_noise(
-        self, predicted: Float[Tensor, "n c h w"], x_t: Float[Tensor, "n c h w"], t: Times
-    ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
+    def image_and_noise(self, predicted: Images, x_t: Images, t: Times) -> tuple[Images, Images]:
         """Return the image and the noise of a prediction.
 
         Of v: x_0 = √ᾱ_t x_t − √(1−ᾱ_t) v and ε = √(1−ᾱ_t) x_t + √ᾱ_t v.
@@ -245,22 +243,21 @@ class GaussianDiffusion:
         signal, noise = _at(c.sqrt_alphas_cumprod, t), _at(c.sqrt_one_minus_alphas_cumprod, t)
         return signal * x_t - noise * predicted, noise * x_t + signal * predicted
 
-    def posterior(
-        self, x0: Float[Tensor, "n c h w"], x_t: Float[Tensor, "n c h w"], t: Times
-    ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
+    def posterior(self, x0: Images, x_t: Images, t: Times) -> tuple[Images, Images]:
         """Return mean and log-variance of q(x_{t−1} | x_t, x_0) (Ho et al., equation 7).
 
         At t = 0 the mean is x_0 and the variance, which is 0, is given as that of step 1.
         """
         self._check(t, x0=x0, x_t=x_t)
         c = self._on(x0.device, x0.dtype)
+        # μ̃ = β√ᾱ'/(1−ᾱ) x_0 + √(1−β)(1−ᾱ')/(1−ᾱ) x_t
         mean = _at(c.posterior_mean_coef1, t) * x0 + _at(c.posterior_mean_coef2, t) * x_t
         return mean, _at(c.posterior_log_variance_clipped, t).expand(mean.shape)
 
     def reverse(
         self,
         output: Float[Tensor, "n channels h w"],
-        x_t: Float[Tensor, "n c h w"],
+        x_t: Images,
         t: Times,
         *,
         limit: float | None = 1.0,
@@ -285,6 +282,7 @@ class GaussianDiffusion:
         x0, _ = self.image_and_noise(predicted, x_t, t)
         x0 = x0 if limit is None else x0.clamp(-limit, limit)
         mean, least = self.posterior(x0, x_t, t)
+        # log σ² = u log β + (1−u) log β̃ with u = (position + 1)/2
         share = (position + 1) / 2
         c = self._on(x0.device, x0.dtype)
         log_variance = share * _at(c.log_betas, t) + (1 - share) * least
@@ -293,12 +291,12 @@ class GaussianDiffusion:
     def step(
         self,
         output: Float[Tensor, "n channels h w"],
-        x_t: Float[Tensor, "n c h w"],
+        x_t: Images,
         t: Times,
-        noise: Float[Tensor, "n c h w"] | None = None,
+        noise: Images | None = None,
         *,
         limit: float | None = 1.0,
-    ) -> Float[Tensor, "n c h w"]:
+    ) -> Images:
         """Return x_{t−1} drawn from `reverse`; its mean at t = 0.
 
         Args:
@@ -320,13 +318,13 @@ class GaussianDiffusion:
     def ddim_step(
         self,
         output: Float[Tensor, "n channels h w"],
-        x_t: Float[Tensor, "n c h w"],
+        x_t: Images,
         t: Times,
-        noise: Float[Tensor, "n c h w"] | None = None,
+        noise: Images | None = None,
         *,
         eta: float,
         limit: float | None = 1.0,
-    ) -> Float[Tensor, "n c h w"]:
+    ) -> Images:
         r"""Return x_{t−1} = √ᾱ' x_0 + √(1−ᾱ'−σ²) ε + σ·noise with σ² = η²β(1−ᾱ')/(1−ᾱ).
 
         Song, Meng & Ermon 2021, "Denoising diffusion implicit models", equations 12 and 16. Where
@@ -354,9 +352,10 @@ class GaussianDiffusion:
             x0 = x0.clamp(-limit, limit)
             eps = self.predict_noise(x_t, x0, t)
         c = self._on(x_t.device, x_t.dtype)
-        variance = eta**2 * _at(c.posterior_variance, t)
-        # Rounding may leave −10⁻¹⁷.
+        variance = eta**2 * _at(c.posterior_variance, t)  # σ² = η² β̃
+        # 1 − ᾱ' − σ², of which rounding may leave −10⁻¹⁷.
         left = (_at(c.one_minus_alphas_cumprod_prev, t) - variance).clamp(min=0)
+        # √ᾱ' x_0, and the direction √(1−ᾱ'−σ²) ε that points back to x_t
         mean = _at(c.sqrt_alphas_cumprod_prev, t) * x0 + left.sqrt() * eps
         return mean if noise is None else mean + variance.sqrt() * noise
 
@@ -417,9 +416,7 @@ def _at(coefficient: Float[Tensor, " S"], t: Times) -> Float[Tensor, "#n 1 1 1"]
     return coefficient[t].reshape(-1, 1, 1, 1)
 
 
-def split_output(
-    output: Float[Tensor, "n channels h w"], x_t: Float[Tensor, "n c h w"]
-) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
+def split_output(output: Float[Tensor, "n channels h w"], x_t: Images) -> tuple[Images, Images]:
     """Return both halves of a network's channels: its prediction, and the place of the variance.
 
     Args:

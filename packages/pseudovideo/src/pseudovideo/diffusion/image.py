@@ -4,42 +4,29 @@ NaN and infinity in a tensor reach the result.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.checks import check_floating, check_sizes
-from pseudovideo.diffusion.gaussian import GaussianDiffusion
+from pseudovideo.diffusion.base import FrameDiffusion
 from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
 from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.sampling import (
-    Solver,
-    at_least_float32,
-    conditioned,
-    denoise,
-    draw_noise,
-    draw_seed,
-    noise_like,
-    sampling_process,
-)
+from pseudovideo.diffusion.sampling import Network, conditioned, noise_like
+from pseudovideo.diffusion.stages import Stage
 from pseudovideo.diffusion.unet import apply_unet, build_unet
-from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
+from pseudovideo.labels import Classes, check_labels, dropped_labels
 from pseudovideo.pixels import check_batch
-from pseudovideo.pretrained import Pretrained, eval_mode
+from pseudovideo.pretrained import eval_mode
 from pseudovideo.spec import ImageDiffusionConfig
 
 
-class ImageDiffusion(Pretrained):
+class ImageDiffusion(FrameDiffusion):
     """A UNet that tells noise, and how sure it is, from noisy images.
 
     Args:
         config: sizes and process.
-
-    Attributes:
-        diffusion: the process that is learned.
 
     Raises:
         MissingExtraError: diffusers is not installed.
@@ -49,11 +36,7 @@ class ImageDiffusion(Pretrained):
     config: ImageDiffusionConfig
 
     def __init__(self, config: ImageDiffusionConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.diffusion = GaussianDiffusion.make(
-            config.num_steps, config.schedule, config.prediction
-        )
+        super().__init__(config, (Stage((), (0,)),))
         self.unet = build_unet(
             config, in_channels=config.channels, out_channels=2 * config.channels
         )
@@ -81,6 +64,15 @@ class ImageDiffusion(Pretrained):
         check_floating(x_t=x_t, times=times)
         check_labels(labels, self.config, len(x_t), none=True)
         return apply_unet(self.unet, x_t, times, labels)
+
+    def stage_network(
+        self,
+        stage: Stage,
+        observed: Float[Tensor, "b k c h w"],
+        labels: Int64[Tensor, " b"] | None = None,
+    ) -> Network:
+        """Return the model itself, of videos of one frame; nothing is observed."""
+        return lambda x, times: self(x[:, 0], times, labels)[:, None]
 
     def training_losses(
         self,
@@ -113,70 +105,6 @@ class ImageDiffusion(Pretrained):
         output = self(x_t, self.diffusion.model_times(t), tokens)
         return hybrid_losses(self.diffusion, output, images, x_t, noise, t)
 
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        *,
-        labels: Int64[Tensor, " n"] | None = None,
-        guidance: float = 1.0,
-        num_steps: int | None = None,
-        eta: float | None = None,
-        solver: Solver | None = None,
-        generator: torch.Generator | None = None,
-        batch_size: int = 64,
-        progress: Callable[[int], object] | None = None,
-        watch: Callable[[int, Tensor], None] | None = None,
-    ) -> Float[Tensor, "n c h w"]:
-        """Draw images in eval mode, from pure noise through the steps of the process.
-
-        Args:
-            n: number of images.
-            labels: class of each image, where the model has classes; None draws them
-                (`draw_labels`).
-            guidance: g of ε = ε_u + g (ε_c − ε_u), see `conditioned`. 1 is the model of the class;
-                more makes images more typical of it, and less varied; 0 leaves the class out.
-                Other values than these two take twice the evaluations.
-            num_steps: steps to take, 2 at least, see `GaussianDiffusion.respaced`; None takes all.
-            eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
-            solver: in place of both, such as `beyond.solvers.SOLVERS["dpm++"]`: solvers of the
-                probability flow leave the learned variances out.
-            generator: draws the one seed that all noise follows from. Each sample has noise of
-                its own: it depends neither on `batch_size` nor, but for round-off, on the others.
-            batch_size: images drawn at once.
-            progress: called after each batch with the number of its images.
-            watch: called for each batch with the number of steps and the noise, then after each
-                step t with t and what it came to; with 0 and the images at last.
-
-        Returns:
-            In −1..1, on the model's device and in its precision, at least float32.
-
-        Raises:
-            ValueError: `n` or `batch_size` is below 1, `num_steps` is no number of steps, `eta`
-                is outside 0..1 or given with a solver, labels are not the model's, or `guidance` is
-                not 1 and the model was trained without `label_dropout`.
-        """
-        diffusion = sampling_process(
-            self.diffusion, num_steps, eta, solver, n=n, batch_size=batch_size
-        )
-        seed, weight = draw_seed(generator), next(self.unet.parameters())
-        classes = sample_classes(
-            self.config, n, labels, guidance, generator=generator, device=weight.device
-        )
-        done: list[Tensor] = []
-        with eval_mode(self):
-            for numbers in torch.arange(n, device=weight.device).split(batch_size):
-                noise = partial(self._noise, numbers, seed)
-                start = noise(diffusion.num_steps).to(at_least_float32(weight))
-                if watch is not None:
-                    watch(diffusion.num_steps, start)
-                model = conditioned(self, classes.of(numbers))
-                options: Any = {"eta": eta, "solver": solver, "watch": watch}
-                done.append(denoise(model, start, diffusion, step_noise=noise, **options))
-                if progress is not None:
-                    progress(len(numbers))
-        return torch.cat(done)
-
     def bits_per_dim(
         self,
         images: Float[Tensor, "b c h w"],
@@ -204,6 +132,3 @@ class ImageDiffusion(Pretrained):
             return bits_per_dim(
                 model, images, self.diffusion, generator=generator, progress=progress
             )
-
-    def _noise(self, numbers: Int64[Tensor, " b"], seed: int, step: int) -> Tensor:
-        return draw_noise(numbers, self.config.image_shape, seed=seed, step=step)

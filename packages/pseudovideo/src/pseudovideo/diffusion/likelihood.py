@@ -44,7 +44,7 @@ def normal_kl(
     Returns:
         In nats.
     """
-    difference = log_variance - other_log_variance
+    difference = log_variance - other_log_variance  # d = log s²/s'²
     mahalanobis = (mean - other_mean).square() * (-other_log_variance).exp()
     # expm1(d) − d: where the variances are close, e^d − 1 − d would be lost in rounding.
     return 0.5 * (torch.expm1(difference) - difference + mahalanobis)
@@ -104,7 +104,9 @@ def vlb_terms(
     """
     mean, log_variance = diffusion.posterior(x0, x_t, t)
     reverse = diffusion.reverse(output, x_t, t, limit=limit)
+    # L_{t−1} = KL(q(x_{t−1} | x_t, x_0) ‖ p(x_{t−1} | x_t))
     kl = normal_kl(mean, log_variance, reverse.mean, reverse.log_variance)
+    # L_0 = −log p(x_0 | x_1)
     levels = x0.to(reverse.mean.dtype)
     nll = -discretized_log_likelihood(levels, reverse.mean, reverse.log_variance)
     first = torch.as_tensor(t, device=x0.device) == 0
@@ -163,6 +165,7 @@ def _prior(diffusion: GaussianDiffusion, x0: Float[Tensor, "b c h w"]) -> Float[
     lifted = x0.to(at_least_float32(x0))
     # A float64 number, which leaves the precision and the device to the images.
     alpha_bar, standard = diffusion.alpha_bars[-1], lifted.new_zeros(1)
+    # q(x_S | x_0) = N(√ᾱ_S x_0, 1 − ᾱ_S) against N(0, 1)
     return _bits(normal_kl(alpha_bar.sqrt() * lifted, torch.log1p(-alpha_bar), standard, standard))
 
 

@@ -65,6 +65,7 @@ def hybrid_losses(
     check_same_shape(x_t=x_t, x0=x0, noise=noise)
     predicted, position = split_output(output, x_t)
     frozen = torch.cat((predicted.detach(), position), dim=1)
+    # L_simple, and L_vlb with its mean frozen
     mse = (predicted - diffusion.target(x0, noise, t)).square().flatten(1).mean(1)
     vlb = vlb_terms(diffusion, frozen, x0, x_t, t, limit=None)
     return HybridLosses(mse + _VLB_WEIGHT * diffusion.num_steps * vlb, mse, vlb)
@@ -72,45 +73,6 @@ def hybrid_losses(
 
 # Share of draws that stays uniform, so that no step is forgotten.
 _UNIFORM_SHARE = 0.001
-
-
-class UniformTimes(nn.Module):
-    """All steps alike.
-
-    Args:
-        num_steps: S.
-
-    Raises:
-        ValueError: `num_steps` is no whole number of at least 1.
-    """
-
-    def __init__(self, num_steps: int) -> None:
-        super().__init__()
-        check_counts(num_steps=num_steps)
-        self.num_steps = num_steps
-
-    def sample(
-        self, b: int, generator: torch.Generator | None = None
-    ) -> tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]:
-        """Draw steps.
-
-        Args:
-            b: how many.
-            generator: None takes torch's global one.
-
-        Returns:
-            Steps, and weights of their losses, all 1; on the generator's device.
-
-        Raises:
-            ValueError: `b` is no whole number of at least 1.
-        """
-        check_counts(b=b)
-        device = None if generator is None else generator.device
-        t = torch.randint(self.num_steps, (b,), generator=generator, device=device)
-        return t, torch.ones(b, device=device)
-
-    def update(self, t: Int64[Tensor, " b"], losses: Float[Tensor, " b"]) -> None:
-        """Return learn nothing from losses."""
 
 
 class ImportanceTimes(nn.Module):
@@ -145,6 +107,7 @@ class ImportanceTimes(nn.Module):
         size = self.losses.square().mean(1).sqrt()
         total = size.sum()
         known = (self.counts >= self.losses.shape[1]).all() & total.isfinite() & (total > 0)
+        # p_t ∝ √E[L_t²], mixed with a little of the uniform distribution
         learned = (1 - _UNIFORM_SHARE) * size / total + _UNIFORM_SHARE / self.num_steps
         return torch.where(known, learned, torch.full_like(size, 1 / self.num_steps))
 
@@ -228,7 +191,7 @@ class DiffusionObjective(nn.Module):
     def __init__(self, model: DiffusionModel, *, importance: bool = False) -> None:
         super().__init__()
         self.model = model
-        self.times = (ImportanceTimes if importance else UniformTimes)(model.diffusion.num_steps)
+        self.times = ImportanceTimes(model.diffusion.num_steps) if importance else None
 
     def forward(
         self,
@@ -256,11 +219,17 @@ class DiffusionObjective(nn.Module):
         """
         if not len(videos):
             raise ValueError(f"videos must not be empty, got shape {tuple(videos.shape)}")
-        t, weights = self.times.sample(len(videos), generator)
+        if self.times is None:
+            device = None if generator is None else generator.device
+            steps, size = self.model.diffusion.num_steps, videos.shape[:1]
+            t = torch.randint(steps, size, generator=generator, device=device)
+            weights = torch.ones(len(videos))
+        else:
+            t, weights = self.times.sample(len(videos), generator)
         t, weights = t.to(videos.device), weights.to(videos.device)
         inputs = videos if hasattr(self.model.config, "num_frames") else videos[:, -1]
         losses = self.model.training_losses(inputs, t, labels, generator=generator)
-        if torch.is_grad_enabled():
+        if self.times is not None and torch.is_grad_enabled():
             self.times.update(t, losses.loss)
         return {
             "loss": (weights * losses.loss).mean(),

@@ -22,6 +22,8 @@ Network = Callable[[Tensor, Tensor], Tensor]
 """Takes x_t (n, c, h, w) and the model's times (n,) to noise and variances (n, 2c, h, w)."""
 LabelledNetwork = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Takes tokens of classes as well, see `Classes.tokens`."""
+Watch = Callable[[int, Tensor], None]
+"""Takes the number of steps that are left and what has been reached."""
 
 _FRAME = 1 << 32
 
@@ -41,7 +43,7 @@ class Solver(Protocol):
         diffusion: GaussianDiffusion,
         *,
         limit: float,
-        watch: Callable[[int, Tensor], None] | None,
+        watch: Watch | None,
     ) -> Float[Tensor, "n c h w"]:
         """Return images; arguments as of `denoise`."""
         ...
@@ -157,7 +159,7 @@ def denoise(
     eta: float | None = None,
     solver: Solver | None = None,
     limit: float = 1.0,
-    watch: Callable[[int, Tensor], None] | None = None,
+    watch: Watch | None = None,
 ) -> Float[Tensor, "n c h w"]:
     """Walk from noise to images, through all steps of a process; no gradients.
 

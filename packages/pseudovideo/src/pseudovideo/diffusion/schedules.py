@@ -1,18 +1,20 @@
-"""Noise schedules β_1..β_S of a diffusion process, in float64."""
+"""Noise schedules β_1..β_S of a diffusion process, in float64, and which steps of it are taken."""
 
 import math
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from probseq.checks import check_counts
+from pseudovideo.spec import LEAST_LINEAR_STEPS
 
 # Of 1,000 steps.
 _LINEAR_STEPS, _LINEAR_FIRST, _LINEAR_LAST = 1000, 1e-4, 0.02
 _COSINE_OFFSET, _COSINE_MAX = 0.008, 0.999
-MAX_KEPT = 0.01
-"""Share of the image's variance that the last step of a process may leave."""
+MAX_LAST_ALPHA_BAR = 0.01
+"""Largest ᾱ_S, the share of the image's variance that the last step of a process may leave."""
 
 
 def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
@@ -27,13 +29,12 @@ def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
         ValueError: `num_steps` is 20 or less, where the last β would not be below 1.
     """
     check_counts(num_steps=num_steps)
-    scale = _LINEAR_STEPS / num_steps
-    if scale * _LINEAR_LAST >= 1:
-        least = int(_LINEAR_STEPS * _LINEAR_LAST) + 1
+    if num_steps < LEAST_LINEAR_STEPS:
         raise ValueError(
-            f"num_steps must be at least {least} for the linear schedule, whose β would reach 1 "
-            f"with fewer, got {num_steps}: take the cosine schedule"
+            f"num_steps must be at least {LEAST_LINEAR_STEPS} for the linear schedule, whose β "
+            f"would reach 1 with fewer, got {num_steps}: take the cosine schedule"
         )
+    scale = _LINEAR_STEPS / num_steps
     return torch.linspace(
         scale * _LINEAR_FIRST, scale * _LINEAR_LAST, num_steps, dtype=torch.float64
     )
@@ -77,8 +78,52 @@ def check_betas(betas: Tensor) -> None:
             f"betas must lie in (0, 1), got values from {betas.min():g} to {betas.max():g}"
         )
     last = float((1 - betas).prod())
-    if last > MAX_KEPT:
+    if last > MAX_LAST_ALPHA_BAR:
         raise ValueError(
-            f"betas must leave at most {MAX_KEPT} of the image's variance at the last step, as "
-            f"sampling starts from pure noise, got {last:.3g}: take more steps or larger betas"
+            f"betas must leave at most {MAX_LAST_ALPHA_BAR} of the image's variance at the last "
+            f"step, as sampling starts from pure noise, got {last:.3g}: take more steps or larger "
+            "betas"
+        )
+
+
+def spaced_steps(num_steps: int, count: int) -> tuple[int, ...]:
+    """Return steps of 0..S−1, as evenly spaced as whole numbers allow, from the first to the last.
+
+    Args:
+        num_steps: S.
+        count: how many; one is step 0.
+
+    Raises:
+        ValueError: `count` is below 1, above S, or no whole number.
+    """
+    check_counts(count=count)
+    if count > num_steps:
+        raise ValueError(f"count must be at most the {num_steps} steps, got {count}")
+    stride = (num_steps - 1) / (count - 1) if count > 1 else 0.0
+    steps: list[int] = []
+    place = 0.0
+    for _ in range(count):
+        steps.append(round(place))
+        # Added up, not multiplied: on a tie the sum decides as improved DDPM's does.
+        place += stride
+    return tuple(steps)
+
+
+def check_timesteps(timesteps: tuple[int, ...], count: int, original_steps: int) -> None:
+    """Refuse numbers that are no choice of steps.
+
+    Args:
+        timesteps: the original number of each step.
+        count: how many there must be.
+        original_steps: of the original process.
+
+    Raises:
+        ValueError: they are not `count` ascending numbers below `original_steps`.
+    """
+    ascending = all(one < other for one, other in pairwise(timesteps))
+    inside = timesteps[0] >= 0 and timesteps[-1] < original_steps if timesteps else False
+    if len(timesteps) != count or not (ascending and inside):
+        raise ValueError(
+            f"timesteps must be {count} ascending numbers of 0..{original_steps - 1}, "
+            f"got {timesteps}"
         )

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from pseudovideo.spec import TRAINING_MASKS, TrainingMasks
+from pseudovideo.spec import TRAINING_MASKS, TrainingMasks, check_context
 
 
 class Stage(NamedTuple):
@@ -55,10 +55,7 @@ def stages(num_frames: int, context: int) -> tuple[Stage, ...]:
     Raises:
         ValueError: `context` is below 1 or leaves no frame to be generated after the first window.
     """
-    if not 1 <= context < num_frames:
-        raise ValueError(
-            f"context must be from 1 to num_frames - 1={num_frames - 1}, got {context}"
-        )
+    check_context(context, num_frames)
     following = (
         Stage(tuple(range(frame - context, frame)), (frame,))
         for frame in range(context, num_frames)

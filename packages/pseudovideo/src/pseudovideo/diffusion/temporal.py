@@ -121,7 +121,7 @@ class TemporalAttention(nn.Module):
         mask: Float[Tensor, "b s k"],
         memory: Memory | None = None,
     ) -> tuple[Float[Tensor, "bs c y x"], Memory]:
-        """Return attend.
+        """Add to each frame what it attends to in the others.
 
         Args:
             hidden: features of the frames, s slots for each of b videos.

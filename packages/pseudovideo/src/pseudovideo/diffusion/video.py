@@ -11,33 +11,29 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.checks import check_integers, check_sizes, check_whole
-from pseudovideo.diffusion.gaussian import GaussianDiffusion
+from pseudovideo.diffusion.base import FrameDiffusion, Sampler, sample_stage
 from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
 from pseudovideo.diffusion.sampling import (
+    Network,
     Solver,
     at_least_float32,
     draw_seed,
     noise_like,
     sampling_process,
 )
-from pseudovideo.diffusion.stages import draw_windows, stages
-from pseudovideo.diffusion.video_sampling import Watch, frame_noise, sample_stage, sample_videos
+from pseudovideo.diffusion.stages import Stage, Window, draw_windows, stage_window, stages
 from pseudovideo.diffusion.video_unet import VideoUNet
-from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
+from pseudovideo.labels import Classes, check_labels, dropped_labels
 from pseudovideo.pixels import check_batch
-from pseudovideo.pretrained import Pretrained, eval_mode
+from pseudovideo.pretrained import eval_mode
 from pseudovideo.spec import VideoDiffusionConfig
 
 
-class VideoDiffusion(Pretrained):
+class VideoDiffusion(FrameDiffusion):
     """A UNet that tells the noise of frames from noisy frames and given ones.
 
     Args:
         config: sizes, process and stages.
-
-    Attributes:
-        diffusion: the process that is learned.
-        stages: the sampler's plan.
 
     Raises:
         MissingExtraError: diffusers is not installed.
@@ -47,13 +43,34 @@ class VideoDiffusion(Pretrained):
     config: VideoDiffusionConfig
 
     def __init__(self, config: VideoDiffusionConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.diffusion = GaussianDiffusion.make(
-            config.num_steps, config.schedule, config.prediction
-        )
-        self.stages = stages(config.num_frames, config.context)
+        super().__init__(config, stages(config.num_frames, config.context))
         self.network = VideoUNet(config, one_way=config.one_way)
+
+    def stage_network(
+        self,
+        stage: Stage,
+        observed: Float[Tensor, "b k c h w"],
+        labels: Int64[Tensor, " b"] | None = None,
+    ) -> Network:
+        """Return what predicts the latent frames of a stage, see `FrameDiffusion.stage_network`.
+
+        A one-way network sees the observed frames here, once, else they pass through it at each
+        call.
+        """
+        network, num_observed, count = self.network, observed.shape[1], len(stage.latent)
+        window = stage_window(stage, len(observed), device=observed.device)
+        memories = None
+        if network.one_way and num_observed:
+            with torch.no_grad():
+                memories = network.remember(observed, window.frames[:, :num_observed], labels)
+            window = Window(*(slots[:, num_observed:] for slots in window))
+            observed = observed[:, :0]
+
+        def predict(x: Tensor, times: Tensor) -> Tensor:
+            pixels = torch.cat([observed, x], dim=1)
+            return network(pixels, times, window, memories, labels)[:, -count:]
+
+        return predict
 
     def training_losses(
         self,
@@ -110,88 +127,11 @@ class VideoDiffusion(Pretrained):
         times = self.diffusion.model_times(t)
         output = self.network(pixels, times, window, labels=tokens).flatten(0, 1)
         losses = hybrid_losses(self.diffusion, output, x0, x_t, eps, steps)
+        # The mean over the latent frames of each window.
         weights = window.latent / window.latent.sum(1, keepdim=True)
         return HybridLosses(
             *((weights * loss.unflatten(0, (batch, slots))).sum(1) for loss in losses)
         )
-
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        *,
-        labels: Int64[Tensor, " n"] | None = None,
-        guidance: float = 1.0,
-        num_steps: int | None = None,
-        eta: float | None = None,
-        solver: Solver | None = None,
-        generator: torch.Generator | None = None,
-        batch_size: int = 64,
-        progress: Callable[[int], object] | None = None,
-        watch: Watch | None = None,
-    ) -> Float[Tensor, "n T c h w"]:
-        """Draw videos stage by stage, in eval mode.
-
-        Args:
-            n: number of videos.
-            labels: class of each video, where the model has classes; None draws them
-                (`draw_labels`).
-            guidance: as of `ImageDiffusion.sample`, in all stages.
-            num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`;
-                None takes all.
-            eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
-            solver: as of `ImageDiffusion.sample`.
-            generator: draws the one seed that all noise follows from. Each frame of each sample
-                has noise of its own: it depends neither on `batch_size` nor, but for round-off, on
-                other samples, nor on frames of later stages.
-            batch_size: videos drawn at once.
-            progress: called after each batch with the number of its videos.
-            watch: called for each batch with the number of steps in all stages and the noise, then
-                after each step with the number of steps that are left and the videos as they are:
-                frames that are not begun are noise. With 0 and the videos at last.
-
-        Returns:
-            On the model's device and in its precision, at least float32; frame −1, the image, in
-            −1..1.
-
-        Raises:
-            ValueError: `n` or `batch_size` is below 1, `num_steps` is no number of steps, `eta`
-                is outside 0..1 or given with a solver, labels are not the model's, or `guidance` is
-                not 1 and the model was trained without `label_dropout`.
-        """
-        diffusion = sampling_process(
-            self.diffusion, num_steps, eta, solver, n=n, batch_size=batch_size
-        )
-        seed, weight = draw_seed(generator), next(self.parameters())
-        classes = sample_classes(
-            self.config, n, labels, guidance, generator=generator, device=weight.device
-        )
-        done: list[Tensor] = []
-        with eval_mode(self):
-            for numbers in torch.arange(n, device=weight.device).split(batch_size):
-                start = frame_noise(
-                    numbers,
-                    range(self.config.num_frames),
-                    self.config.image_shape,
-                    seed=seed,
-                    step=diffusion.num_steps,
-                )
-                drawn = sample_videos(
-                    self.network,
-                    diffusion,
-                    self.stages,
-                    start.to(at_least_float32(weight)),
-                    numbers=numbers,
-                    seed=seed,
-                    classes=classes.of(numbers),
-                    eta=eta,
-                    solver=solver,
-                    watch=watch,
-                )
-                done.append(drawn)
-                if progress is not None:
-                    progress(len(numbers))
-        return torch.cat(done)
 
     @torch.no_grad()
     def predict_frames(
@@ -247,18 +187,9 @@ class VideoDiffusion(Pretrained):
         every = torch.arange(len(videos) * num_samples, device=videos.device)
         with eval_mode(self):
             for numbers in every.split(batch_size):
-                drawn = sample_stage(
-                    self.network,
-                    diffusion,
-                    stage,
-                    contexts[numbers // num_samples],
-                    clip=frame == config.num_frames - 1,
-                    numbers=numbers,
-                    seed=seed,
-                    classes=classes.of(numbers // num_samples),
-                    eta=eta,
-                    solver=solver,
-                )
+                row = numbers // num_samples
+                sampler = Sampler(diffusion, numbers, seed, classes.of(row), eta, solver)
+                drawn = sample_stage(self, stage, contexts[row], sampler)
                 done.append(drawn[:, 0])
                 if progress is not None:
                     progress(len(numbers))

@@ -1,16 +1,16 @@
 """HVAEs of thesis section 5.2: one decoder, an encoder that is the heat equation or is learned."""
 
-from pseudovideo.hvae.base import HVAE, Bound
+from pseudovideo.hvae.base import HVAE, VariationalBound
 from pseudovideo.hvae.heat import HeatHVAE, heat_blur, heat_sigmas
 from pseudovideo.hvae.learned import LearnedEncoderHVAE
 from pseudovideo.spec import HVAEConfig
 
 __all__ = [
     "HVAE",
-    "Bound",
     "HVAEConfig",
     "HeatHVAE",
     "LearnedEncoderHVAE",
+    "VariationalBound",
     "heat_blur",
     "heat_sigmas",
 ]

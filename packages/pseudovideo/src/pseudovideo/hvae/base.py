@@ -21,7 +21,7 @@ from pseudovideo.pretrained import Pretrained, eval_mode
 from pseudovideo.spec import HVAEConfig
 
 
-class Bound(NamedTuple):
+class VariationalBound(NamedTuple):
     """Negative evidence lower bound of images, in nats per dimension.
 
     Attributes:
@@ -79,7 +79,15 @@ class HVAE(Pretrained):
     def encode(
         self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b c h w"]:
-        """Return m_t(x), the mean of q(z_t|x); the image itself where t = 0."""
+        """Return m_t(x), the mean of q(z_t|x); the image itself, bit for bit, where t = 0.
+
+        Args:
+            images: in −1..1.
+            t: 0..T.
+
+        Raises:
+            ValueError: images of another kind than the model's, or levels that are not theirs.
+        """
 
     @abstractmethod
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
@@ -99,7 +107,15 @@ class HVAE(Pretrained):
         labels: Int64[Tensor, " b"] | None = None,
         image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """Return z_T of the samples with these numbers, and of these classes."""
+        """Return z_T of samples.
+
+        Args:
+            numbers: of the samples.
+            images: the training images, in −1..1, where the prior consists of them.
+            seed: of all that is drawn.
+            labels: class of each sample; None: of any.
+            image_labels: classes of the images.
+        """
 
     def decode(
         self,
@@ -130,7 +146,7 @@ class HVAE(Pretrained):
         *,
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """Return estimate the bound, unbiased: T times the cost of one step, drawn for each image.
+        """Estimate the bound, unbiased: T times the cost of one step, drawn for each image.
 
         Args:
             images: in −1..1.
@@ -166,20 +182,20 @@ class HVAE(Pretrained):
     def bound(
         self,
         images: Float[Tensor, "b c h w"],
-        generator: torch.Generator | None = None,
-        *,
         labels: Int64[Tensor, " b"] | None = None,
-    ) -> Bound:
+        *,
+        generator: torch.Generator | None = None,
+    ) -> VariationalBound:
         """Return the negative evidence lower bound of all T steps, one z_t each, in eval mode.
 
         Args:
             images: in −1..1.
-            generator: draws the noise.
             labels: class of each image, where the model has classes: the bound is that on
                 −log p(image | class) then.
+            generator: draws the noise.
 
         Returns:
-            Nats per dimension, see `Bound`; `HeatHVAE` says what its own leaves out.
+            Nats per dimension, see `VariationalBound`; `HeatHVAE` says what its own leaves out.
 
         Raises:
             ValueError: the images or the labels are not the model's, or not finite.
@@ -199,7 +215,7 @@ class HVAE(Pretrained):
                 levels.append(self.level_terms(images, t, noise, labels))
         steps = torch.stack([terms.step for terms in levels], dim=1)
         prior = levels[-1].prior
-        return Bound(steps.sum(1) + prior, steps, prior)
+        return VariationalBound(steps.sum(1) + prior, steps, prior)
 
     def level_terms(
         self,
@@ -223,7 +239,7 @@ class HVAE(Pretrained):
         # One pass of the encoder for both of the levels that a step connects.
         frames = self.encode(torch.cat([images, images]), torch.cat([t, t - 1]))
         frame, target = frames.chunk(2)
-        mean = self.decode(frame + config.noise_std * noise, t, labels)
+        mean = self.decode(frame + config.noise_std * noise, t, labels)  # μ_θ(z_t, t)
         mse = (target - mean).square().flatten(1).mean(1)
         step = step_costs(mse, t, noise_std=config.noise_std, delta=config.delta)
         prior = self.prior_kl(frame)
@@ -313,8 +329,8 @@ class HVAE(Pretrained):
         for level in range(self.config.num_levels, 0, -1):
             frames = classes.twice(z)
             t = torch.full((len(frames),), level, device=z.device)
-            z = classes.mixed(self.decode(frames, t, classes.tokens))
-            if level > 1:
+            z = classes.mixed(self.decode(frames, t, classes.tokens))  # μ_θ(z_t, t)
+            if level > 1:  # z_{t−1} = μ_θ(z_t, t) + δ ε
                 z = z + self.config.delta * self._noise(numbers, seed, level=level - 1)
             if watch is not None:
                 watch(level - 1, z)
@@ -352,6 +368,7 @@ def step_costs(
         KL(N(m_{t−1}, σ_h²I) ‖ N(μ_θ, δ²I)) where t > 1, −log N(x; μ_θ, δ²I) where t = 1; nats per
         dimension.
     """
+    # KL of the variances, ½(σ_h²/δ² − 1 − log σ_h²/δ²), and the normal density's constant
     ratio = (noise_std / delta) ** 2
     between = 0.5 * (ratio - 1 - math.log(ratio))
     density = math.log(delta) + 0.5 * math.log(2 * math.pi)
@@ -366,5 +383,6 @@ def standard_normal_kl(mean: Float[Tensor, "b c h w"], std: float) -> Float[Tens
         mean: m_T(x).
         std: σ_h.
     """
+    # ½(σ_h² − 1 − log σ_h²) of the variance, and ½ m² of the mean
     spread = 0.5 * (std**2 - 1) - math.log(std)
     return 0.5 * mean.square().flatten(1).mean(1) + spread

@@ -126,24 +126,12 @@ class HeatHVAE(HVAE):
     def encode(
         self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b c h w"]:
-        """Return F_h(t) x; the image itself, bit for bit, where t = 0.
-
-        Args:
-            images: in −1..1.
-            t: 0..T.
-
-        Raises:
-            ValueError: images of another kind than the model's, or levels that are not theirs.
-        """
+        """Return F_h(t) x."""
         self._check_levels("images", images, t, 0)
         return heat_blur(images, _sigmas(self.config, t.device)[t])
 
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """Return 0: the empirical prior's KL is no function of the parameters and is left out.
-
-        Args:
-            last: F_h(T) x.
-        """
+        """Return 0: the empirical prior's KL is no function of the parameters and is left out."""
         return last.new_zeros(len(last))
 
     def draw_prior(
@@ -157,12 +145,7 @@ class HeatHVAE(HVAE):
     ) -> Float[Tensor, "b c h w"]:
         """Return a training image each, blurred to level T, with noise of standard deviation δ.
 
-        Args:
-            numbers: of the samples.
-            images: the training images, in −1..1.
-            seed: of the choice and of the noise.
-            labels: class of each sample: its image is one of that class. None: of any.
-            image_labels: classes of the images.
+        The image of a sample with a label is one of that class.
 
         Raises:
             ValueError: the images are missing, not the model's, or not finite; or the same of their

@@ -40,25 +40,13 @@ class LearnedEncoderHVAE(HVAE):
     def encode(
         self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b c h w"]:
-        """Return f_φ(x, t); the image itself where t = 0.
-
-        Args:
-            images: in −1..1.
-            t: 0..T.
-
-        Raises:
-            ValueError: images of another kind than the model's, or levels that are not theirs.
-        """
+        """Return f_φ(x, t)."""
         self._check_levels("images", images, t, 0)
         frames = apply_unet(self.encoder, images, t * (1000 / self.config.num_levels))
         return torch.where((t == 0)[:, None, None, None], images, frames)
 
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """Return KL(N(f_φ(x, T), σ_h²I) ‖ N(0, I)) in nats per dimension.
-
-        Args:
-            last: f_φ(x, T).
-        """
+        """Return KL(N(f_φ(x, T), σ_h²I) ‖ N(0, I)) in nats per dimension."""
         return standard_normal_kl(last, self.config.noise_std)
 
     def draw_prior(
@@ -70,13 +58,5 @@ class LearnedEncoderHVAE(HVAE):
         labels: Int64[Tensor, " b"] | None = None,
         image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """Return standard normal frames, of every class.
-
-        Args:
-            numbers: of the samples.
-            images: unused: this prior needs none.
-            seed: of the noise.
-            labels: unused.
-            image_labels: unused.
-        """
+        """Return standard normal frames, whatever images and classes there are."""
         return self._noise(numbers, seed, level=self.config.num_levels)

@@ -33,7 +33,7 @@ IMAGENET64 = ImageDiffusionConfig(
 
 _UNPICKLER = re.compile(r"WeightsUnpickler error:\s*(.+?)(?:\. Please|\n|$)")
 
-# Parts of a residual block and of an attention: theirs, and diffusers'.
+# Layers of a residual block and of an attention: theirs, and diffusers'.
 _RESIDUAL = (
     ("in_layers.0", "norm1"),
     ("in_layers.2", "conv1"),
@@ -133,10 +133,10 @@ def _read(path: Path) -> dict[str, Tensor]:
 def _check_architecture(
     weights: dict[str, Tensor], config: ImageDiffusionConfig, path: Path
 ) -> None:
-    """Say in the settings' own words in what the file's network differs.
+    """Refuse a network of other settings; the message says which differ.
 
     Raises:
-        ValueError: it does.
+        ValueError: some differ.
     """
     if "label_emb.weight" in weights:
         raise ValueError(
@@ -212,9 +212,9 @@ def _names(config: UNetConfig) -> Iterator[tuple[str, str]]:
         if level + 1 < levels:
             yield f"input_blocks.{number}.0.op", f"down_blocks.{level}.downsamplers.0.conv"
             number += 1
-    yield from _parts("middle_block.0", "mid_block.resnets.0", _RESIDUAL)
-    yield from _parts("middle_block.1", "mid_block.attentions.0", _ATTENTION)
-    yield from _parts("middle_block.2", "mid_block.resnets.1", _RESIDUAL)
+    yield from _layers("middle_block.0", "mid_block.resnets.0", _RESIDUAL)
+    yield from _layers("middle_block.1", "mid_block.attentions.0", _ATTENTION)
+    yield from _layers("middle_block.2", "mid_block.resnets.1", _RESIDUAL)
     number = 0
     for level, attending in enumerate(reversed(attends)):
         for place in range(config.num_res_blocks + 1):
@@ -227,12 +227,14 @@ def _names(config: UNetConfig) -> Iterator[tuple[str, str]]:
 
 
 def _block(theirs: str, ours: str, place: int, attending: bool) -> Iterator[tuple[str, str]]:
-    yield from _parts(f"{theirs}.0", f"{ours}.resnets.{place}", _RESIDUAL)
+    yield from _layers(f"{theirs}.0", f"{ours}.resnets.{place}", _RESIDUAL)
     if attending:
-        yield from _parts(f"{theirs}.1", f"{ours}.attentions.{place}", _ATTENTION)
+        yield from _layers(f"{theirs}.1", f"{ours}.attentions.{place}", _ATTENTION)
 
 
-def _parts(theirs: str, ours: str, names: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
+def _layers(
+    theirs: str, ours: str, names: tuple[tuple[str, str], ...]
+) -> Iterator[tuple[str, str]]:
     return ((f"{theirs}.{one}", f"{ours}.{other}") for one, other in names)
 
 

@@ -40,7 +40,7 @@ class Attention(nn.Module):
         self.to_out = nn.Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "b n d"], *, causal: bool = False) -> Float[Tensor, "b n d"]:
-        """Return attend.
+        """Let tokens attend to each other.
 
         Args:
             x: tokens.

@@ -36,15 +36,7 @@ class Block(nn.Module):
         self.feedforward = FeedForward(dim, gated=gated)
 
     def forward(self, x: Float[Tensor, "b n d"], *, causal: bool = False) -> Float[Tensor, "b n d"]:
-        """Map tokens to tokens.
-
-        Args:
-            x: tokens.
-            causal: let token i see tokens 0..i only.
-
-        Raises:
-            ValueError: tokens of another width or dtype than the weights'.
-        """
+        """Map tokens to tokens; see `Attention.forward`."""
         weight = self.norm_attention.weight
         check_sizes("x", x, "b", "n", len(weight))
         check_dtype("x", x, weight, half=True)

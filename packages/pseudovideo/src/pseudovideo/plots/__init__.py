@@ -18,7 +18,6 @@ from pseudovideo.plots.images import (
     side,
     tiles,
 )
-from pseudovideo.plots.sample_checks import save_between, save_copies
 from pseudovideo.plots.theorem import save_theorem, theorem_plot
 
 __all__ = [
@@ -28,9 +27,7 @@ __all__ = [
     "frame_captions",
     "frame_errors_plot",
     "frame_heads",
-    "save_between",
     "save_classes",
-    "save_copies",
     "save_gif",
     "save_grid",
     "save_grids",

@@ -236,7 +236,7 @@ def save_process(
     snapshots, length = frames.shape[1:3]
     total = int(done[-1])
 
-    def told(number: int) -> str:
+    def progress(number: int) -> str:
         if stages == 1:
             return f"{unit} {number:,} of {total:,}"
         each = total // stages
@@ -248,7 +248,7 @@ def save_process(
         file,
         seconds_per_frame=min(_LONGEST, max(_SHORTEST, _FILM_SECONDS / snapshots)),
         columns=length if length > 1 else None,
-        captions=[f"{name}\n{told(number)}" for number in done.tolist()],
+        captions=[f"{name}\n{progress(number)}" for number in done.tolist()],
         heads=frame_heads(length) if length > 1 else (),
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.errors import require
+from probseq.figures import headline, legend, light_grid, line_style, panels
 from pseudovideo.corruptions import (
     CorruptionKind,
     PredictionErrors,
@@ -31,15 +31,13 @@ _NOISE: dict[CorruptionKind, str] = {
 }
 # The covariance of more images has eigenvalues that take minutes.
 _SPECTRUM_IMAGES = 2000
-# Okabe and Ito's colours, as in `probseq.metrics.plots`.
 # Markers get smaller, so that equal lines are seen.
 _STYLES: tuple[dict[str, Any], ...] = (
-    {"color": "#0072B2", "marker": "o", "linestyle": "-", "markersize": 7},
-    {"color": "#D55E00", "marker": "s", "linestyle": "-", "markersize": 4.5},
-    {"color": "#009E73", "marker": "D", "linestyle": "--", "markersize": 3.5},
-    {"color": "#CC79A7", "marker": "^", "linestyle": ":", "markersize": 2.5},
+    {"linestyle": "-", "markersize": 7},
+    {"linestyle": "-", "markersize": 4.5},
+    {"linestyle": "--", "markersize": 3.5},
+    {"linestyle": ":", "markersize": 2.5},
 )
-
 
 _FALL = "Fall of the squared error (%)\nagainst knowing one frame"
 # Ticks of an axis of frames.
@@ -103,16 +101,10 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
             f"errors must hold 1 to {len(_STYLES)} videos of equal length, got {len(errors)} "
             f"of {sorted(length + 1 for length in lengths)} frames"
         )
-    figures = require("matplotlib.figure", extra="plots", distribution="pseudovideo")
-    agg = require("matplotlib.backends.backend_agg", extra="plots", distribution="pseudovideo")
-    ticker = require("matplotlib.ticker", extra="plots", distribution="pseudovideo")
-    steps = lengths.pop()
-    figure = figures.Figure(figsize=(10.8, 3.6 if title is None else 4.0), dpi=150)
-    figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.06)
-    agg.FigureCanvasAgg(figure)
+    steps, above = lengths.pop(), 0.6 if title is None else 1.0
+    figure, (left, middle, right) = panels(3, 3, (3.6, 3.0), shared=False, extra=(0.0, above))
     if title is not None:
-        figure.suptitle(title, fontsize=10.5)
-    left, middle, right = figure.subplots(1, 3)
+        headline(figure, title, 10)
     known = range(1, steps + 1)
     _draw(left, errors, known, lambda of_kind: _gain(of_kind.from_nearest, of_kind.from_nearest[0]))
     _finish(left, "The image, from frames next to it", "Known frames next to the image", _FALL)
@@ -129,15 +121,12 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
     )
     right.set_yscale("log")
     for panel in (left, right):
-        panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, nbins=_TICKS))
+        panel.locator_params(axis="x", integer=True, nbins=_TICKS)
     _name_last_frame(middle, steps + 1)
     for panel in (left, middle):
         # A line of zeros gets an axis of its own size otherwise.
         panel.set_ylim(bottom=min(0.0, panel.get_ylim()[0]), top=max(0.1, panel.get_ylim()[1]))
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9
-    )
+    legend(figure, [left])
     return figure
 
 
@@ -152,7 +141,8 @@ def _draw(
     places: range,
     values: Callable[[PredictionErrors], Tensor],
 ) -> None:
-    for (name, of_kind), style in zip(errors.items(), _STYLES, strict=False):
+    for place, (name, of_kind) in enumerate(errors.items()):
+        style = line_style(place) | _STYLES[place]
         panel.plot(places, values(of_kind).cpu(), label=name, linewidth=1.6, **style)
 
 
@@ -168,7 +158,4 @@ def _finish(panel: "Axes", title: str, x_label: str, y_label: str) -> None:
     panel.set_title(title, fontsize=10)
     panel.set_xlabel(x_label, fontsize=9)
     panel.set_ylabel(y_label, fontsize=9)
-    panel.grid(visible=True, color="#E5E5E5", linewidth=0.6)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.tick_params(labelsize=8)
+    light_grid(panel)

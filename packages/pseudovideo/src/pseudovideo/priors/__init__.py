@@ -36,7 +36,7 @@ def build_token_prior(
         kind: ImageGPT's and VideoGPT's, or MaskGIT's and Phenaki's.
         sizes: of its transformer.
         grid: of the tokenizer.
-        tokenizer_fingerprint: see `TokenPrior`.
+        tokenizer_fingerprint: see `PriorConfig`.
         classes: that it knows; None for a prior without.
     """
     values: dict[str, Any] = {

@@ -25,7 +25,7 @@ from pseudovideo.layers import Block, StackDecoder
 from pseudovideo.pretrained import check_weights
 from pseudovideo.priors.base import AxisPositions, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
-from pseudovideo.spec import AutoregressiveConfig, TokenGrid
+from pseudovideo.spec import AutoregressiveConfig
 
 
 class AutoregressivePrior(TokenPrior):
@@ -46,9 +46,7 @@ class AutoregressivePrior(TokenPrior):
     config: AutoregressiveConfig
 
     def __init__(self, config: AutoregressiveConfig) -> None:
-        grid = TokenGrid(codebook_size=config.codebook_size, shape=config.grid)
-        super().__init__(grid, config.tokenizer_fingerprint)
-        self.config = config
+        super().__init__(config)
         rows = () if config.num_tokens is None else (config.num_tokens,)
         self.start = nn.Parameter(0.02 * torch.randn(*rows, config.dim))
         self.embedding = nn.Embedding(config.codebook_size, config.dim)
@@ -85,17 +83,7 @@ class AutoregressivePrior(TokenPrior):
         *,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
-        """Return the mean of −log p(token | tokens before it), in nats per token.
-
-        Args:
-            tokens: token grids of any integer type.
-            labels: class of each, where the prior has classes; in train mode hidden with
-                probability `label_dropout`.
-            generator: draws which labels are hidden; torch's global one if not given.
-
-        Raises:
-            ValueError: tokens that are not of this prior's grid, or labels that are not its own.
-        """
+        """Return the mean of −log p(token | tokens before it); see `TokenPrior.loss`."""
         sequences = self._sequences(tokens)
         tokens_of_classes = dropped_labels(
             labels, self.config, len(tokens), training=self.training, generator=generator
@@ -117,23 +105,10 @@ class AutoregressivePrior(TokenPrior):
     ) -> Int64[Tensor, "n t h w"]:
         """Draw token grids, one token after the other, all grids at once.
 
-        Args:
-            n: number of grids.
-            labels: class of each grid, where the prior has classes; None draws them
-                (`draw_labels`).
-            guidance: g of l = l_u + g (l_c − l_u) of the logits with the class and without it. 1 is
-                the prior of the class and 0 leaves it out; other values than these two take twice
-                the passes.
-            temperature: divides the logits; 0 takes the most likely token each time.
-            top_k: draw from so many of the most likely tokens only.
-            top_p: draw from the smallest set of likely tokens that has this mass.
-            generator: of the draws; on the prior's device.
-            cache: keep the keys and values of earlier tokens. Without it everything is computed
-                anew at each token: slower, and the same up to rounding.
-
-        Raises:
-            ValueError: `n` below 1, an option outside its range, labels that are not the prior's,
-                or `guidance` that is not 1 where it was trained without `label_dropout`.
+        With the options of `TokenPrior.sample_tokens`: `top_k` draws from so many of the most
+        likely tokens only, `top_p` from the smallest set of likely tokens that has this mass. With
+        `cache` the keys and values of earlier tokens are kept; without it everything is computed
+        anew at each token: slower, and the same up to rounding.
         """
         check_counts(n=n)
         check_options(temperature=temperature, top_k=top_k, top_p=top_p)

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from probseq.checks import check_counts
 from pseudovideo.labels import sample_classes
 from pseudovideo.pretrained import Pretrained, fingerprint
-from pseudovideo.spec import TokenGrid
+from pseudovideo.spec import PriorConfig, TokenGrid
 from pseudovideo.token_cache import TokenCache
 
 
 @runtime_checkable
-class Decoder(Protocol):
+class TokenDecoder(Protocol):
     """What a prior needs of a tokenizer."""
 
     @property
@@ -53,15 +53,14 @@ class TokenPrior(Pretrained):
     """A distribution over token grids.
 
     Args:
-        grid: the grid that it is about.
-        tokenizer_fingerprint: `fingerprint` of the tokenizer whose tokens it learns; None leaves
-            it to K and the shape of the grid whether a tokenizer fits.
+        config: sizes, grid and tokenizer.
     """
 
-    def __init__(self, grid: TokenGrid, tokenizer_fingerprint: str | None) -> None:
+    def __init__(self, config: PriorConfig) -> None:
         super().__init__()
-        self.grid = grid
-        self.tokenizer_fingerprint = tokenizer_fingerprint
+        self.config = config
+        self.grid = config.token_grid
+        self.tokenizer_fingerprint = config.tokenizer_fingerprint
 
     @abstractmethod
     def sample_tokens(
@@ -73,12 +72,47 @@ class TokenPrior(Pretrained):
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> Int64[Tensor, "n t h w"]:
-        """Draw token grids; subclasses have further options."""
+        """Draw token grids; subclasses have further options.
+
+        Args:
+            n: number of grids.
+            labels: class of each grid, where the prior has classes; None draws them
+                (`draw_labels`).
+            guidance: g of l = l_u + g (l_c − l_u) of the logits with the class and without it. 1 is
+                the prior of the class and 0 leaves it out; other values than these two take twice
+                the passes, each step's in one batch.
+            temperature: divides the logits; 0 takes the most likely token each time.
+            generator: of the draws, on the prior's device; torch's global one if not given.
+
+        Raises:
+            ValueError: `n` below 1, an option outside its range, labels that are not the prior's,
+                or `guidance` that is not 1 where it was trained without `label_dropout`.
+        """
+
+    @abstractmethod
+    def loss(
+        self,
+        tokens: Integer[Tensor, "b t h w"],
+        labels: Int64[Tensor, " b"] | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, ""]:
+        """Return the mean of −log p of the tokens that are predicted, in nats per token.
+
+        Args:
+            tokens: token grids of any integer type.
+            labels: class of each, where the prior has classes; in train mode hidden with
+                probability `label_dropout`.
+            generator: draws which labels are hidden, and masks; torch's global one if not given.
+
+        Raises:
+            ValueError: tokens that are not of this prior's grid, or labels that are not its own.
+        """
 
     def sample(
         self,
         n: int,
-        tokenizer: Decoder,
+        tokenizer: TokenDecoder,
         *,
         labels: Int64[Tensor, " n"] | None = None,
         guidance: float = 1.0,
@@ -126,7 +160,7 @@ class TokenPrior(Pretrained):
                 frames[start : start + batch_size] = decoded
         return frames
 
-    def check_tokenizer(self, tokenizer: Decoder) -> None:
+    def check_tokenizer(self, tokenizer: TokenDecoder) -> None:
         """Refuse a tokenizer whose tokens this prior does not know.
 
         Args:

@@ -18,7 +18,7 @@ from pseudovideo.layers import Block
 from pseudovideo.pretrained import check_weights
 from pseudovideo.priors.base import AxisPositions, TokenPrior
 from pseudovideo.priors.sampling import check_options, draw
-from pseudovideo.spec import MaskedConfig, TokenGrid
+from pseudovideo.spec import MaskedConfig
 
 _ROUNDING = 1e-9
 
@@ -41,9 +41,7 @@ class MaskedPrior(TokenPrior):
     config: MaskedConfig
 
     def __init__(self, config: MaskedConfig) -> None:
-        grid = TokenGrid(codebook_size=config.codebook_size, shape=config.grid)
-        super().__init__(grid, config.tokenizer_fingerprint)
-        self.config = config
+        super().__init__(config)
         self.embedding = nn.Embedding(config.codebook_size, config.dim)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.mask = nn.Parameter(0.02 * torch.randn(config.dim))
@@ -102,18 +100,7 @@ class MaskedPrior(TokenPrior):
         *,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
-        """Return the mean of −log p over the masked tokens of a batch, in nats per token.
-
-        Args:
-            tokens: token grids of any integer type.
-            labels: class of each, where the prior has classes; in train mode hidden with
-                probability `label_dropout`.
-            generator: draws the masks, and which labels are hidden; torch's global one if not
-                given.
-
-        Raises:
-            ValueError: tokens that are not of this prior's grid, or labels that are not its own.
-        """
+        """Return the mean of −log p over the masked tokens of a batch; see `TokenPrior.loss`."""
         sequences = self._sequences(tokens)
         masked = draw_masks(sequences, generator=generator)
         tokens_of_classes = dropped_labels(
@@ -143,22 +130,9 @@ class MaskedPrior(TokenPrior):
         changes. p is the network's own, whatever the temperature of the draw, and the guided one
         where there is guidance.
 
-        Args:
-            n: number of grids.
-            labels: class of each grid, where the prior has classes; None draws them
-                (`draw_labels`).
-            guidance: g of l = l_u + g (l_c − l_u) of the logits with the class and without it. 1 is
-                the prior of the class and 0 leaves it out; other values than these two take twice
-                the passes, each step's in one batch.
-            num_steps: S, the network passes; a grid of fewer tokens takes as many as it has, since
-                every step keeps at least one.
-            temperature: of the draw of tokens; 0 takes the likeliest.
-            choice_temperature: τ, how far chance says which tokens are kept, least at the end.
-            generator: draws; torch's global one if not given.
-
-        Raises:
-            ValueError: `n` or `num_steps` is below 1, a temperature is negative, labels are not
-                the prior's, or `guidance` is not 1 and it was trained without `label_dropout`.
+        With the options of `TokenPrior.sample_tokens`: `num_steps` is S, the network passes; a grid
+        of fewer tokens takes as many as it has, since every step keeps at least one.
+        `choice_temperature` is τ, how far chance says which tokens are kept, least at the end.
         """
         check_counts(n=n)
         check_options(temperature=temperature, top_k=None, top_p=None)
@@ -178,6 +152,7 @@ class MaskedPrior(TokenPrior):
             state = (classes.twice(tensor) for tensor in (tokens, masked, places))
             logits = classes.mixed(self(*state, labels=classes.tokens))
             drawn = draw(logits, temperature=temperature, generator=generator)
+            # log p(token) + τ(1 − s/S)·Gumbel
             confidence = logits.log_softmax(-1).gather(-1, drawn[..., None])[..., 0]
             noise = choice_temperature * (1.0 - step / len(left))
             confidence = confidence + noise * _gumbel(confidence, generator=generator)

@@ -12,7 +12,6 @@ from pseudovideo.tokenizers.tokenizer import (
     Tokenizer,
     TokenizerOutput,
     build_tokenizer,
-    paper_config,
 )
 
 __all__ = [
@@ -31,5 +30,4 @@ __all__ = [
     "TokenizerOutput",
     "VectorQuantizer",
     "build_tokenizer",
-    "paper_config",
 ]

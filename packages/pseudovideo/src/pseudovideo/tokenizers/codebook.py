@@ -80,7 +80,7 @@ def random_points(points: Float[Tensor, "n d"], count: int) -> Float[Tensor, "{c
 def k_means(
     points: Float[Tensor, "n d"], codebook: Float[Tensor, "k d"], steps: int
 ) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"]]:
-    """Return run Lloyd's algorithm from a codebook; a code that nobody chooses stays where it is.
+    """Run Lloyd's algorithm from a codebook; a code that nobody chooses stays where it is.
 
     Args:
         points: what is clustered.

@@ -18,7 +18,7 @@ _SLOPE = 0.2
 
 
 class Discriminator(nn.Module):
-    """Say of patches of an image whether they are real: residual, as in StyleGAN2.
+    """Tell real patches of an image from decoded ones: a residual network, as in StyleGAN2.
 
     Blocks halve the image down to a map of 4×4 to 7×7, of which each place gives a logit; its
     field of view is most of a small image. No statistics of the batch: the logits of an image

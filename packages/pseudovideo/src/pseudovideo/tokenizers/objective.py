@@ -20,9 +20,9 @@ from pseudovideo.tokenizers.discriminator import Discriminator
 from pseudovideo.tokenizers.perceptual import PerceptualLoss
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 
-_ADVERSARIAL_PARTS = [
+_ADVERSARIAL_TERMS = (
     *("generator", "discriminator", "r1", "adaptive_weight", "real_logits", "fake_logits"),
-]
+)
 
 
 class TokenizerObjective(nn.Module):
@@ -129,7 +129,7 @@ class TokenizerObjective(nn.Module):
             faithful = faithful + self.config.perceptual_weight * terms["perceptual"]
         loss = faithful + output.commitment
         if self.discriminator is not None:
-            terms |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_PARTS}
+            terms |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_TERMS}
             if step >= self.config.adversarial_start:
                 terms |= self._play(self.discriminator, real, fake, faithful, step)
                 loss = loss + self._weighted(terms)
@@ -190,6 +190,7 @@ class TokenizerObjective(nn.Module):
     def _weighted(self, terms: dict[str, Tensor]) -> Float[Tensor, ""]:
         """Return the adversarial terms' contribution to the loss."""
         config = self.config
+        # λ_a α L_G, and γ/2 · k R₁
         generator = config.adversarial_weight * terms["adaptive_weight"] * terms["generator"]
         penalty = 0.5 * config.r1_weight * config.r1_every * terms["r1"]
         return generator + terms["discriminator"] + penalty

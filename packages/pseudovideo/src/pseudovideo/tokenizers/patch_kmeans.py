@@ -60,7 +60,7 @@ class PatchKMeans(Pretrained):
         iterations: int = 25,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, " i"]:
-        """Return run Lloyd's algorithm on all patches, on the device of the codebook.
+        """Run Lloyd's algorithm on all patches, on the device of the codebook.
 
         It starts at patches that are drawn in rounds with probability proportional to the squared
         distance to the nearest one drawn before (k-means++ in few passes). A code that no patch

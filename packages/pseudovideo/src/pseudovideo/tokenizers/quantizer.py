@@ -125,7 +125,7 @@ class VectorQuantizer(nn.Module):
         self.register_load_state_dict_post_hook(self._check_again)
 
     def forward(self, z: Float[Tensor, "*b d"]) -> QuantizerOutput:
-        """Return quantize; in training mode the codebook learns from the batch.
+        """Replace vectors by their nearest codes; in training mode the codebook learns from them.
 
         Args:
             z: any number of leading dimensions.
@@ -198,7 +198,7 @@ class VectorQuantizer(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, points: Float[Tensor, "n c"]) -> None:
-        """Return start at k-means of the first batch, unless a codebook has been loaded."""
+        """Start at k-means of the first batch, unless a codebook has been loaded."""
         if not bool(self.initialised):
             start = random_points(points, len(self.codebook))
             finite = start.isfinite().all(dim=-1, keepdim=True)
@@ -224,10 +224,12 @@ class VectorQuantizer(nn.Module):
         batch, sums = cluster_sums(points, indices, size)
         age = self.batches.to(batch.dtype)
         decay = ((1 + age) / (10 + age)).clamp(max=self.decay)
+        # N_k ← γ N_k + (1 − γ) n_k
         counts = decay * self.counts + (1 - decay) * batch
         # (1 − γ) n_k / N_k, which is 0 for a code that the batch left alone.
         step = (1 - decay) * batch / torch.where(batch > 0, counts, 1)
         means = sums / batch.clamp(min=1)[:, None]
+        # e_k ← e_k + (1 − γ) n_k/N_k (x̄_k − e_k)
         codebook = self.codebook + step[:, None] * (means - self.codebook)
         if self.revive_below:
             threshold = self.revive_below * counts.mean()

@@ -1,9 +1,9 @@
-"""The tokenizers of images and of videos, VQ-VAE and C-ViViT, and those of thesis Table D.1.
+"""The tokenizers of images and of videos, VQ-VAE and C-ViViT.
 
 NaN and infinity in a tensor reach the result.
 """
 
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probseq.transformers.protocol import check_dtype
 from pseudovideo.pretrained import Pretrained, check_weights
-from pseudovideo.spec import Stem, TokenGrid, TokenizerConfig
+from pseudovideo.spec import TokenGrid, TokenizerConfig
 from pseudovideo.tokenizers.quantizer import VectorQuantizer
 from pseudovideo.tokenizers.transformer import Decoder, Encoder
 
@@ -185,42 +185,6 @@ def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
         ValueError: the settings fit neither.
     """
     return VQVAE(config) if config.num_frames == 1 else CViViT(config)
-
-
-PaperDataSet = Literal["cifar10", "celeba"]
-PaperFrames = Literal[1, 8, 18]
-_SIZES = {"cifar10": 32, "celeba": 64}
-
-
-def paper_config(
-    data_set: PaperDataSet, num_frames: PaperFrames, *, stem: Stem = "plain"
-) -> TokenizerConfig:
-    """Return a column of Table D.1: width 512, 8 heads, K = 1024, patches of 2×4×4.
-
-    8 layers: 4 spatial and 4 temporal ones, or 8 spatial ones for images; as many again in the
-    decoder. The code width of 32 and the plain stem are this package's, see `TokenizerConfig`.
-
-    Args:
-        data_set: CIFAR-10 at 32×32 or CelebA at 64×64.
-        num_frames: 1, 8 or 18.
-        stem: `layernorm` reproduces the usual code.
-
-    Raises:
-        ValueError: the table has no such column.
-    """
-    if data_set not in _SIZES:
-        raise ValueError(f"data_set must be one of {', '.join(_SIZES)}, got {data_set!r}")
-    if num_frames not in get_args(PaperFrames):
-        raise ValueError(f"num_frames must be 1, 8 or 18, got {num_frames!r}")
-    image = num_frames == 1
-    return TokenizerConfig(
-        num_frames=num_frames,
-        image_size=_SIZES[data_set],
-        temporal_patch=1 if image else 2,
-        spatial_depth=8 if image else 4,
-        temporal_depth=0 if image else 4,
-        stem=stem,
-    )
 
 
 _ROUNDING = 1e-3

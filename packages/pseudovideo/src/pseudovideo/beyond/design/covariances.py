@@ -18,7 +18,7 @@ from torch import Tensor
 from probseq.checks import check_real, check_sizes
 from pseudovideo.corruptions.base import ImageShape
 from pseudovideo.corruptions.gaussian import check_some_images
-from pseudovideo.corruptions.kinds import KINDS, kept_operators
+from pseudovideo.corruptions.kinds import KINDS, cached_operators
 from pseudovideo.corruptions.moments import video_moments
 from pseudovideo.corruptions.noise import NOISES, noise_coefficients
 from pseudovideo.spec import PseudoVideoConfig
@@ -70,7 +70,7 @@ def video_covariance(
     check_sizes("covariance", covariance, pixels, pixels)
     check_real(covariance=covariance)
     covariance = covariance.double()
-    kept_operators(config, shape, covariance.device, covariance.dtype)  # refuses other shapes
+    cached_operators(config, shape, covariance.device, covariance.dtype)  # refuses other shapes
     steps = config.num_frames - 1
     if config.kind in NOISES and config.beta_min > 0:
         # Cov(z_s, z_t) = a_s a_t λ + (L Lᵀ)_st

@@ -34,7 +34,7 @@ from pseudovideo.beyond.design.covariances import (
 from pseudovideo.beyond.design.learner import chain, limited_draw, mean_error
 from pseudovideo.corruptions.base import ImageShape
 from pseudovideo.corruptions.counter import counter_normal
-from pseudovideo.corruptions.kinds import KINDS, kept_operators
+from pseudovideo.corruptions.kinds import KINDS, cached_operators
 from pseudovideo.corruptions.noise import NOISES
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.stages import Stage, stages
@@ -107,13 +107,13 @@ def design_stages(videos: PseudoVideoConfig, spec: DesignSpec) -> tuple[Stage, .
 
 
 def check_design(shape: ImageShape, videos: PseudoVideoConfig, spec: DesignSpec) -> None:
-    """Raise if a design can't be measured for images of a shape.
+    """Refuse a design that can't be measured for images of a shape.
 
     Raises:
         ValueError: there are no such videos, C leaves no frame, or matrices are too large.
     """
     zero = torch.zeros(())
-    kept_operators(videos, shape, zero.device, torch.float64)
+    cached_operators(videos, shape, zero.device, torch.float64)
     design_stages(videos, spec)
     pixels = shape.channels * shape.height * shape.width
     most = _LARGEST // videos.num_frames

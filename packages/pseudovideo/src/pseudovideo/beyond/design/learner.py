@@ -9,7 +9,7 @@ which is the best of all predictors for Gaussian videos and κ = 0, and else lea
 varies by less than κ among its inputs: in a training that is cut short, those directions of the
 inputs are learned last (the ridge is what early stopping of a linear model comes to, κ about one
 over step size times steps). Such are the small differences between a noisy frame and the frames
-that it is given, which the last frames of videos are made of.
+that it is conditioned on, which the last frames of videos are made of.
 
 In the eigenbasis of R = V_zz − B_κ V_cz with B_κ = V_zc (V_cc + κI)⁻¹ all steps are diagonal:
 
@@ -77,14 +77,14 @@ def limited_draw(
         s = alpha_bar * r + noise + ridge
         # x̂₀ = (y − √(1−ᾱ) ε̂)/√ᾱ with ε̂ = √(1−ᾱ) (y − √ᾱ Bc)/s
         of_state = from_image * (1 - noise / s) / alpha_bar.sqrt() + from_state
-        of_given = from_image * noise / s
+        of_context = from_image * noise / s
         # E(ε − ε̂)² = 1 − (1−ᾱ)/s − κ (1−ᾱ)/s² (1 + ᾱ b²), and of x̂₀ (1−ᾱ)/ᾱ times that.
         error = 1 - noise / s - ridge * noise / s**2 * (1 + alpha_bar * squares)
         # The learned variance at its best, within its range: β̃ + from_image² E(x₀ − x̂₀)² (one
         # number for all pixels), at most β; none in the last step.
         added = least + from_image**2 * noise / alpha_bar * error.mean().clamp_min(0)
         added = torch.minimum(added, beta) if step else torch.zeros_like(added)
-        h, v = of_state * h + of_given, of_state**2 * v + added
+        h, v = of_state * h + of_context, of_state**2 * v + added
     rotated = U * h[:, None]
     return Draw(rotated @ (U.mT @ B), (U * v[:, None]) @ U.mT)
 

@@ -16,6 +16,8 @@ from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.pretrained import plain_tensors
 from pseudovideo.spec import ImageDiffusionConfig, Prediction, UNetConfig
 
+diffusers: Any = require("diffusers", extra="diffusion", distribution="pseudovideo")
+
 _MODEL_STEPS = 1000  # of the scale on which a UNet is told the time
 # Where in their range the variances of diffusers' fixed kinds lie: at the posterior's, at β.
 _FIXED = {"fixed_small": -1.0, "fixed_large": 1.0}
@@ -50,11 +52,9 @@ def to_ddpm_pipeline(
         ValueError: another `variance`, a model of classes, which `DDPMPipeline` has no labels for,
             or attention at levels of different width: diffusers fixes
             the width of a head, the model the number of heads.
-        MissingExtraError: diffusers is not installed.
     """
     if variance not in ("learned", "fixed"):
         raise ValueError(f'variance must be "learned" or "fixed", got {variance!r}')
-    diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
     config = model.config
     if config.num_classes is not None:
         raise ValueError(
@@ -99,11 +99,7 @@ def ddpm_scheduler(
     Args:
         process: in all its steps.
         variance: "learned", or "fixed" for the posterior's.
-
-    Raises:
-        MissingExtraError: diffusers is not installed.
     """
-    diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
     return diffusers.DDPMScheduler(
         num_train_timesteps=process.num_steps,
         trained_betas=process.betas.tolist(),
@@ -125,25 +121,20 @@ def heads_have_one_width(config: UNetConfig) -> bool:
     return len(_attention_widths(config)) == 1
 
 
-def from_ddpm_pipeline(folder: Path | str) -> ImageDiffusion:
+def image_model(folder: Path, scheduler: Any) -> ImageDiffusion:
     """Return the model of a folder that diffusers' `DDPMPipeline.save_pretrained` wrote.
 
     Fixed variances become learned ones that are constant, and so does the posterior's where the
     scheduler has none. Only safetensors are read.
 
     Args:
-        folder: with `model_index.json`, `unet` and `scheduler`.
+        folder: of the pipeline.
+        scheduler: of the pipeline.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ValueError: it holds something else, a UNet that is not improved DDPM's, or a process
-            without its linear or cosine schedule.
-        MissingExtraError: diffusers is not installed.
+        ValueError: a UNet that is not improved DDPM's, or a process without its linear or cosine
+            schedule.
     """
-    diffusers = require("diffusers", extra="diffusion", distribution="pseudovideo")
-    folder = Path(folder)
-    if not (folder / "model_index.json").is_file():
-        raise FileNotFoundError(f"{folder} must hold a DDPMPipeline, and has no model_index.json")
     with reading_folder(folder / "unet"):
         unet = diffusers.UNet2DModel.from_pretrained(
             folder / "unet",
@@ -151,12 +142,9 @@ def from_ddpm_pipeline(folder: Path | str) -> ImageDiffusion:
             use_safetensors=True,
             local_files_only=True,
         )
-    with reading_folder(folder / "scheduler"):
-        settings = read_settings(folder / "scheduler" / "scheduler_config.json")
-        scheduler = diffusers.DDPMScheduler.from_pretrained(
-            folder / "scheduler", local_files_only=True
-        )
-    fixed = _check_scheduler(folder, scheduler.config, settings.get("_class_name"))
+    is_ddpm = isinstance(scheduler, diffusers.DDPMScheduler)
+    scheduler = diffusers.DDPMScheduler.from_config(scheduler.config)
+    fixed = _check_scheduler(folder, scheduler.config, is_ddpm=is_ddpm)
     config = _config_of(folder, unet.config, scheduler)
     model = ImageDiffusion(config)
     expected = dict(to_ddpm_pipeline(model).unet.config)
@@ -238,12 +226,12 @@ def _attention_widths(config: UNetConfig) -> set[int]:
     return {width for width, size in sizes if size in config.attention_sizes} | {config.widths[-1]}
 
 
-def _check_scheduler(folder: Path, config: Any, name: str | None) -> float | None:
+def _check_scheduler(folder: Path, config: Any, *, is_ddpm: bool) -> float | None:
     """Return where fixed variances lie in their range; None for learned ones.
 
     Schedulers other than DDPM's have none, and those of the posterior stand in.
     """
-    kind = config.variance_type if name == "DDPMScheduler" else "fixed_small"
+    kind = config.variance_type if is_ddpm else "fixed_small"
     known = kind == "learned_range" or kind in _FIXED
     clips = config.clip_sample and config.clip_sample_range == 1.0 and not config.thresholding
     if not (known and clips and config.prediction_type in _PREDICTIONS):

@@ -19,15 +19,16 @@ from torch import Tensor
 
 from probseq.checks import check_counts
 from probseq.errors import require
+from probseq.files import write_atomic
+from pseudovideo.diffusion.base import FRAME_LIMIT
 from pseudovideo.diffusion.image import ImageDiffusion
-from pseudovideo.diffusion.sampling import LabelledNetwork, at_least_float32, conditioned
+from pseudovideo.diffusion.sampling import at_least_float32, conditioned
 from pseudovideo.diffusion.stages import Stage
 from pseudovideo.diffusion.video import VideoDiffusion
-from pseudovideo.diffusion.video_sampling import FRAME_LIMIT, stage_network
 from pseudovideo.integrations.diffusers.ddpm import (
     ddpm_scheduler,
-    from_ddpm_pipeline,
     heads_have_one_width,
+    image_model,
     read_settings,
     reading_folder,
     to_ddpm_pipeline,
@@ -48,6 +49,7 @@ diffusers: Any = require("diffusers", extra="diffusion", distribution="pseudovid
 huggingface_hub: Any = require("huggingface_hub", extra="diffusion", distribution="pseudovideo")
 
 _INDEX, _CARD, _MODEL, _SCHEDULER = "model_index.json", "README.md", "model", "scheduler"
+_DDPM = "DDPMPipeline"
 # Nothing else of a repository is fetched.
 _FILES = ["*.json", "*.safetensors", _CARD]
 _TEMPLATE = Path(__file__).with_name("model_card.md")
@@ -169,8 +171,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             )
         check_scheduler(self.scheduler, model.diffusion, steps)
         device, dtype = self._execution_device, at_least_float32(next(model.parameters()))
-        plan = model.stages if isinstance(model, VideoDiffusion) else (Stage((), (0,)),)
-        count, size = plan[-1].latent[-1] + 1, config.image_size
+        plan, count, size = model.stages, model.num_frames, config.image_size
         frames = torch.zeros(
             batch_size, count, config.channels, size, size, device=device, dtype=dtype
         )
@@ -200,14 +201,14 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
                         shown = frames.clone()
                         shown[:, latent] = _frames(x, len(latent))
                         tensors = {name: shown for name in callback_on_step_end_tensor_inputs}
-                        found = callback_on_step_end(self, done, t, tensors)
-                        x = found.get("frames", shown)[:, latent].flatten(1, 2)
+                        changed = callback_on_step_end(self, done, t, tensors)
+                        x = changed.get("frames", shown)[:, latent].flatten(1, 2)
                     done += 1
                     bar.update()
                 frames[:, latent] = _frames(x, len(latent)).to(dtype)
-        found = _as_type(frames, output_type)
-        images = [video[-1] for video in found] if output_type == "pil" else found[:, -1]
-        return PseudoVideoOutput(images, found) if return_dict else (images, found)
+        videos = _as_type(frames, output_type)
+        images = [video[-1] for video in videos] if output_type == "pil" else videos[:, -1]
+        return PseudoVideoOutput(images, videos) if return_dict else (images, videos)
 
     def save_pretrained(
         self, save_directory: Path | str, safe_serialization: bool = True, variant: None = None
@@ -245,7 +246,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             self.save_config(folder)
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
         index |= {"_trained_on": self.trained_on, "_license": self.license}
-        (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        write_atomic(folder / _INDEX, json.dumps(index, indent=2) + "\n")
         self._write_card(folder, folder.name)
 
     @classmethod
@@ -300,14 +301,8 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         with reading_folder(folder):
             index = read_settings(folder / _INDEX)
         kind = index.get("_class_name")
-        if kind == diffusers.DDPMPipeline.__name__:
-            model = from_ddpm_pipeline(folder)
-        elif kind == cls.__name__:
-            model = load_pretrained(folder / _MODEL)
-        else:
-            raise ValueError(f"{folder} must hold a {cls.__name__} or DDPMPipeline, got a {kind}")
-        if not isinstance(model, (ImageDiffusion, VideoDiffusion)):
-            raise ValueError(f"{folder} must hold a diffusion model, got a {type(model).__name__}")
+        if kind not in (cls.__name__, _DDPM):
+            raise ValueError(f"{folder} must hold a {cls.__name__} or {_DDPM}, got a {kind}")
         with reading_folder(folder):
             name = str(index[_SCHEDULER][1])
         scheduler_class = getattr(diffusers, name, None)
@@ -319,6 +314,12 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         with reading_folder(folder / _SCHEDULER):
             read_settings(folder / _SCHEDULER / "scheduler_config.json")
             scheduler = scheduler_class.from_pretrained(folder / _SCHEDULER, local_files_only=True)
+        if kind == _DDPM:
+            model = image_model(folder, scheduler)
+        else:
+            model = load_pretrained(folder / _MODEL)
+        if not isinstance(model, (ImageDiffusion, VideoDiffusion)):
+            raise ValueError(f"{folder} must hold a diffusion model, got a {type(model).__name__}")
         return cls(
             model if torch_dtype is None else model.to(torch_dtype),
             scheduler,
@@ -361,17 +362,14 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         """Return noise and variances (n, 2lc, h, w) of (n, lc, h, w) at a time of the scheduler."""
         model, count = self.model, len(stage.latent)
         scale = 1000 / model.config.num_steps
-        network: LabelledNetwork = model
-        if isinstance(model, VideoDiffusion):
-            seen = classes.twice(frames[:, list(stage.observed)])
-            of_stage = stage_network(model.network, stage, seen, classes.tokens)
+        seen = classes.twice(frames[:, list(stage.observed)])
+        of_stage = model.stage_network(stage, seen, classes.tokens)
 
-            def joined(x: Tensor, times: Tensor, _: Tensor | None) -> Tensor:
-                output = of_stage(_frames(x, count).to(frames.dtype), times)
-                return rearrange(output, "n l (k c) h w -> n (k l c) h w", k=2)
+        def joined(x: Tensor, times: Tensor, _: Tensor | None) -> Tensor:
+            output = of_stage(_frames(x, count).to(frames.dtype), times)
+            return rearrange(output, "n l (k c) h w -> n (k l c) h w", k=2)
 
-            network = joined
-        guided = conditioned(network, classes)
+        guided = conditioned(joined, classes)
 
         def predict(x: Tensor, t: Tensor) -> Tensor:
             times = (t.double() * scale).to(x.device, torch.float32).expand(len(x))
@@ -400,11 +398,11 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             parameters=f"{sum(p.numel() for p in self.model.parameters()):,}",
             steps=f"{config.num_steps:,}",
             schedule=config.schedule,
-            library="diffusers" if kind == "DDPMPipeline" else "pseudovideo",
-            module="diffusers" if kind == "DDPMPipeline" else __package__,
+            library="diffusers" if kind == _DDPM else "pseudovideo",
+            module="diffusers" if kind == _DDPM else __package__,
             kind=kind,
         )
-        (folder / _CARD).write_text(card, encoding="utf-8")
+        write_atomic(folder / _CARD, card)
 
     def _upload_folder(
         self, working_dir: Path | str, repo_id: str, token: Any = None, **options: Any

@@ -9,8 +9,7 @@ import torch
 
 from probseq.errors import require
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.respacing import spaced_steps
-from pseudovideo.diffusion.schedules import MAX_KEPT
+from pseudovideo.diffusion.schedules import MAX_LAST_ALPHA_BAR, spaced_steps
 from pseudovideo.integrations.diffusers.ddpm import ddpm_scheduler
 
 diffusers: Any = require("diffusers", extra="diffusion", distribution="pseudovideo")
@@ -138,7 +137,7 @@ def _drawn_std(scheduler: Any, process: GaussianDiffusion, steps: int, std: floa
         raise _OtherProcessError(f"has another ᾱ, whose root differs by {difference:.2g}")
     scheduler.set_timesteps(steps)
     start = float(scheduler.timesteps[0])
-    if not 0 <= start <= last or alpha_bars[int(start)] > MAX_KEPT:
+    if not 0 <= start <= last or alpha_bars[int(start)] > MAX_LAST_ALPHA_BAR:
         raise _OtherProcessError(f"starts at step {start:g}, which is no pure noise")
     for name in ("clip_sample", "thresholding"):  # of images; these have values of all sizes
         if scheduler.config.get(name):
