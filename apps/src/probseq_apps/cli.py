@@ -14,6 +14,7 @@ from dataclasses import make_dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import FunctionType
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import tyro
@@ -235,13 +236,16 @@ def _run(command: Command) -> int:
     try:
         with exit_on_sigterm():
             target = load(entry.run)
-            if isinstance(target, type):
+            if isinstance(target, FunctionType):
+                target(settings)
+            else:
                 from probseq_apps.run import run
 
-                run(target(settings), options, recipe=recipe or "")
-            else:
-                named = {} if recipe is None else {"recipe": recipe}
-                target(settings, *([options] if entry.files else []), **named)
+                if isinstance(target, type):
+                    from probseq_apps.experiment_classes import workflow_of
+
+                    target = workflow_of(target)
+                run(target, settings, options, recipe=recipe or "")
         sys.stdout.flush()
     except BrokenPipeError:
         raise

@@ -29,7 +29,8 @@ from probseq_apps.data.sets import load_data
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_groups, save_groups
-from probseq_apps.experiment import Experiment, Job, Results, RunFolder
+from probseq_apps.experiment import Job, Results, RunFolder
+from probseq_apps.experiment_classes import Experiment
 from probseq_apps.experiments.classify import make_test_sets
 from probseq_apps.experiments.comparison import WITHOUT, Loaded
 from probseq_apps.experiments.pretrained import Pretrained, open_model, tokenizer_of, weights_hash

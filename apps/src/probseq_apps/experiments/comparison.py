@@ -20,7 +20,8 @@ from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import load_groups, read_finished, save_groups
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Loss, LossParts, Step
-from probseq_apps.experiment import Experiment, Job, Results, RunFolder, counted
+from probseq_apps.experiment import Job, Results, RunFolder, counted
+from probseq_apps.experiment_classes import Experiment
 from probseq_apps.methods.build import Data, build
 from probseq_apps.report.classify import MethodResult
 from probseq_apps.report.report import Report

@@ -35,7 +35,8 @@ from probseq_apps.data.fetch import download_online
 from probseq_apps.data.names import CSV_PREFIX
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_arrays, save_arrays
-from probseq_apps.experiment import Data, Experiment, Job, Results, RunFolder, by_row, counted
+from probseq_apps.experiment import Data, Job, Results, RunFolder, by_row, counted
+from probseq_apps.experiment_classes import Experiment
 from probseq_apps.experiments.streams import Stream, load_stream
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report

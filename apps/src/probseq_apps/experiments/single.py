@@ -14,7 +14,8 @@ from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import write_atomic
-from probseq_apps.experiment import Experiment, Results, RunFolder
+from probseq_apps.experiment import Results, RunFolder
+from probseq_apps.experiment_classes import Experiment
 from probseq_apps.experiments import image_models, stages
 from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.experiments.tokens import TOKENS, PriorPart, TokenizerPart

@@ -27,7 +27,8 @@ from probseq_apps.engine.files import (
 )
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, LossParts, Step, Trainer, fork_random
-from probseq_apps.experiment import Experiment, Job, RunFolder
+from probseq_apps.experiment import Job, RunFolder
+from probseq_apps.experiment_classes import Experiment
 from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.options import Options
 from probseq_apps.report.generate import generate_report
