@@ -15,7 +15,6 @@ from probseq_apps.data.texts import TextData
 from probseq_apps.data.tokenizers import build_vocabulary
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.classify import classification_loss, preparation
-from probseq_apps.experiments.comparison import penalty_of
 from probseq_apps.experiments.image_models import DiffusionVariant, HvaeVariant
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart
 from probseq_apps.methods.build import build
@@ -23,7 +22,7 @@ from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
 from probseq_apps.settings.common import Pick
 from probseq_apps.settings.design import DESIGN_RECIPES
 from probseq_apps.settings.generate import GENERATE_RECIPES, TOKENIZER_RECIPES
-from probseq_apps.settings.methods import parse_row
+from probseq_apps.settings.methods import parse_row, resolve
 from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
 from probseq_apps.settings.online import ONLINE_RECIPES, ONLINE_VAE_RECIPES
 from pseudovideo.diffusion.unet import build_unet
@@ -120,11 +119,12 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
     settings = RECIPES.load(name)
     data = imitation(settings)
     batch = (data.train.inputs[:2], data.train.targets[:2])
-    for method in {row.base: row.method for row in map(parse_row, settings.method)}.values():
-        if method.estimator:
+    for name in {row.base for row in map(parse_row, settings.method)}:
+        trained = resolve(name, settings)
+        if trained.method.estimator:
             continue
-        model, weight = build(method, settings, data, seed=0), penalty_of(method, settings)
-        told = (preparation(data), lambda x, generator: x, weight)
+        model = build(trained, data, seed=0)
+        told = (preparation(data), lambda x, generator: x, trained.penalty_weight)
         loss = classification_loss(*told, model, batch, Step(1, 0, 0.5, torch.Generator())).loss
         loss.backward()
         gradients = [p.grad for p in model.parameters() if p.requires_grad]

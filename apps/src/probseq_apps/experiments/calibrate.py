@@ -68,7 +68,7 @@ _LACKS = {
 Predict = Callable[[Any], Sequence[Tensor]]
 
 
-class Calibrate(Experiment[Loaded]):
+class Calibrate(Experiment[Loaded[Any]]):
     """Ways to calibrate one or several models of one data set; a job is a model."""
 
     kind = command = "calibrate"
@@ -100,7 +100,8 @@ class Calibrate(Experiment[Loaded]):
             validation = replace(validation, inputs=changed)
         data = replace(data, test=_drawn(data.test, fit.test_size), validation=validation)
         sets = make_test_sets(data, settings.evaluation, options)
-        return Loaded(data, {name: part for name, part in sets.items() if name != WITHOUT})
+        sets = {name: part for name, part in sets.items() if name != WITHOUT}
+        return Loaded(data, sets, data)
 
     def check(self, data: Loaded) -> None:
         """Raise if a model cannot be read or calibrated, or does not take the data."""

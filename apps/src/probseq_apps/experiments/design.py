@@ -1,7 +1,7 @@
 """`probseq generate design`: kinds of pseudo video, ranked for Gaussian images."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from jaxtyping import Float64
 from torch import Tensor
@@ -14,6 +14,7 @@ from probseq_apps.settings.design import DesignSettings
 from pseudovideo.beyond.design import check_design, image_covariance, measure_design
 from pseudovideo.corruptions import ImageShape, PseudoVideoConfig
 from pseudovideo.pixels import to_unit
+from pseudovideo.spec import CorruptionKind
 
 
 class GaussianImages:
@@ -32,10 +33,11 @@ class GaussianImages:
 def designs_of(settings: DesignSettings) -> dict[Job, PseudoVideoConfig]:
     """Return the pseudo videos of each design, the image alone first."""
     videos = settings.videos
+    kinds = cast("tuple[CorruptionKind, ...]", settings.kinds)
     return {Job("image alone", 0): videos.for_frames(1, "repeat")} | {
         Job(f"{kind}, T={length}", 0): videos.for_frames(length, kind)
         for length in settings.frames
-        for kind in settings.kinds
+        for kind in kinds
     }
 
 

@@ -13,22 +13,27 @@ from probseq_apps.baselines.svdkl import svdkl_model
 from probseq_apps.data.images import ImageData
 from probseq_apps.data.molecules import GraphData
 from probseq_apps.data.texts import EmbeddedTextData, TextData
-from probseq_apps.settings.methods import Method
+from probseq_apps.settings.classify import ClassifySettings, RegressSettings
+from probseq_apps.settings.methods import TrainedMethod
 
 Data: TypeAlias = ImageData | TextData | EmbeddedTextData | GraphData
 
 _BASELINES = {"mfvi": mean_field_model, "sngp": sngp_model, "svdkl": svdkl_model}
 
 
-def build(method: Method, settings: Any, data: Data, *, seed: int) -> nn.Module:
+Compared: TypeAlias = ClassifySettings | RegressSettings
+
+
+def build(trained: TrainedMethod[Compared], data: Data, *, seed: int) -> nn.Module:
     """Build a method's transformer; the global random generator is left as it was."""
-    model, kernel = settings.model, settings.model.kernel
+    model, baseline = trained.settings.model, trained.method.baseline
+    kernel = model.kernel
     if kernel == "auto":
         kernel = "exponential" if isinstance(data, TextData | EmbeddedTextData) else "rbf"
     make = partial(
         _transformer(model, data),
         model,
-        method.config(settings),
+        trained.attention,
         kernel=kernel,
         initial_variance=model.initial_variance,
         num_data=len(data.train),
@@ -36,9 +41,7 @@ def build(method: Method, settings: Any, data: Data, *, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         built = make()
-        if method.baseline is None:
-            return built
-        return _BASELINES[method.baseline](built, num_data=len(data.train))
+        return built if baseline is None else _BASELINES[baseline](built, num_data=len(data.train))
 
 
 def _transformer(model: Any, data: Data) -> Any:
