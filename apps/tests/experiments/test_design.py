@@ -67,9 +67,9 @@ def test_a_resumed_run_measures_only_what_is_missing(folder, monkeypatch):
     (folder / "results" / "blur, T=4-seed0.json").unlink()  # as after a kill
     done = []
     noted = replace(
-        design.DESIGN, run=lambda *own: (done.append(own[2].row), design.measure(*own))[1]
+        design.WORKFLOW, run=lambda *own: (done.append(own[2].row), design.measure(*own))[1]
     )
-    monkeypatch.setattr(design, "DESIGN", noted)
+    monkeypatch.setattr(design, "WORKFLOW", noted)
     assert main(["generate", "design", "--quiet", "--run-dir", str(folder), "--resume"]) == 0
     assert done == ["blur, T=4"]
     assert (folder / "report.json").read_text("utf-8") == before
@@ -106,8 +106,8 @@ def test_settings_that_mean_nothing_are_refused_as_usage(tmp_path, capsys, argum
 def test_designs_that_cannot_be_measured_are_refused_before_work(
     tmp_path, capsys, monkeypatch, arguments, told
 ):
-    refused = replace(design.DESIGN, run=lambda *_: pytest.fail("work was begun"))
-    monkeypatch.setattr(design, "DESIGN", refused)
+    refused = replace(design.WORKFLOW, run=lambda *_: pytest.fail("work was begun"))
+    monkeypatch.setattr(design, "WORKFLOW", refused)
     given = [*arguments.split(), "--run-dir", str(tmp_path / "run")]
     assert main(["generate", "design", *given]) == 1
     error = capsys.readouterr().err

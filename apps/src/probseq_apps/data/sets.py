@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ from probseq_apps.data.texts import (
 )
 from probseq_apps.data.tokenizers import encode_texts
 
-DataT = TypeVar("DataT", bound=ImageData | TextData | EmbeddedTextData)
+ClassData: TypeAlias = ImageData | TextData | EmbeddedTextData
+DataT = TypeVar("DataT", bound=ClassData)
 
 
 def load_data(
@@ -41,7 +42,7 @@ def load_data(
     embeddings: Path | None = None,
     train_size: int | None = None,
     label_noise: float = 0.0,
-) -> ImageData | TextData | EmbeddedTextData:
+) -> ClassData:
     """Load a data set: read, check, split, and turn texts into tokens.
 
     Splits are fixed, so that every run holds out the same rows; only ``split="thesis"`` of the text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,8 +34,9 @@ from probseq_apps.data.image_folders import list_all
 from probseq_apps.data.images import ImageData, load_ood_images
 from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataError, own_path
 from probseq_apps.data.parts import Part
+from probseq_apps.data.sets import ClassData as Data
 from probseq_apps.data.sets import load_data, with_labels
-from probseq_apps.data.texts import EmbeddedTextData, TextData
+from probseq_apps.data.texts import EmbeddedTextData
 from probseq_apps.data.tokenizers import trim_padding
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
@@ -74,7 +75,6 @@ from probseq_apps.report.classify import MethodResult, classify_report
 from probseq_apps.settings.classify import ROTATIONS, ClassifySettings, EvaluationSettings
 from probseq_apps.settings.methods import Row, TrainedMethod, TrainingSettings, parse_row, resolve
 
-Data: TypeAlias = ImageData | TextData | EmbeddedTextData
 Sets = Mapping[str, Predictions]
 MADE, PUBLISHED = SHIFTED
 # The same corrupted pixels for every method, seed and run.
@@ -182,7 +182,7 @@ def report(
     return classify_report(same_metrics(measured), plotted, **fields).write(at.path)
 
 
-CLASSIFY = Workflow(
+WORKFLOW = Workflow(
     kind="classify",
     command="classify",
     folders=FOLDERS,

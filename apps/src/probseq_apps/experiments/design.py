@@ -86,7 +86,7 @@ def report(settings: DesignSettings, data: GaussianImages, results: Results, at:
     return design_report(designs, recipe=at.recipe, **facts).write(at.path)
 
 
-DESIGN = Workflow(
+WORKFLOW = Workflow(
     kind="generate-design",
     command="generate design",
     brief=True,

@@ -117,7 +117,7 @@ def report(settings: LanguageSettings, data: Corpus, results: Results, at: RunFo
     return language_report(by_row(results), list(data.tests), **common).write(at.path)
 
 
-LANGUAGE = Workflow(
+WORKFLOW = Workflow(
     kind="language",
     command="language",
     folders=tuple(f"{name}/seed-*" for name in DECODERS),

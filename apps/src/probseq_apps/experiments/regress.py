@@ -139,7 +139,7 @@ def report(
     return regress_report(same_metrics(measured), plotted, **fields).write(at.path)
 
 
-REGRESS = Workflow(
+WORKFLOW = Workflow(
     kind="regress",
     command="regress",
     folders=FOLDERS,

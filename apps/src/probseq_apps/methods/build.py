@@ -12,11 +12,12 @@ from probseq_apps.baselines.sngp import sngp_model
 from probseq_apps.baselines.svdkl import svdkl_model
 from probseq_apps.data.images import ImageData
 from probseq_apps.data.molecules import GraphData
+from probseq_apps.data.sets import ClassData
 from probseq_apps.data.texts import EmbeddedTextData, TextData
 from probseq_apps.settings.classify import ClassifySettings, RegressSettings
 from probseq_apps.settings.methods import TrainedMethod
 
-Data: TypeAlias = ImageData | TextData | EmbeddedTextData | GraphData
+Data: TypeAlias = ClassData | GraphData
 
 _BASELINES = {"mfvi": mean_field_model, "sngp": sngp_model, "svdkl": svdkl_model}
 
