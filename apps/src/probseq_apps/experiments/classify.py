@@ -32,7 +32,7 @@ from probseq_apps.baselines.sngp import fit_precision
 from probseq_apps.data.image_files import available_cifar_c, read_cifar_c
 from probseq_apps.data.image_folders import list_all
 from probseq_apps.data.images import ImageData, load_ood_images
-from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataError, own_path
+from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataError, user_path
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import ClassData as Data
 from probseq_apps.data.sets import load_data, with_labels
@@ -91,7 +91,7 @@ def load(settings: ClassifySettings, options: Options) -> Loaded[Data]:
     """Read the data set, and the sets out of distribution."""
     reading = settings.reading
     distributed.join(distributed.resolve_device(settings.training.device))
-    for path in filter(None, map(own_path, settings.evaluation.ood)):
+    for path in filter(None, map(user_path, settings.evaluation.ood)):
         list_all(path)  # refused before the training set is read
     arguments = reading.to_dict()
     arguments["embeddings"] = None if reading.embeddings is None else Path(reading.embeddings)
@@ -225,8 +225,8 @@ def _fit(
     config: TrainConfig,
     label: str,
 ) -> None:
-    parts: Any = {"objective": make_objective(trained, data), "config": config, "label": label}
-    fit_method(model, trained, data, folder, predictor=make_predictor(trained, data), **parts)
+    options: Any = {"objective": make_objective(trained, data), "config": config, "label": label}
+    fit_method(model, trained, data, folder, predictor=make_predictor(trained, data), **options)
 
 
 def make_predictor(trained: TrainedMethod[ClassifySettings], data: Data) -> Predictor:

@@ -166,13 +166,13 @@ def predict_sets(
     with log.bar(total=None, unit=" inputs") as bar:
         for name, test_set in sets.items():
             bar.set_description_str(f"predicting {name}")
-            part = test_set if isinstance(test_set, Part) else test_set()
+            examples = test_set if isinstance(test_set, Part) else test_set()
             draws = derive_seed(seed, f"predict {name}")
             with without_attention(model) if name == WITHOUT else nullcontext():
                 outputs = predictor.predict(
-                    model, part.inputs, device=device, seed=draws, progress=bar.update
+                    model, examples.inputs, device=device, seed=draws, progress=bar.update
                 )
-            predictions[name] = (*outputs, part.targets.cpu())
+            predictions[name] = (*outputs, examples.targets.cpu())
     return predictions
 
 
@@ -272,6 +272,6 @@ def same_metrics(results: Mapping[str, MethodResult]) -> dict[str, MethodResult]
 
 def report_fields(settings: Compared, data: Data, at: RunFolder, **facts: object) -> dict[str, Any]:
     """Return what every report has: settings, facts of the data, and the recipe."""
-    sizes = {part: len(getattr(data, part)) for part in ("train", "validation", "test")}
+    sizes = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
     known = {"name": data.name, **sizes, **facts, "notes": list(data.notes)}
     return {"settings": settings.to_dict(), "data": known, "recipe": at.recipe}

@@ -93,7 +93,7 @@ def load(settings: OnlineSettings, options: Options) -> Streams:
 
 def check(settings: OnlineSettings, streams: Streams) -> None:
     """Raise if the settings don't go together, or the likelihood does not suit the targets."""
-    settings.check_given()
+    settings.check_complete()
     _, likelihood = prior_of(settings.model)
     for stream in streams.by_seed.values():
         try:

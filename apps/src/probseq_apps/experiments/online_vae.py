@@ -16,7 +16,7 @@ from ohsvgp.tasks import Task, cut_channels, scores
 from ohsvgp.vae import MLPDecoder, MLPEncoder, SharedSet
 from ohsvgp.vae.progress import evaluate_vae, load_progress, pack_progress
 from probseq.kernels import RBF
-from probseq_apps.data.names import own_path
+from probseq_apps.data.names import user_path
 from probseq_apps.data.series import (
     ChannelSeries,
     moving_digits,
@@ -59,7 +59,7 @@ def load(settings: OnlineVaeSettings, options: Options) -> Channels:
     """Read the series, as each seed sees it; pixels stay as they are."""
     if options.download:
         raise ValueError("download must be off: the data of `online vae` are read from files")
-    stream, path = settings.stream, own_path(settings.data)
+    stream, path = settings.stream, user_path(settings.data)
     if path is not None:
         series = read_csv_channels(path, stream.time)
     elif settings.data == MOVING_DIGITS:

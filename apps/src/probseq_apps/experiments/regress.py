@@ -102,9 +102,9 @@ def train_method(
         partial(regression_loss, data.layout, scale, model.likelihood, weight),
         lambda values, targets: {"score": -mae(values.mean(1), targets)},
     )
-    parts: Any = {"objective": objective, "predictor": predictor, "label": trained.base}
+    options: Any = {"objective": objective, "predictor": predictor, "label": trained.base}
     config = trained.settings.training.train_config(seed=job.seed)
-    fit_method(model, trained, data, folder, config=config, experiment="regress", **parts)
+    fit_method(model, trained, data, folder, config=config, experiment="regress", **options)
     result: dict[str, Any] = {"seconds": training_seconds(folder)}
     if distributed.is_main():
         noise_scale = scale[1] * model.likelihood.scale.detach().double().cpu()
