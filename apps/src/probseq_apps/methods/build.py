@@ -65,10 +65,10 @@ def _transformer(model: Any, data: Data) -> Any:
     return partial(sequence_transformer, num_outputs=1, positions=False, **sizes)
 
 
-def count_tokens(settings: Any, data: Data) -> int:
+def count_tokens(settings: ClassifySettings, data: ClassData) -> int:
     """Return the most tokens that an attention module sees, a class token included."""
     if isinstance(data, ImageData):
         tokens = (data.image_size // settings.model.patch_size) ** 2
     else:
-        tokens = data.max_tokens if isinstance(data, GraphData) else data.max_length
+        tokens = data.max_length
     return tokens + (settings.model.pooling == "cls")

@@ -58,7 +58,7 @@ def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
     return result
 
 
-def with_data(settings: Any, selectors: DefaultSelectors) -> Any:
+def with_data(settings: SettingsT, selectors: DefaultSelectors) -> SettingsT:
     """Return settings of a recipe, with the data set that the command line names."""
     return settings if selectors.data is None else replace(settings, data=selectors.data)
 
