@@ -419,8 +419,9 @@ def draw_files(
 ) -> list[Path]:
     """Return the files of samples, of their process and of images between, drawn where missing."""
     files = [at.path / folder / f"{job.name}.npz" for folder in DRAWN]
-
-    def make() -> tuple[stages.Samples, Film, stages.Between]:
+    if all(file.exists() for file in files):
+        return files
+    with stages.drawing(job.name, job, at):
         variant, device = variants_of(settings)[job], stages.device_of(settings)
         num, seed = settings.evaluation.num_samples, derive_seed(job.seed, "samples")
         model = read_variant(variant, at.path / MODELS / job.name).model.to(device)
@@ -434,9 +435,8 @@ def draw_files(
         plain["generator"] = generator_for(model, variant.seed, "interpolations")
         between = stages.Between(to_bytes(interpolate(model, _PAIRS, labels=pairs, **plain)))
         samples = stages.draw_timed(model, num, seed=seed, labels=labels, **options)
-        return samples, process, between
-
-    stages.draw_missing(files, job, at, make)
+    for file, drawn in zip(files, (samples, process, between), strict=True):
+        stages.save_drawn(drawn, file)
     return files
 
 

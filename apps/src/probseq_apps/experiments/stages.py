@@ -1,7 +1,8 @@
 """What the commands of `probseq generate` share: files of samples, and trained models."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -188,26 +189,18 @@ def make_features(settings: ImageSettings, run: ImageRun, at: RunFolder) -> None
     run.reference(at)
 
 
-def draw_missing(
-    files: Sequence[Path],
-    job: Job,
-    at: RunFolder,
-    make: Callable[[], Sequence[Samples | Film | Between]],
-) -> None:
-    """Write what is drawn from a model, made with the same seed where a file is missing."""
-    if all(file.exists() for file in files):
-        return
+@contextmanager
+def drawing(name: str, job: Job, at: RunFolder) -> Generator[None]:
+    """Tell that a finished job draws anew, and what to do if its model is not there."""
     if at.has(job.name):
-        log.say(f"samples of {files[0].stem} are not there and are drawn anew")
+        log.say(f"samples of {name} are not there and are drawn anew")
     try:
-        drawn = make()
+        yield
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error}; delete {at.results_file(job.name)} and resume, so that all of this "
             "arm is made anew"
         ) from error
-    for file, one in zip(files, drawn, strict=True):
-        save_drawn(one, file)
 
 
 def write_report(

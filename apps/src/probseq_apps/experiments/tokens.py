@@ -433,15 +433,14 @@ def draw_from_prior(
     """Return the samples of a prior, drawn where their file is missing."""
     name, device = f"{kind}-{job.name}", stages.device_of(settings)
     file = at.path / stages.SAMPLES / f"{name}.npz"
-
-    def make() -> list[stages.Samples]:
-        tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).model.to(device)
-        trained = open_prior(at.path / PRIORS / name)
-        source = (trained.model.to(device), tokenizer, settings.evaluation.num_samples)
-        options: Any = {"seed": job.seed, "guidance": settings.classes.guidance}
-        return [trained.maker.draw(*source, settings.sampling, **options)]
-
-    stages.draw_missing([file], job, at, make)
+    if not file.exists():
+        with stages.drawing(name, job, at):
+            tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).model.to(device)
+            trained = open_prior(at.path / PRIORS / name)
+            source = (trained.model.to(device), tokenizer, settings.evaluation.num_samples)
+            options: Any = {"seed": job.seed, "guidance": settings.classes.guidance}
+            samples = trained.maker.draw(*source, settings.sampling, **options)
+        stages.save_drawn(samples, file)
     return stages.load_drawn(stages.Samples, file)
 
 
