@@ -9,9 +9,10 @@ PARTS = {"part", "parts"}
 # Here a part is one of a data set, or `parts` a key of saved states.
 HAVE_PARTS = {
     *(f"apps/src/probseq_apps/data/{name}.py" for name in ("fetch", "molecules", "parts", "sets")),
-    "apps/src/probseq_apps/data/texts.py",
+    *(f"apps/src/probseq_apps/data/{name}.py" for name in ("image_files", "image_folders")),
+    *(f"apps/src/probseq_apps/data/{name}.py" for name in ("images", "texts")),
+    *(f"apps/src/probseq_apps/experiments/{name}.py" for name in ("calibrate", "classify")),
     "apps/src/probseq_apps/baselines/estimators.py",
-    "apps/src/probseq_apps/experiments/classify.py",
     "shared/src/probseq/kernels/base.py",
     "shared/src/probseq/metrics/calibration.py",
 }

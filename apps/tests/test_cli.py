@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from probseq_apps.cli import main, parse
+from probseq_apps.experiments import online
 
 # Arguments of wrong commands, and what the message says; the golden list has as many others.
 WRONG = {
@@ -231,9 +233,8 @@ def test_output_that_nobody_reads_to_its_end_is_no_error():
 def test_a_signal_ends_online_with_the_command_that_goes_on(
     number, code, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(
-        "probseq_apps.experiments.online.Online.run", lambda *_: signal.raise_signal(number)
-    )
+    signalled = replace(online.WORKFLOW, run=lambda *_: signal.raise_signal(number))
+    monkeypatch.setattr(online, "WORKFLOW", signalled)
     before = signal.getsignal(signal.SIGTERM)
     # What a shell starts in the background ignores Ctrl-C.
     interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -252,7 +253,7 @@ def test_a_full_disk_in_the_middle_of_a_run_is_one_line_that_names_the_file(
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "r" / "figure.png"))
 
-    monkeypatch.setattr("probseq_apps.experiments.online.Online.run", full)
+    monkeypatch.setattr(online, "WORKFLOW", replace(online.WORKFLOW, run=full))
     arguments = ["online", "--data", "toy", "--method", "ohsvgp", "--run-dir", str(tmp_path / "r")]
     assert main(arguments) == 1
     said = capsys.readouterr().err

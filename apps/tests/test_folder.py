@@ -3,20 +3,22 @@
 import pytest
 
 from probseq_apps.engine.files import read_json
-from probseq_apps.experiment import Experiment, Job, RunFolder, by_row
+from probseq_apps.experiment import Job, RunFolder, Workflow, by_row
 from probseq_apps.options import Options
 from probseq_apps.run import open_folder
 from probseq_apps.settings.generate import Reading
 
-
-class Kept(Experiment):
-    """Keeps folders."""
-
-    kind, command, parts = "online", "online", ("kept", "rows/seed-*")
+FOLDERS = Workflow(
+    kind="online",
+    command="online",
+    folders=("kept", "rows/seed-*"),
+    load=lambda settings, options: None,
+    report=lambda *_: "",
+)
 
 
 def open_one(options):
-    return open_folder(Kept(Reading()), options, recipe="own")
+    return open_folder(FOLDERS, Reading(), None, options, recipe="own")
 
 
 def test_results_are_made_once_and_those_that_are_not_finite_are_none(tmp_path):

@@ -14,6 +14,7 @@ from dataclasses import make_dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import FunctionType
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import tyro
@@ -24,7 +25,13 @@ from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.engine.signals import exit_on_sigterm
 from probseq_apps.options import Options, Output
 from probseq_apps.registry import GROUPS, REGISTRY, Entry, load
-from probseq_apps.settings.common import Pick, Recipes, config_values, merged, saved_settings
+from probseq_apps.settings.common import (
+    DefaultSelectors,
+    Recipes,
+    config_values,
+    merged,
+    saved_settings,
+)
 
 _FROM_RECIPE = (
     "Every setting comes from a recipe, and flags override it. The defaults shown are those of the "
@@ -100,8 +107,8 @@ def parse(words: Sequence[str]) -> Command:
         if topic is not None:
             _help(read, prog, topic)
         arguments = read(args=rest)
-        if hasattr(settings, "check_given"):
-            arguments.settings.check_given()
+        if hasattr(settings, "check_complete"):
+            arguments.settings.check_complete()
     except BrokenPipeError:
         raise
     except (ValueError, OSError) as error:  # what settings refuse once all of them are known
@@ -125,8 +132,10 @@ def _split(words: list[str]) -> tuple[str, list[str]]:
     _refuse(unknown_name_message(f"command of {group}", words[1], steps))
 
 
-def _pick(prog: str, words: list[str]) -> Pick:
-    return tyro.cli(Pick, prog=prog, args=words, return_unknown_args=True, add_help=False)[0]
+def _selectors(prog: str, words: list[str]) -> DefaultSelectors:
+    return tyro.cli(
+        DefaultSelectors, prog=prog, args=words, return_unknown_args=True, add_help=False
+    )[0]
 
 
 def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, tuple[str, ...]]:
@@ -137,21 +146,27 @@ def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, tupl
     source = load(entry.settings)
     if isinstance(source, type):
         return "", source(), ()
-    pick = _pick(prog, words)
+    selectors = _selectors(prog, words)
     if not isinstance(source, Recipes):
-        return "", source(pick), ()
-    recipe, settings = _from_file(pick, entry, source)
-    if pick.resume and pick.run_dir is not None and pick.recipe is pick.data is None:
-        saved = saved_settings(pick.run_dir, entry.kind, type(settings))
+        return "", source(selectors), ()
+    recipe, settings = _from_file(selectors, entry, source)
+    if (
+        selectors.resume
+        and selectors.run_dir is not None
+        and selectors.recipe is selectors.data is None
+    ):
+        saved = saved_settings(selectors.run_dir, entry.kind, type(settings))
         recipe, settings = saved or (recipe, settings)
     return recipe, settings, tuple(source.known)
 
 
-def _from_file(pick: Pick, entry: Entry, defaults: Recipes[Any]) -> tuple[str, Any]:
+def _from_file(
+    selectors: DefaultSelectors, entry: Entry, defaults: Recipes[Any]
+) -> tuple[str, Any]:
     """Return recipe and settings: those of --config over those of the recipe that it names."""
-    if pick.config is None:
-        return defaults(pick)
-    text = pick.config.read_text("utf-8")
+    if selectors.config is None:
+        return defaults(selectors)
+    text = selectors.config.read_text("utf-8")
     try:
         values = json.loads(text)
     except ValueError:
@@ -160,14 +175,18 @@ def _from_file(pick: Pick, entry: Entry, defaults: Recipes[Any]) -> tuple[str, A
         try:
             values = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise ValueError(f"{pick.config} is neither JSON nor YAML: {error}") from error
+            raise ValueError(f"{selectors.config} is neither JSON nor YAML: {error}") from error
     if not isinstance(values, Mapping) or not isinstance(values.get("settings"), Mapping):
-        raise ValueError(f"{pick.config} must have settings, as `probseq config` prints them")
+        raise ValueError(f"{selectors.config} must have settings, as `probseq config` prints them")
     if values.get("experiment", entry.kind) != entry.kind:
-        raise ValueError(f"{pick.config} is of {values['experiment']}, and not of {entry.kind}")
+        raise ValueError(
+            f"{selectors.config} is of {values['experiment']}, and not of {entry.kind}"
+        )
     overrides = values["settings"]
     named = replace(
-        pick, recipe=pick.recipe or values.get("recipe"), data=pick.data or overrides.get("data")
+        selectors,
+        recipe=selectors.recipe or values.get("recipe"),
+        data=selectors.data or overrides.get("data"),
     )
     recipe, settings = defaults(named)
     return recipe, settings.from_dict(merged(settings.to_dict(), overrides))
@@ -179,7 +198,7 @@ def _config_words(words: list[str]) -> list[str]:
         return words
     entries = [entry for entry in REGISTRY.values() if entry.kind]
     known = {name: entry.name for entry in entries[::-1] for name in load(entry.settings).known}
-    recipe = _pick("probseq config", words).recipe or ""
+    recipe = _selectors("probseq config", words).recipe or ""
     if recipe not in known:
         _refuse(unknown_name_message("recipe", recipe, known))
     return [*known[recipe].split(), *words]
@@ -235,13 +254,12 @@ def _run(command: Command) -> int:
     try:
         with exit_on_sigterm():
             target = load(entry.run)
-            if isinstance(target, type):
+            if isinstance(target, FunctionType):
+                target(settings)
+            else:
                 from probseq_apps.run import run
 
-                run(target(settings), options, recipe=recipe or "")
-            else:
-                named = {} if recipe is None else {"recipe": recipe}
-                target(settings, *([options] if entry.files else []), **named)
+                run(target, settings, options, recipe=recipe or "")
         sys.stdout.flush()
     except BrokenPipeError:
         raise

@@ -1,13 +1,16 @@
-"""The interface between the driver and an experiment, and the folder of its results."""
+"""The interface between the driver and a workflow, and the folder of its results."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from probseq.settings import Settings
 from probseq_apps.engine import distributed
 from probseq_apps.engine.files import read_json, write_json
 from probseq_apps.options import Options
 
+S = TypeVar("S", bound=Settings)
 Data = TypeVar("Data")
 RESULTS = "results"
 
@@ -59,56 +62,93 @@ class RunFolder:
         return distributed.broadcast(read_json(file) if distributed.is_main() else {})
 
 
-class Experiment(Generic[Data]):
-    """A comparison: its jobs are done one by one, and those with results are not done again.
+def _no_jobs(settings: Settings) -> Sequence[Job]:
+    return ()
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+def _no_text(*_: object) -> str:
+    return ""
+
+
+def _unknown(*_: object) -> float:
+    return 0.0
+
+
+def _does_no_job(*_: object) -> Mapping[str, Any]:
+    raise NotImplementedError("a workflow with jobs needs `run`")
+
+
+def _named_data(settings: Settings, data: object) -> str:
+    return str(getattr(settings, "data", ""))
+
+
+def _settings_alone(settings: Settings, data: object) -> dict[str, Any]:
+    return {"settings": settings.to_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workflow(Generic[S, Data]):
+    """The functions of a command, which `run.run` calls from `load` to `report`.
+
+    They stand at a module's level: processes that share the jobs import them by their names. A job
+    that has results is not done again.
 
     Attributes:
         kind: as `config.json` names it.
         command: its name on the command line.
-        parts: patterns of the files in its folder beside the results.
+        folders: patterns of the files in its folder beside the results.
         brief: whether jobs take seconds: they share a progress bar instead of a line each.
-        settings: of the comparison.
-        jobs: in the order in which they are done; none where the report alone takes time.
-        data_name: name of the data set, once it is loaded; it enters a new folder's name.
-        config: contents of `config.json` beside kind and recipe.
+        jobs: lists the jobs in the order in which they are done; none where the report alone
+            takes time.
+        load: reads the data.
+        data_name: names the data set, for the name of a new folder.
+        config: gives the contents of `config.json` beside kind and recipe.
+        check: raises if settings don't suit the data or the machine; nothing is written yet.
+        describe: gives a line about data and jobs; "" where only the report is to be seen.
+        seconds: estimates how long the trainings of jobs take one after the other; 0: not known.
+        prepare: makes the files that jobs share, before several processes do them.
+        run: does a job, from where it stopped, and returns its results.
+        report: writes the report and returns it as text.
     """
 
-    kind: ClassVar[str]
-    command: ClassVar[str]
-    parts: ClassVar[Sequence[str]] = ()
-    brief: ClassVar[bool] = False
+    kind: str
+    command: str
+    folders: Sequence[str] = ()
+    brief: bool = False
+    jobs: Callable[[S], Sequence[Job]] = _no_jobs
+    load: Callable[[S, Options], Data]
+    data_name: Callable[[S, Data], str] = _named_data
+    config: Callable[[S, Data], Mapping[str, Any]] = _settings_alone
+    check: Callable[[S, Data], None] = _nothing
+    describe: Callable[[S, Data], str] = _no_text
+    seconds: Callable[[S, Data, Sequence[Job]], float] = _unknown
+    prepare: Callable[[S, Data, RunFolder], None] = _nothing
+    run: Callable[[S, Data, Job, RunFolder], Mapping[str, Any]] = _does_no_job
+    report: Callable[[S, Data, Results, RunFolder], str]
 
-    def __init__(self, settings: Any) -> None:
-        self.settings = settings
-        self.jobs: Sequence[Job] = ()
-        self.data_name: str = getattr(settings, "data", "")
-        self.config: dict[str, Any] = {"settings": settings.to_dict()}
 
-    def load(self, options: Options) -> Data:
-        """Read the data."""
-        raise NotImplementedError
+@runtime_checkable
+class ComparedMethods(Protocol):
+    """Settings that name the methods to compare, and the seeds of each."""
 
-    def check(self, data: Data) -> None:
-        """Raise if the settings don't suit the data or the machine; nothing is written yet."""
+    @property
+    def method(self) -> Sequence[str]:
+        """The rows of the comparison."""
+        ...
 
-    def describe(self, data: Data) -> str:
-        """Return a line about data and jobs; none where only the report is to be seen."""
-        return ""
+    @property
+    def seeds(self) -> Sequence[int]:
+        """Each row is done once per seed."""
+        ...
 
-    def seconds(self, jobs: Sequence[Job], data: Data) -> float:
-        """Return about how long the trainings of jobs take one after the other; 0: not known."""
-        return 0.0
 
-    def prepare(self, data: Data, at: RunFolder) -> None:
-        """Make the files that jobs share, before several processes do them."""
-
-    def run(self, job: Job, data: Data, at: RunFolder) -> Mapping[str, Any]:
-        """Do a job, from where it stopped, and return its results."""
-        raise NotImplementedError
-
-    def report(self, data: Data, results: Results, at: RunFolder) -> str:
-        """Write the report and return it as text."""
-        raise NotImplementedError
+def rows_and_seeds(settings: ComparedMethods) -> list[Job]:
+    """Return a job for each method and seed, all methods of a seed together."""
+    return [Job(row, seed) for seed in settings.seeds for row in settings.method]
 
 
 def by_row(results: Results) -> dict[str, dict[str, Any]]:

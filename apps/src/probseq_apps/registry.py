@@ -14,11 +14,10 @@ class Entry(NamedTuple):
 
     name: str  # one word, or two
     summary: str  # its line in `probseq --help`
-    # "module:name" of `settings.common.Recipes`, of a function of a `Pick` that returns settings,
-    # or of their class, whose defaults they then are.
+    # "module:name" of `settings.common.Recipes`, of a function of `DefaultSelectors` that returns
+    # settings, or of their class, whose defaults they then are.
     settings: str
-    # "module:Experiment", built with the settings and driven by `run.run`; or a function of
-    # settings, options and `recipe=` (the latter two where the command has them).
+    # "module:name" of an `experiment.Workflow`, driven by `run.run`; or of a function of settings.
     run: str
     files: bool = True  # it takes `Options` of files and running, and not only of what is shown
     about: str = ""  # what its own --help says; without it the summary

@@ -1,4 +1,4 @@
-"""The driver of all experiments, and the folders that it works in."""
+"""The driver of all workflows, and the folders that it works in."""
 
 import multiprocessing
 import os
@@ -16,33 +16,34 @@ from functools import cached_property, partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Generic
 
 import torch
 
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.files import RunExistsError, prepare_run_dir, sole_use, writing
 from probseq_apps.engine.signals import exit_on_sigterm
-from probseq_apps.experiment import RESULTS, Data, Experiment, Job, RunFolder
+from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
 from probseq_apps.options import Options
 from probseq_apps.settings.common import saved_kind
 
-_worker: "_Worker | None" = None  # of a process of `_do_in_parallel`
+_worker: "_Worker[Any, Any] | None" = None  # of a process of `_do_in_parallel`
 
 
-def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
-    """Do an experiment's jobs, from where it stopped, and write its report.
+def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: str) -> Path:
+    """Do a workflow's jobs, from where it stopped, and write its report.
 
     Everything that can be refused is refused before anything is written. Under torchrun every
     process does each job, and the main one writes.
 
     Args:
-        experiment: the experiment.
+        workflow: its functions, from `load` to `report`.
+        settings: what is compared, and on what.
         options: files and running.
         recipe: name of the recipe that the settings came from, for the report.
 
     Returns:
-        The experiment's folder.
+        The run's folder.
 
     Raises:
         ValueError: data, settings and folder don't go together.
@@ -52,48 +53,49 @@ def run(experiment: Experiment[Data], options: Options, *, recipe: str) -> Path:
     """
     torch.set_num_threads(options.threads)
     log.quiet = options.quiet
-    check_folder(options, kind=experiment.kind)
-    data = experiment.load(options)
-    distributed.join(torch.device("cpu"))  # unless the experiment has joined on its own device
-    experiment.check(data)
-    with open_folder(experiment, options, recipe=recipe) as at:
-        if description := experiment.describe(data):
+    check_folder(options, kind=workflow.kind)
+    data = workflow.load(settings, options)
+    distributed.join(torch.device("cpu"))  # unless `load` has joined on the device of the settings
+    workflow.check(settings, data)
+    with open_folder(workflow, settings, data, options, recipe=recipe) as at:
+        if description := workflow.describe(settings, data):
             log.say(f"{description} -> {at.path}")
-        results = _do_jobs(experiment, data, at, options)
+        results = _do_jobs(workflow, settings, data, at, options)
         if distributed.is_main():
-            print(experiment.report(data, results, at))
+            print(workflow.report(settings, data, results, at))
         distributed.barrier()
     return at.path
 
 
 def _do_jobs(
-    experiment: Experiment[Data], data: Data, at: RunFolder, options: Options
+    workflow: Workflow[S, Data], settings: S, data: Data, at: RunFolder, options: Options
 ) -> dict[Job, dict[str, object]]:
     results: dict[Job, dict[str, object]] = {}
-    jobs = experiment.jobs
+    jobs = workflow.jobs(settings)
     missing = [job for job in jobs if not at.has(job.name)]
     workers = min(options.workers or _default_workers(), len(missing))
-    if missing and distributed.is_main() and (seconds := experiment.seconds(missing, data)):
+    if missing and distributed.is_main():
+        seconds = workflow.seconds(settings, data, missing)
         beside = f", {workers} at a time" if workers > 1 else ""
-        log.say(f"about {log.duration(seconds / max(workers, 1))} of training{beside}")
-    parallel = workers > 1 and not experiment.brief and distributed.world_size() == 1
+        if seconds:
+            log.say(f"about {log.duration(seconds / max(workers, 1))} of training{beside}")
+    parallel = workers > 1 and not workflow.brief and distributed.world_size() == 1
     if parallel:
-        experiment.prepare(data, at)
-        _do_in_parallel(experiment, missing, options, at, workers)
+        workflow.prepare(settings, data, at)
+        _do_in_parallel(_Worker(workflow, settings, options, at), missing, workers)
     # Jobs that take long have bars of their own.
-    with log.bar(total=len(jobs), unit=" runs", disable=None if experiment.brief else True) as bar:
+    with log.bar(total=len(jobs), unit=" runs", disable=None if workflow.brief else True) as bar:
         for job in jobs:
             bar.set_description_str(f"{job.row}, seed {job.seed}")
-            if not (experiment.brief or parallel):
-                _announce(experiment, job, "" if job in missing else ": finished before")
-            results[job] = at.once(job.name, partial(experiment.run, job, data, at))
+            if not (workflow.brief or parallel):
+                _announce(jobs, job, "" if job in missing else ": finished before")
+            results[job] = at.once(job.name, partial(workflow.run, settings, data, job, at))
             bar.update()
     return results
 
 
-def _announce(experiment: Experiment[Any], job: Job, state: str = "") -> None:
-    number, count = experiment.jobs.index(job) + 1, len(experiment.jobs)
-    log.say(f"[{number}/{count}] {job.name}{state}")
+def _announce(jobs: Sequence[Job], job: Job, state: str = "") -> None:
+    log.say(f"[{jobs.index(job) + 1}/{len(jobs)}] {job.name}{state}")
 
 
 def _default_workers() -> int:
@@ -104,16 +106,13 @@ def _default_workers() -> int:
     return 1 if torch.cuda.is_available() else min(4, max(1, cores // torch.get_num_threads()))
 
 
-def _do_in_parallel(
-    experiment: Experiment[Any], jobs: Sequence[Job], options: Options, at: RunFolder, workers: int
-) -> None:
+def _do_in_parallel(worker: "_Worker[Any, Any]", jobs: Sequence[Job], count: int) -> None:
     """Do jobs in several processes; their results are files.
 
     The first error ends them all; those that train save their state.
     """
-    start = _Worker(type(experiment), experiment.settings, options, at)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _start_worker, (start,)) as pool:
+    with ProcessPoolExecutor(count, context, _start_worker, (worker,)) as pool:
         try:
             for done in as_completed([pool.submit(_do_job, job) for job in jobs]):
                 done.result()
@@ -126,22 +125,27 @@ def _do_in_parallel(
             raise
 
 
-class _Worker:
-    """The experiment of a process that does jobs; its first job loads the data."""
+class _Worker(Generic[S, Data]):
+    """What a process does jobs of; its first job loads the data."""
 
     def __init__(
-        self, kind: type[Experiment[Any]], settings: Any, options: Options, at: RunFolder
+        self, workflow: Workflow[S, Data], settings: S, options: Options, at: RunFolder
     ) -> None:
-        self.kind, self.settings, self.options, self.at = kind, settings, options, at
+        self.workflow, self.settings, self.options, self.at = workflow, settings, options, at
 
     @cached_property
-    def loaded(self) -> tuple[Experiment[Any], Any]:
-        """The experiment and its data."""
-        experiment = self.kind(self.settings)
-        return experiment, experiment.load(self.options)
+    def data(self) -> Data:
+        """The data that all its jobs share."""
+        return self.workflow.load(self.settings, self.options)
+
+    def do(self, job: Job) -> None:
+        """Do a job, and store its results."""
+        data, flow, settings = self.data, self.workflow, self.settings
+        _announce(flow.jobs(settings), job)
+        self.at.once(job.name, partial(flow.run, settings, data, job, self.at))
 
 
-def _start_worker(worker: _Worker) -> None:
+def _start_worker(worker: _Worker[Any, Any]) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends them all
     torch.set_num_threads(worker.options.threads)
@@ -153,16 +157,13 @@ def _start_worker(worker: _Worker) -> None:
 def _do_job(job: Job) -> None:
     """Do a job in a process of `_do_in_parallel`."""
     assert _worker is not None
-    at, options = _worker.at, _worker.options
     try:
         with exit_on_sigterm():
-            experiment, data = _worker.loaded
-            _announce(experiment, job)
-            at.once(job.name, partial(experiment.run, job, data, at))
+            _worker.do(job)
     except SystemExit:
         os._exit(1)  # else the pool gives this process the next job
     except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
-        if options.debug:
+        if _worker.options.debug:
             raise
         # Of a kind that every process can read.
         if isinstance(error, OSError) and error.errno is not None:
@@ -198,9 +199,9 @@ def check_folder(options: Options, *, kind: str) -> None:
 
 @contextmanager
 def open_folder(
-    experiment: Experiment[Any], options: Options, *, recipe: str
+    workflow: Workflow[S, Data], settings: S, data: Data, options: Options, *, recipe: str
 ) -> Generator[RunFolder]:
-    """Open the folder of an experiment for this process alone: a new one, or one to go on with.
+    """Open the folder of a run for this process alone: a new one, or one to go on with.
 
     After a signal the command is named that goes on, and the file that a full disk did not take.
 
@@ -208,18 +209,18 @@ def open_folder(
         ConfigMismatchError: the experiment to resume has other settings.
         OSError: the folder is not empty, in use, or cannot be written to.
     """
-    kind = experiment.kind
-    name = re.sub(r"[^A-Za-z0-9]+", "-", experiment.data_name.rpartition("/")[2]).strip("-")
+    kind, data_name = workflow.kind, workflow.data_name(settings, data)
+    name = re.sub(r"[^A-Za-z0-9]+", "-", data_name.rpartition("/")[2]).strip("-")
     default = Path("runs") / f"{kind}-{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = distributed.broadcast(options.run_dir or default)
     with ExitStack() as stack:
         if distributed.is_main():
             prepare_run_dir(
                 folder,
-                {"experiment": kind, "recipe": recipe, **experiment.config},
+                {"experiment": kind, "recipe": recipe, **workflow.config(settings, data)},
                 resume=options.resume,
                 overwrite=options.overwrite,
-                patterns=(RESULTS, *experiment.parts),
+                patterns=(RESULTS, *workflow.folders),
             )
             stack.enter_context(sole_use(folder))
         distributed.barrier()
@@ -232,7 +233,7 @@ def open_folder(
             raise
         except (SystemExit, KeyboardInterrupt):
             if distributed.is_main():
-                command = resume_command(experiment.command, folder, options)
+                command = resume_command(workflow.command, folder, options)
                 print(f"stopped; go on with: {command}", file=sys.stderr)
             raise
 

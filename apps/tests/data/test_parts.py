@@ -16,8 +16,8 @@ from probseq_apps.data.names import (
     check_generation_name,
     data_kind,
     nearest_name,
-    own_path,
     tokenizer_choice,
+    user_path,
 )
 from probseq_apps.data.parts import (
     Part,
@@ -42,8 +42,8 @@ def test_each_known_name_has_a_kind_and_each_corruption_a_function():
     assert {name for name, kind in kinds.items() if kind == "text"} == {"cola", "imdb"}
     assert set(READERS) == set(SERIES_NAMES)
     assert (data_kind("folder:/a/b"), data_kind("csv:x.csv")) == ("image", "text")
-    assert str(own_path("folder:/a:b")) == "/a:b"
-    assert own_path("digits") is None
+    assert str(user_path("folder:/a:b")) == "/a:b"
+    assert user_path("digits") is None
     assert tuple(CORRUPTIONS) == CORRUPTION_NAMES
     assert [tokenizer_choice(name) for name in ("words", "bpe:8000")] == [None, 8000]
 

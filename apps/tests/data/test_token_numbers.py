@@ -91,7 +91,7 @@ def test_without_a_padding_token_all_numbers_move_up():
 def test_own_numbers_are_those_before_the_move(tokens):
     raw = word_level(tokens)
     tokenizer = SubwordTokenizer(raw)
-    own = tokenizer.own_numbers(99)
+    own = tokenizer.original_numbers(99)
     assert len(own) == len(tokenizer)
     for text in (" ".join(word for word in tokens if word != "[PAD]"), "zebra"):
         assert [own[number] for number in encode(tokenizer, text)] == raw.encode(text).ids

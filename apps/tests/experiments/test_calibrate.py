@@ -64,7 +64,7 @@ def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same
     data = load_data("digits")
     members = []
     for number, file in enumerate(files):
-        model, prepare = open_model(file, tuple(GIVEN[1:]), data, own_scale=False)
+        model, prepare = open_model(file, tuple(GIVEN[1:]), data, bundled_scale=False)
         with torch.no_grad():
             known, test = (model(prepare(p.inputs)) for p in (data.validation, data.test))
         assert torch.equal(test, tiny(number)(prepare(data.test.inputs)))
@@ -93,7 +93,7 @@ def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same
     held = Part(half_corrupted(data.validation.inputs, names), data.validation.targets)
     crossed: list[float] = []
     for file in files:  # neither the prior precision nor the loss sees the other half
-        model, prepare = open_model(file, tuple(GIVEN[1:]), data, own_scale=False)
+        model, prepare = open_model(file, tuple(GIVEN[1:]), data, bundled_scale=False)
         halves = [(prepare(held.inputs[k::2]), held.targets[k::2]) for k in (0, 1)]
         train = [(prepare(data.train.inputs), data.train.targets)]
         for chosen, (inputs, labels) in (halves, halves[::-1]):
@@ -163,7 +163,7 @@ def test_a_folder_of_transformers_reads_texts_with_its_own_tokens(tmp_path):
     (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]) + "\n")
     name = f"csv:{tmp_path}/texts.csv"
     data = load_data(name, max_length=10, tokenizer=str(folder / "tokenizer.json"))
-    found, prepare = open_model(str(folder), (), data, own_scale=True)
+    found, prepare = open_model(str(folder), (), data, bundled_scale=True)
     text = ["good film film", "bad film"]
     encoded = tokenizer.encode_batch(text)
     prepared = prepare(encode_texts(data.vocab, text, 10))
@@ -194,7 +194,7 @@ def test_decoders_have_their_own_numbers_without_padding_and_the_last_token_s_fe
     (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]) + "\n")
     name = f"csv:{tmp_path}/texts.csv"
     data = load_data(name, max_length=10, tokenizer=str(tmp_path / "model/tokenizer.json"))
-    _, prepare = open_model(str(tmp_path / "model"), (), data, own_scale=True)
+    _, prepare = open_model(str(tmp_path / "model"), (), data, bundled_scale=True)
     prepared = prepare(encode_texts(data.vocab, ["bad film more", "good", ""], 10))
     assert prepared["input_ids"].tolist() == [[4, 5, 6], [3, 2, 2], [2, 2, 2]]
     assert prepared["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
@@ -213,7 +213,7 @@ def test_arguments_of_models_are_read_as_json_or_python_writes_them(tmp_path):
     save_file(model.state_dict(), tmp_path / "vit.safetensors")
     name = f"timm:vit_tiny_patch16_224+{tmp_path}/vit.safetensors"
     given += ["in_chans=1", "proj_drop_rate=.25", "qkv_bias=True", "reg_tokens=0"]
-    found = open_model(name, tuple(given), load_data("digits"), own_scale=False).model
+    found = open_model(name, tuple(given), load_data("digits"), bundled_scale=False).model
     assert found.blocks[0].attn.proj_drop.p == 0.25
 
 
@@ -230,7 +230,7 @@ def test_a_model_without_attention_gets_all_rows_but_the_deviation(tmp_path, cap
     assert list(report["methods"]) == rows
     assert "left out, since the attention of a model is none that" in report["data"]["notes"][-1]
     data = load_data("digits")
-    _, prepare = open_model(words[1], ("in_chans=1",), data, own_scale=False)
+    _, prepare = open_model(words[1], ("in_chans=1",), data, bundled_scale=False)
 
     def features(part):
         with torch.no_grad():
@@ -279,8 +279,8 @@ def test_folders_of_timm_and_models_of_torchvision_are_read(tmp_path, monkeypatc
     )
     save_file(tiny(0).state_dict(), tmp_path / "named.safetensors")
     file = f"timm:vit_tiny_patch16_224+{tmp_path}/named.safetensors"
-    open_model(file, (*GIVEN[1:], "global_pool=token", "fc_norm=null"), data, own_scale=True)
-    found, prepare = open_model(str(tmp_path / "timm"), (), data, own_scale=True)
+    open_model(file, (*GIVEN[1:], "global_pool=token", "fc_norm=null"), data, bundled_scale=True)
+    found, prepare = open_model(str(tmp_path / "timm"), (), data, bundled_scale=True)
     images = prepare(data.test.inputs[:4])
     grey = data.test.inputs[:4].float() / 255
     torch.testing.assert_close(images, ((grey - 0.5) / 0.5).expand(4, 3, 8, 8))
@@ -294,7 +294,9 @@ def test_folders_of_timm_and_models_of_torchvision_are_read(tmp_path, monkeypatc
 
     monkeypatch.setattr(models, "get_model", lambda name, **given: {"small": small}[name](**given))
     torch.save(small(num_classes=10).state_dict(), tmp_path / "small.pt")
-    found, prepare = open_model(f"torchvision:small+{tmp_path}/small.pt", (), data, own_scale=True)
+    found, prepare = open_model(
+        f"torchvision:small+{tmp_path}/small.pt", (), data, bundled_scale=True
+    )
     expected = (grey - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor(
         [0.229, 0.224, 0.225]
     ).view(3, 1, 1)

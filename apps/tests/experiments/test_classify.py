@@ -25,11 +25,10 @@ from probseq_apps.experiments.classify import (
     preparation,
     warm_start_config,
 )
-from probseq_apps.experiments.comparison import penalty_of
 from probseq_apps.methods.build import build
 from probseq_apps.options import Options
 from probseq_apps.settings.classify import ClassifySettings, EvaluationSettings
-from probseq_apps.settings.methods import METHODS, Method, TrainingSettings
+from probseq_apps.settings.methods import METHODS, Method, TrainingSettings, resolve
 
 TINY = [
     *("--data", "digits"),
@@ -325,10 +324,11 @@ def test_a_new_method_is_a_line_and_a_field_and_trains(monkeypatch):
         {"method": ["toy+ts", "toy+ensemble"], "toy": {"variance": 0.25}, "model": {"dim": 16}}
     )
     data = load_images("digits")
-    model = build(METHODS["toy"], settings, data, seed=0)
+    toy = resolve("toy", settings)
+    model = build(toy, data, seed=0)
     variances = {round(a.kernel.outputscale.mean().item(), 6) for a in model.encoder.attention}
     assert variances == {0.25}
-    weight = penalty_of(METHODS["toy"], settings)
+    weight = toy.penalty_weight
     assert weight(0.5) == pytest.approx(1.0)
     batch = (data.train.inputs[:8], data.train.targets[:8])
     loss = partial(classification_loss, preparation(data), lambda x, generator: x, weight)

@@ -1,6 +1,7 @@
 """`probseq generate design`: the ranking of digits, what a folder holds, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from PIL import Image
 
 from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
-from probseq_apps.experiments.design import Designs
+from probseq_apps.experiments import design
 from probseq_apps.settings.design import DesignSettings
 from pseudovideo import PseudoVideoConfig
 from pseudovideo.beyond.design import Design, image_covariance, rank_designs
@@ -65,8 +66,10 @@ def test_a_resumed_run_measures_only_what_is_missing(folder, monkeypatch):
     before = (folder / "report.json").read_text("utf-8")
     (folder / "results" / "blur, T=4-seed0.json").unlink()  # as after a kill
     done = []
-    whole = Designs.run
-    monkeypatch.setattr(Designs, "run", lambda *own: (done.append(own[1].row), whole(*own))[1])
+    noted = replace(
+        design.WORKFLOW, run=lambda *own: (done.append(own[2].row), design.measure(*own))[1]
+    )
+    monkeypatch.setattr(design, "WORKFLOW", noted)
     assert main(["generate", "design", "--quiet", "--run-dir", str(folder), "--resume"]) == 0
     assert done == ["blur, T=4"]
     assert (folder / "report.json").read_text("utf-8") == before
@@ -103,7 +106,8 @@ def test_settings_that_mean_nothing_are_refused_as_usage(tmp_path, capsys, argum
 def test_designs_that_cannot_be_measured_are_refused_before_work(
     tmp_path, capsys, monkeypatch, arguments, told
 ):
-    monkeypatch.setattr(Designs, "run", lambda *_: pytest.fail("work was begun"))
+    refused = replace(design.WORKFLOW, run=lambda *_: pytest.fail("work was begun"))
+    monkeypatch.setattr(design, "WORKFLOW", refused)
     given = [*arguments.split(), "--run-dir", str(tmp_path / "run")]
     assert main(["generate", "design", *given]) == 1
     error = capsys.readouterr().err
@@ -115,4 +119,4 @@ def test_designs_that_cannot_be_measured_are_refused_before_work(
 def test_kinds_of_noise_have_no_limit_of_size():
     data = load_generation_data("digits", image_size=16)
     settings = DesignSettings(image_size=16, kinds=("first-order-noise",), frames=(18, 100))
-    Designs(settings).check(data)
+    design.check(settings, design.GaussianImages(data))

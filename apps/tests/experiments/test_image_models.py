@@ -17,14 +17,17 @@ from probseq_apps.engine.files import DamagedFileError, read_json, write_json
 from probseq_apps.engine.trainer import Trainer
 from probseq_apps.experiments import image_models, stages
 from probseq_apps.experiments.image_models import (
-    Diffusion,
+    DIFFUSION_WORKFLOW,
+    HVAE_WORKFLOW,
     DiffusionVariant,
-    Hvae,
     HvaeVariant,
+    find_variant,
+    generator_for,
     load_model_images,
-    variant_of,
+    read_variant,
+    train_variant,
 )
-from probseq_apps.experiments.stages import Samples, load_kept
+from probseq_apps.experiments.stages import Samples, load_drawn
 from probseq_apps.options import Options
 from probseq_apps.run import run
 from probseq_apps.settings.common import merged
@@ -66,13 +69,14 @@ HVAE = HvaeSettings(
     training=ModelTraining(**STEPS),
     evaluation=HvaeEvaluation(**FEATURES, bound_images=30),
 )
-KINDS = {Diffusion: DIFFUSION, Hvae: HVAE}
+DIFFUSIONS, HVAES = DIFFUSION_WORKFLOW, HVAE_WORKFLOW
+KINDS = {DIFFUSIONS: DIFFUSION, HVAES: HVAE}
 pytestmark = pytest.mark.usefixtures("no_report")
 both = pytest.mark.parametrize("kind", KINDS)
 
 
 def generate(kind, settings=None, **options):
-    return run(kind(settings or KINDS[kind]), Options(**options), recipe="r")
+    return run(kind, settings or KINDS[kind], Options(**options), recipe="r")
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +92,11 @@ def digits():
 
 
 def names(kind):
-    return [job.name for job in kind(KINDS[kind]).jobs]
+    return [job.name for job in kind.jobs(KINDS[kind])]
 
 
 def opened(folder):
-    return variant_of(folder).read(folder).model
+    return read_variant(find_variant(folder), folder).model
 
 
 def one_model(settings=DIFFUSION, arm="1-frame", seed=0):
@@ -114,7 +118,7 @@ def assert_same(kind, one, other):
             load_file(f / "models" / name / "pretrained/model.safetensors") for f in (one, other)
         )
         assert all(torch.equal(first[key], second[key]) for key in first.keys() | second.keys())
-        a, b = (load_kept(Samples, f / "samples" / f"{name}.npz") for f in (one, other))
+        a, b = (load_drawn(Samples, f / "samples" / f"{name}.npz") for f in (one, other))
         assert torch.equal(a.images, b.images)
         assert torch.equal(a.videos, b.videos)
 
@@ -132,10 +136,11 @@ def test_a_run_says_how_long_its_trainings_take_by_the_second_step_of_each_arm(
 
     monkeypatch.setattr(stages, "Trainer", Slow)
     monkeypatch.setattr(stages.time, "perf_counter", lambda: clock[0])
-    experiment = Diffusion(replace(DIFFUSION, seeds=(0, 1, 2)))
+    settings = replace(DIFFUSION, seeds=(0, 1, 2))
+    run, jobs = stages.ImageRun(digits, settings), image_models.jobs(settings)
     before = torch.get_rng_state()
     # Of six jobs, three of each arm, two are there: four trainings of six steps.
-    assert experiment.seconds(experiment.jobs[2:], digits) == 2.0 * 6 * 4
+    assert image_models.seconds(settings, run, jobs[2:]) == 2.0 * 6 * 4
     assert steps == [0, 1, 0, 1]
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -145,16 +150,15 @@ def test_a_run_says_how_long_its_trainings_take_by_the_second_step_of_each_arm(
     def ends(*_):
         raise Ends
 
-    monkeypatch.setattr(Diffusion, "run", ends)
     with pytest.raises(Ends):
-        generate(Diffusion, run_dir=tmp_path / "run", workers=1)
+        generate(replace(DIFFUSIONS, run=ends), DIFFUSION, run_dir=tmp_path / "run", workers=1)
     assert "about 24 s of training\n" in capsys.readouterr().out
 
 
 def test_results_hold_all_that_reports_take(whole):
-    found = results(whole[Diffusion])
-    assert set(found) == {*names(Diffusion), "reference"}
-    image, video = (found[name] for name in names(Diffusion))
+    found = results(whole[DIFFUSIONS])
+    assert set(found) == {*names(DIFFUSIONS), "reference"}
+    image, video = (found[name] for name in names(DIFFUSIONS))
     assert image["corruption"] is image["context"] is image["frame_errors"] is None
     # Two images tell little, but six steps leave a bound of some bits.
     assert image["num_likelihood"] == 2
@@ -166,8 +170,8 @@ def test_results_hold_all_that_reports_take(whole):
     # Two frames at once, then twice one given two: 3·(2 + 3 + 3) frames.
     assert [r["generation"]["evaluations"] for r in (image, video)] == [3, 24]
     assert video["parameters"] > image["parameters"]
-    found = results(whole[Hvae])
-    heat, learned = (found[name] for name in names(Hvae))
+    found = results(whole[HVAES])
+    heat, learned = (found[name] for name in names(HVAES))
     assert learned["parameters"] == 2 * heat["parameters"]  # encoder and decoder of one size
     assert (heat["noise_std"], learned["noise_std"]) == (0.02, 0.3)
     assert (heat["levels"], heat["num_bound"], heat["generation"]["evaluations"]) == (4, 30, 4)
@@ -179,7 +183,7 @@ def test_results_hold_all_that_reports_take(whole):
 
 def test_a_diffusion_model_is_written_as_a_pipeline_of_diffusers(whole, tmp_path, capsys):
     diffusers = pytest.importorskip("diffusers")
-    folder = whole[Diffusion] / "models" / "1-frame-seed0"
+    folder = whole[DIFFUSIONS] / "models" / "1-frame-seed0"
     words = ["generate", "export", "--model", str(folder), "--pipeline"]
     assert main([*words, str(tmp_path / "p"), "--license", "mit"]) == 0
     assert capsys.readouterr().out == f"pipeline: {tmp_path / 'p'}\n"
@@ -194,7 +198,7 @@ def test_a_diffusion_model_is_written_as_a_pipeline_of_diffusers(whole, tmp_path
     assert "| trained on | digits |" in card
     assert main([*words, str(tmp_path / "p")]) == 1
     assert "pipeline must be a new or an empty folder" in capsys.readouterr().err
-    words[3] = str(whole[Hvae] / "models" / "heat-seed0")
+    words[3] = str(whole[HVAES] / "models" / "heat-seed0")
     assert main([*words, str(tmp_path / "q")]) == 1
     assert "model must be one of diffusion" in capsys.readouterr().err
     assert not (tmp_path / "q").exists()
@@ -203,27 +207,35 @@ def test_a_diffusion_model_is_written_as_a_pipeline_of_diffusers(whole, tmp_path
 @both
 def test_samples_and_films_are_of_the_same_draws_and_weights_are_the_average(whole, kind):
     for name in names(kind):
-        samples = load_kept(Samples, whole[kind] / "samples" / f"{name}.npz")
+        samples = load_drawn(Samples, whole[kind] / "samples" / f"{name}.npz")
         assert torch.equal(samples.videos[:, -1], samples.images)
-        film = load_kept(Film, whole[kind] / "process" / f"{name}.npz")
+        film = load_drawn(Film, whole[kind] / "process" / f"{name}.npz")
         # Round-off of another batch size is at most one level.
         assert (film.frames[:, -1].int() - samples.videos[:16].int()).abs().max() <= 1
         folder = whole[kind] / "models" / name
         checkpoint = load_latest_checkpoint(folder / "checkpoints")
         stored, prefix = load_file(folder / "pretrained/model.safetensors"), "model."
-        prefix = prefix if kind is Diffusion else ""
+        prefix = prefix if kind is DIFFUSIONS else ""
         assert all(torch.equal(t, checkpoint.ema[f"{prefix}{key}"]) for key, t in stored.items())
 
 
 @pytest.mark.parametrize(
     ("kind", "changes", "said"),
     [
-        (Diffusion, {"arms": ["1-frame"]}, "class=ImageDiffusion, and .* class=VideoDiffusion"),
-        (Diffusion, {"process": {"schedule": "cosine"}}, "schedule=cosine, and .* schedule=linear"),
-        (Diffusion, {"frames": {"context": 1}}, "context=1, and .* context=2"),
-        (Diffusion, {"unet": {"num_heads": 4}}, "num_heads=4, and .* num_heads=2"),
-        (Hvae, {"arms": ["heat"]}, "class=HeatHVAE, and .* class=LearnedEncoderHVAE"),
-        (Hvae, {"sizes": {"learned_noise_std": 0.25}}, "with noise_std=0.25, and"),
+        (
+            DIFFUSIONS,
+            {"arms": ["1-frame"]},
+            "class=ImageDiffusion, and .* class=VideoDiffusion",
+        ),
+        (
+            DIFFUSIONS,
+            {"process": {"schedule": "cosine"}},
+            "schedule=cosine, and .* schedule=linear",
+        ),
+        (DIFFUSIONS, {"frames": {"context": 1}}, "context=1, and .* context=2"),
+        (DIFFUSIONS, {"unet": {"num_heads": 4}}, "num_heads=4, and .* num_heads=2"),
+        (HVAES, {"arms": ["heat"]}, "class=HeatHVAE, and .* class=LearnedEncoderHVAE"),
+        (HVAES, {"sizes": {"learned_noise_std": 0.25}}, "with noise_std=0.25, and"),
     ],
 )
 def test_a_model_of_other_settings_than_its_folders_is_refused(
@@ -243,7 +255,7 @@ def test_a_model_of_other_settings_than_its_folders_is_refused(
     ["config.json", "finished.json", "pretrained/config.json", "pretrained/model.safetensors"],
 )
 def test_a_flipped_byte_of_a_stored_model_is_refused_by_the_file_s_name(whole, tmp_path, name):
-    shutil.copytree(whole[Hvae] / "models" / names(Hvae)[0], tmp_path / "m")
+    shutil.copytree(whole[HVAES] / "models" / names(HVAES)[0], tmp_path / "m")
     content = bytearray((tmp_path / "m" / name).read_bytes())
     content[len(content) // 2] ^= 1
     (tmp_path / "m" / name).write_bytes(content)
@@ -272,7 +284,11 @@ def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(whole, t
 
 @pytest.mark.parametrize(
     ("kind", "variant", "at"),
-    [(Diffusion, DiffusionVariant, 2), (Diffusion, DiffusionVariant, 9), (Hvae, HvaeVariant, 10)],
+    [
+        (DIFFUSIONS, DiffusionVariant, 2),
+        (DIFFUSIONS, DiffusionVariant, 9),
+        (HVAES, HvaeVariant, 10),
+    ],
 )
 def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
     whole, tmp_path, monkeypatch, capsys, kind, variant, at
@@ -289,9 +305,8 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
     folder = tmp_path / "cut"
     with monkeypatch.context() as patch:
         patch.setattr(variant, "loss", loss)
-        patch.setattr(kind, "seconds", lambda *_: 0.0)
         with pytest.raises(SystemExit) as left:
-            generate(kind, run_dir=folder)
+            generate(replace(kind, seconds=lambda *_: 0.0), KINDS[kind], run_dir=folder)
     assert left.value.code == 143
     assert f"go on with: probseq {kind.command} --run-dir {folder}" in capsys.readouterr().err
     generate(kind, run_dir=folder, resume=True)
@@ -339,7 +354,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     torch.save({"a": torch.zeros(1)}, "other.pt")
     settings = replace(DIFFUSION, **changes, sampling=DiffusionSampling())
     with pytest.raises((ValueError, OSError), match=said):
-        generate(Diffusion, settings, run_dir=tmp_path / "run")
+        generate(DIFFUSIONS, settings, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -350,7 +365,7 @@ def test_published_weights_are_stored_as_they_are_without_training(tmp_path, mon
     training = replace(DIFFUSION.training, steps=0)
     settings = replace(DIFFUSION, arms=("1-frame",), init_weights="w.pt", training=training)
     for _ in range(2):
-        one_model(settings).train(digits, tmp_path / "m", recipe="r", label="")
+        train_variant(one_model(settings), digits, tmp_path / "m", recipe="r", label="")
     found, given = opened(tmp_path / "m").state_dict(), published.state_dict()
     assert all(torch.equal(found[name], given[name]) for name in given)
 
@@ -368,10 +383,10 @@ def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, d
 
     told = {"recipe": "r", "label": ""}
     monkeypatch.setattr(DiffusionVariant, "loss", loss)
-    one.train(digits, tmp_path / "whole", **told)
+    train_variant(one, digits, tmp_path / "whole", **told)
     with pytest.raises(SystemExit):
-        one.train(digits, tmp_path / "cut", **told)
-    one.train(digits, tmp_path / "cut", **told)
+        train_variant(one, digits, tmp_path / "cut", **told)
+    train_variant(one, digits, tmp_path / "cut", **told)
     assert layouts == [True] * 12
     a, b = (load_file(tmp_path / n / "pretrained/model.safetensors") for n in ("whole", "cut"))
     assert all(torch.equal(a[name], b[name]) for name in a)
@@ -398,7 +413,7 @@ def test_solvers_draw_the_samples_and_are_counted(tmp_path, arm):
     sampling = DiffusionSampling(sampling_steps=3, sampler="heun")
     asked = replace(DIFFUSION.evaluation, likelihood_images=0, frame_error_images=0)
     settings = replace(DIFFUSION, arms=(arm,), sampling=sampling, evaluation=asked)
-    generate(Diffusion, settings, run_dir=tmp_path / "run")
+    generate(DIFFUSIONS, settings, run_dir=tmp_path / "run")
     tmp_path = tmp_path / "run"
     found = results(tmp_path)[f"{arm}-seed0"]["generation"]
     # Three passes of each stage, whose leaps are all too long for second order; the first has two
@@ -407,8 +422,8 @@ def test_solvers_draw_the_samples_and_are_counted(tmp_path, arm):
     expected = {"sampler": "heun", "sampling_steps": 3, "evaluations": passed}
     assert {name: found[name] for name in expected} == expected
     model = opened(tmp_path / "models" / f"{arm}-seed0")
-    generator = one_model(arm=arm).generator(model, "samples")
+    generator = generator_for(model, 0, "samples")
     own = {"num_steps": 3, "solver": SOLVERS["heun"], "generator": generator}
     images, _ = draw_samples(model, 20, **own)
-    kept = load_kept(Samples, tmp_path / "samples" / f"{arm}-seed0.npz")
+    kept = load_drawn(Samples, tmp_path / "samples" / f"{arm}-seed0.npz")
     assert torch.equal(images, kept.images)

@@ -9,7 +9,7 @@ import torch
 import probseq_apps.cli as cli
 from probseq.transformers import CausalTransformer, bits_per_token
 from probseq_apps.engine.fit import load_run
-from probseq_apps.experiments.language import Corpus, Language, read_text
+from probseq_apps.experiments.language import Corpus, build_decoder, load, measure, read_text
 from probseq_apps.options import Options
 from probseq_apps.settings.language import DECODERS, LanguageSettings
 
@@ -38,9 +38,8 @@ def test_all_decoders_are_measured_as_by_hand(tmp_path):
     assert list(report["methods"]) == list(DECODERS)
     found = report["methods"]["softmax"]["test"]
     settings = LanguageSettings.from_dict(report["settings"])
-    experiment = Language(settings)
-    data = experiment.load(Options())
-    model = experiment._model("softmax", data, 0)
+    data = load(settings, Options())
+    model = build_decoder(settings, "softmax", data, 0)
     load_run(model, tmp_path / "run/softmax/seed-0")
     assert isinstance(model, CausalTransformer)
     tokens = data.tests["test"]
@@ -63,14 +62,14 @@ def test_all_decoders_are_measured_as_by_hand(tmp_path):
 
 
 def test_bits_of_what_a_sure_model_gets_wrong_are_finite():
-    experiment, tokens = Language(LanguageSettings()), torch.tensor([[0, 0, 1, 1, 2]])
-    model = experiment._model("softmax", Corpus(tokens, tokens, {}, 3), 0).eval()
+    settings, tokens = LanguageSettings(), torch.tensor([[0, 0, 1, 1, 2]])
+    model = build_decoder(settings, "softmax", Corpus(tokens, tokens, {}, 3), 0).eval()
     model.to_logits.weight.data.mul_(1e4)
     with torch.no_grad():
         logits = model(tokens[:, :-1]).logits
     nats = -logits.double().log_softmax(-1).gather(-1, tokens[:, 1:, None])
     assert nats.max() > 200  # less than any float32 is left of the probability
-    found = experiment._measure(model, tokens, 0)
+    found = measure(settings, model, tokens, 0)
     assert found["bits"] == pytest.approx(float(nats.mean()) / math.log(2), rel=1e-6)
 
 

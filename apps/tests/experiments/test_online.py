@@ -18,10 +18,12 @@ from probseq_apps.data.series import Series
 from probseq_apps.data.tables import Table
 from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments.online import (
-    Online,
+    WORKFLOW,
+    Streams,
     build,
     build_live_model,
     estimate,
+    learn_stream,
     prior_of,
 )
 from probseq_apps.experiments.streams import Stream, cut_series, cut_table, load_stream
@@ -293,10 +295,10 @@ def test_every_method_learns_a_first_task_far_better_than_its_prior(data, tmp_pa
     )
     stream = load_stream(chosen, None, seed=0)
     stream = Stream(stream.name, stream.tasks[:2], None, "", "", ())
-    experiment, at = Online(chosen), RunFolder(tmp_path, "recipe")
+    streams, at = Streams({0: stream}), RunFolder(tmp_path, "recipe")
     for name, method in METHODS.items():
         if method.inputs in (kind, "both") and (method.basis or data == "toy"):
-            found = experiment.run(Job(name, 0), {0: stream}, at)
+            found = learn_stream(chosen, streams, Job(name, 0), at)
             # The standard deviation of targets is one; a coin has 0.69 nats.
             assert found["over_tasks"]["nlpd"][0] < (0.6 if data == "toy" else 0.4), name
 
@@ -315,7 +317,8 @@ def fixed(likelihood="gaussian", **model):
 def test_what_comes_at_once_is_one_update_with_the_steps_of_all_tasks(tmp_path):
     own = fixed(learn_steps=3)
     stream = load_stream(own, None, seed=0)
-    found = Online(own).run(Job("osvgp-at-once", 0), {0: stream}, RunFolder(tmp_path, "toy"))
+    at = RunFolder(tmp_path, "toy")
+    found = learn_stream(own, Streams({0: stream}), Job("osvgp-at-once", 0), at)
     kernel, likelihood = prior_of(own.model)
     learned = RandomSubset(30, learn=AdamSteps(steps=12, learning_rate=own.model.learn_rate))
     alone = OnlineGP(kernel, likelihood, learned, alpha=own.model.alpha, t0=stream.interval[0])
@@ -349,7 +352,7 @@ def test_a_new_basis_is_one_entry_of_the_methods(monkeypatch, tmp_path):
         stream=StreamSettings(num_tasks=2),
         model=GPSettings(num_inducing=4, hyperparameters="fixed"),
     )
-    folder = run(Online(own), Options(run_dir=tmp_path / "run"), recipe="toy")
+    folder = run(WORKFLOW, own, Options(run_dir=tmp_path / "run"), recipe="toy")
     with np.load(folder / "predictions" / "dense-seed0.npz") as arrays:
         assert arrays["inducing"].shape == (2, 8)
     assert "`dense`: a grid of twice as many" in (folder / "report.md").read_text()

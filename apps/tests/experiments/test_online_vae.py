@@ -8,7 +8,7 @@ import pytest
 
 from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.experiment import Job, RunFolder
-from probseq_apps.experiments.online_vae import OnlineVae
+from probseq_apps.experiments.online_vae import WORKFLOW, Channels, learn_channels, load
 from probseq_apps.options import Options
 from probseq_apps.run import run
 from probseq_apps.settings.online import (
@@ -28,21 +28,21 @@ TINY = OnlineVaeSettings(
 
 
 def online_vae(settings, options):
-    return run(OnlineVae(settings), options, recipe="moving-digits-small")
+    return run(WORKFLOW, settings, options, recipe="moving-digits-small")
 
 
 def learn(tasks, folder):
     """What seed 0 of ohsvgp measures, and its pictures."""
     folder.mkdir(exist_ok=True)
-    series = OnlineVae(TINY).load(Options())[0]
+    series = load(TINY, Options()).series
     at = RunFolder(folder, "recipe")
-    found = OnlineVae(TINY).run(Job("ohsvgp", 0), (series, {0: tasks}), at)
+    found = learn_channels(TINY, Channels(series, {0: tasks}), Job("ohsvgp", 0), at)
     with np.load(folder / "frames" / "ohsvgp-seed0.npz") as arrays:
         return found, dict(arrays)
 
 
 def test_a_run_that_stopped_between_tasks_ends_as_if_it_had_not(tmp_path):
-    film = OnlineVae(TINY).load(Options())[1][0]
+    film = load(TINY, Options()).tasks[0]
     assert 0.8 < max(float(task.y.max()) for task in film) <= 1.0  # pixels stay as they are
     whole, pictures = learn(film, tmp_path / "whole")
     learn(film[:1], tmp_path / "half")

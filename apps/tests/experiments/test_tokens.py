@@ -21,13 +21,18 @@ from probseq_apps.engine.trainer import Step
 from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments import features, tokens
 from probseq_apps.experiments.features import make_extractor, make_reference
-from probseq_apps.experiments.single import Evaluate, PriorStage, Sample, TokenizerStage
-from probseq_apps.experiments.stages import Samples, load_kept
-from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, Tokens
+from probseq_apps.experiments.single import (
+    EVALUATE_WORKFLOW,
+    PRIOR_WORKFLOW,
+    SAMPLE_WORKFLOW,
+    TOKENIZER_WORKFLOW,
+)
+from probseq_apps.experiments.stages import ImageRun, Samples, load_drawn
+from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, open_prior, open_tokenizer
 from probseq_apps.options import Options
 from probseq_apps.report.results import FLOOR, groups_of, unranked
 from probseq_apps.run import run
-from probseq_apps.settings.common import Pick, config_values
+from probseq_apps.settings.common import DefaultSelectors, config_values
 from probseq_apps.settings.generate import (
     GENERATE,
     GENERATE_RECIPES,
@@ -82,7 +87,7 @@ VIDEOS = PseudoVideoConfig(num_frames=2, kind="high-order-noise", beta_min=0.1, 
 
 
 def generate(settings, **options):
-    return run(Tokens(settings), Options(**options), recipe="digits-small")
+    return run(tokens.WORKFLOW, settings, Options(**options), recipe="digits-small")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +103,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(whole):
-    return TokenizerPart.open(whole / "tokenizers" / JOB.name)
+    return open_tokenizer(whole / "tokenizers" / JOB.name)
 
 
 def weights(folder):
@@ -114,7 +119,7 @@ def assert_same(report_of, one, other):
     for name, own in first.items():
         assert all(torch.equal(tensor, second[name][key]) for key, tensor in own.items()), name
     for file in (one / "samples").glob("*.npz"):
-        a, b = load_kept(Samples, file), load_kept(Samples, other / "samples" / file.name)
+        a, b = load_drawn(Samples, file), load_drawn(Samples, other / "samples" / file.name)
         assert torch.equal(a.images, b.images)
         assert torch.equal(a.videos, b.videos)
 
@@ -183,16 +188,16 @@ def test_a_tokenizer_of_its_own_stopped_in_mid_epoch_goes_on_to_the_same_bits(
     with monkeypatch.context() as patch:
         patch.setattr(TokenizerPart, "loss", loss)
         with pytest.raises(SystemExit):
-            run(TokenizerStage(one), Options(run_dir=folder), recipe="r")
+            run(TOKENIZER_WORKFLOW, one, Options(run_dir=folder), recipe="r")
     said = capsys.readouterr().err
     assert f"go on with: probseq generate tokenizer --run-dir {folder} --resume" in said
     options = Options(run_dir=folder, resume=True)
-    run(TokenizerStage(one), options, recipe="r")
+    run(TOKENIZER_WORKFLOW, one, options, recipe="r")
     name = "pretrained/model.safetensors"
     a, b = load_file(folder / name), load_file(whole / "tokenizers" / JOB.name / name)
     assert all(torch.equal(a[key], b[key]) for key in a)
     with pytest.raises(ConfigMismatchError, match=r"settings\.seed"):
-        run(TokenizerStage(replace(one, seed=1)), options, recipe="r")
+        run(TOKENIZER_WORKFLOW, replace(one, seed=1), options, recipe="r")
 
 
 # -- What is computed -----------------------------------------------------------------------------
@@ -218,13 +223,13 @@ def test_held_out_images_and_tokens_measure_tokenizer_and_priors(
     learned = sum(p.numel() for p in model.parameters()) + model.quantizer.codebook.numel()
     assert found["parameters"] == learned
     held_out = model.encode(videos_of(images, "test videos"))
-    prior = PriorPart.open(whole / "priors" / f"autoregressive-{JOB.name}").model
+    prior = open_prior(whole / "priors" / f"autoregressive-{JOB.name}").model
     with torch.no_grad():
         log_probs = prior(held_out).double().log_softmax(-1)
     expected = -log_probs.gather(-1, held_out.flatten(1)[..., None]).mean()
     measured = found["generation"]
     assert measured["autoregressive"]["nats_per_token"] == pytest.approx(float(expected))
-    masked = PriorPart.open(whole / "priors" / f"masked-{JOB.name}").model
+    masked = open_prior(whole / "priors" / f"masked-{JOB.name}").model
     before = torch.get_rng_state()
     nats = mean_nats(masked, held_out, seed=derive_seed(0, "test masks"))
     assert torch.equal(torch.get_rng_state(), before)
@@ -237,7 +242,7 @@ def test_weights_and_tokens_depend_on_the_seed_alone_and_a_prior_knows_its_token
 ):
     where = whole / "tokens" / JOB.name
     before = (where / "tokens.npy").stat().st_mtime_ns
-    cache = tokenizer.part.tokens(tokenizer.model, digits, where)
+    cache = tokenizer.maker.tokens(tokenizer.model, digits, where)
     assert (where / "tokens.npy").stat().st_mtime_ns == before
     expected = tokenizer.model.encode(videos_of(digits.train, "token videos"))
     assert torch.equal(cache.tokens.long(), expected)
@@ -245,10 +250,10 @@ def test_weights_and_tokens_depend_on_the_seed_alone_and_a_prior_knows_its_token
     for seed, number in ((0, 1), (0, 2), (1, 2)):
         torch.manual_seed(number)
         state = torch.get_rng_state()
-        prior, _ = PriorPart(TINY.one_prior("", "masked", seed)).build(cache)
+        prior = PriorPart(TINY.one_prior("", "masked", seed)).training(cache).model
         one = TokenizerPart(TINY.one_tokenizer(TINY.arms[1], "plain", seed))
         heads.append(prior.head.weight)
-        layers.append(one.build(digits)[1].last_layer)
+        layers.append(one.training(digits).model.last_layer)
         assert torch.equal(torch.get_rng_state(), state)
     for first, same, other in (layers, heads):
         assert torch.equal(first, same)
@@ -268,7 +273,8 @@ def test_the_floor_clusters_training_images_and_is_measured_on_test_images(
 
     monkeypatch.setattr(tokens, "PatchKMeans", Noted)
     monkeypatch.setattr(tokens, "_KMEANS_IMAGES", 50)
-    found = Tokens(TINY)._patch_kmeans(JOB, digits, RunFolder(tmp_path, "r"))
+    run_of_images = ImageRun(digits, TINY)
+    found = tokens.measure_patch_kmeans(TINY, run_of_images, JOB, RunFolder(tmp_path, "r"))
     rows = {tuple(image.tolist()) for image in to_unit(digits.train).flatten(1)}
     chosen = [tuple(image.tolist()) for image in seen[1][:, -1].flatten(1)]
     assert len(chosen) == 50
@@ -301,11 +307,11 @@ def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_imag
 
 
 def test_a_masked_prior_draws_its_masks_from_the_runs_generator(whole, tokenizer, digits):
-    trained = PriorPart.open(whole / "priors" / f"masked-{JOB.name}")
+    trained = open_prior(whole / "priors" / f"masked-{JOB.name}")
     batch, losses = (tokenizer.model.encode(videos_of(digits.train[:8], "x")),), []
     for seed in (0, 0, 1):
         step = Step(0, 0, 0.0, torch.Generator().manual_seed(seed))
-        losses.append(trained.part.loss(trained.model, batch, step).loss.item())
+        losses.append(trained.maker.loss(trained.model, batch, step).loss.item())
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -321,7 +327,7 @@ def prior(whole, tmp_path_factory):
         machine=TINY.machine,
     )
     folder = tmp_path_factory.mktemp("prior") / "p"
-    return run(PriorStage(settings), Options(run_dir=folder), recipe="mnist-small")
+    return run(PRIOR_WORKFLOW, settings, Options(run_dir=folder), recipe="mnist-small")
 
 
 def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, prior, tmp_path):
@@ -331,9 +337,9 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, prior, tmp
     where = {"tokenizer": str(whole / "tokenizers" / JOB.name), "prior": str(own)}
     where["png"] = str(tmp_path / "png")
     settings = SampleSettings(**where, num=20, device="cpu", sampling=TINY.sampling)
-    run(Sample(settings), Options(run_dir=tmp_path / "s"), recipe="")
-    found = load_kept(Samples, tmp_path / "s" / "samples.npz")
-    expected = load_kept(Samples, whole / "samples" / f"masked-{JOB.name}.npz")
+    run(SAMPLE_WORKFLOW, settings, Options(run_dir=tmp_path / "s"), recipe="")
+    found = load_drawn(Samples, tmp_path / "s" / "samples.npz")
+    expected = load_drawn(Samples, whole / "samples" / f"masked-{JOB.name}.npz")
     assert torch.equal(found.images, expected.images)
     plots = {path.name for path in (tmp_path / "s" / "plots").iterdir()}
     assert plots == {"samples.png", "samples-videos.png", "samples.gif"}
@@ -349,7 +355,7 @@ def test_evaluation_takes_the_images_and_noise_of_the_run_and_prints_numbers_alo
     settings = EvaluateSettings(
         samples=str(file), tokenizer=str(where), device="cpu", features=Features(classifier_steps=2)
     )
-    run(Evaluate(settings), Options(run_dir=tmp_path / "e"), recipe="")
+    run(EVALUATE_WORKFLOW, settings, Options(run_dir=tmp_path / "e"), recipe="")
     told = capsys.readouterr()
     assert told.out == (tmp_path / "e" / "metrics.json").read_text("utf-8")
     assert "metrics.json" in told.err
@@ -358,7 +364,7 @@ def test_evaluation_takes_the_images_and_noise_of_the_run_and_prints_numbers_alo
     expected = mean_decibels(frames, digits.test)
     assert found["reconstruction"]["psnr"] == pytest.approx(expected, abs=1e-4)
     extractor = RandomConvolution(1)
-    images = load_kept(Samples, file).images
+    images = load_drawn(Samples, file).images
     # Of real images as many as samples.
     for name, part in (("generation", images), ("real images", digits.test[: len(images)])):
         pair = (extractor(to_unit(each)).features for each in (digits.train, part))
@@ -368,9 +374,12 @@ def test_evaluation_takes_the_images_and_noise_of_the_run_and_prints_numbers_alo
 def test_defaults_are_those_of_the_run_or_recipe_that_parts_come_from(whole, prior):
     recipe = GENERATE_RECIPES.load("mnist-small")
     where = str(whole / "tokenizers" / JOB.name)
-    assert PRIOR_RECIPES(Pick(tokenizer=where))[0] == "digits-small"
-    assert sample_defaults(Pick(tokenizer=where, prior=(str(prior),))).sampling == recipe.sampling
-    assert evaluate_defaults(Pick(tokenizer=where)).features.classifier_steps == 4
+    assert PRIOR_RECIPES(DefaultSelectors(tokenizer=where))[0] == "digits-small"
+    assert (
+        sample_defaults(DefaultSelectors(tokenizer=where, prior=(str(prior),))).sampling
+        == recipe.sampling
+    )
+    assert evaluate_defaults(DefaultSelectors(tokenizer=where)).features.classifier_steps == 4
 
 
 def test_what_is_none_or_of_another_size_is_refused(whole, prior, tmp_path):
@@ -381,11 +390,11 @@ def test_what_is_none_or_of_another_size_is_refused(whole, prior, tmp_path):
         (SampleSettings(model=where), "model must be a folder in models/"),
     ):
         with pytest.raises(FileNotFoundError, match=said):
-            run(Sample(settings), options, recipe="")
+            run(SAMPLE_WORKFLOW, settings, options, recipe="")
     file = str(whole / "samples" / f"masked-{JOB.name}.npz")
     reading = replace(EvaluateSettings().reading, image_size=8)
     with pytest.raises(ValueError, match=r"samples must have images of .*\(1, 8, 8\) as digits"):
-        run(Evaluate(EvaluateSettings(samples=file, reading=reading)), options, recipe="")
+        run(EVALUATE_WORKFLOW, EvaluateSettings(samples=file, reading=reading), options, recipe="")
     assert not (tmp_path / "s").exists()
 
 
@@ -460,10 +469,10 @@ def test_a_classifier_of_the_digits_knows_them_and_has_never_seen_the_test_image
 @pytest.mark.parametrize("kind", [Samples, Film])
 def test_files_that_are_missing_or_of_something_else_are_refused_by_name(tmp_path, kind):
     with pytest.raises(FileNotFoundError, match=r"none\.npz is not there"):
-        load_kept(kind, tmp_path / "none.npz")
+        load_drawn(kind, tmp_path / "none.npz")
     save_arrays(tmp_path / "other.npz", {"a": torch.zeros(2)})
     flat = {name: torch.zeros(2, 3) for name in ("frames", "done", "images", "videos", "seconds")}
     save_arrays(tmp_path / "flat.npz", flat)
     for name, found in (("other", "none"), ("flat", "2")):
         with pytest.raises(ValueError, match=rf"dimensions, and .*{name}\.npz has {found}"):
-            load_kept(kind, tmp_path / f"{name}.npz")
+            load_drawn(kind, tmp_path / f"{name}.npz")

@@ -15,15 +15,14 @@ from probseq_apps.data.texts import TextData
 from probseq_apps.data.tokenizers import build_vocabulary
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.classify import classification_loss, preparation
-from probseq_apps.experiments.comparison import penalty_of
 from probseq_apps.experiments.image_models import DiffusionVariant, HvaeVariant
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart
 from probseq_apps.methods.build import build
 from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
-from probseq_apps.settings.common import Pick
+from probseq_apps.settings.common import DefaultSelectors
 from probseq_apps.settings.design import DESIGN_RECIPES
 from probseq_apps.settings.generate import GENERATE_RECIPES, TOKENIZER_RECIPES
-from probseq_apps.settings.methods import parse_row
+from probseq_apps.settings.methods import parse_row, resolve
 from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
 from probseq_apps.settings.online import ONLINE_RECIPES, ONLINE_VAE_RECIPES
 from pseudovideo.diffusion.unet import build_unet
@@ -47,7 +46,7 @@ def test_recipes_survive_json_and_unknown_ones_are_refused_with_the_nearest(kind
     for name in ALL[kind].known:
         settings = ALL[kind].load(name)
         assert type(settings).from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
-        assert ALL[kind](Pick(recipe=name)) == (name, settings)
+        assert ALL[kind](DefaultSelectors(recipe=name)) == (name, settings)
     with pytest.raises(ValueError, match=f"did you mean {name!r}"):
         ALL[kind].load(f"{name}s")
 
@@ -82,20 +81,20 @@ def test_settings_and_recipes_load_no_torch():
     ],
 )
 def test_data_without_a_recipe_have_one_that_suits_them(kind, data, name):
-    found, settings = ALL[kind](Pick(data=data))
+    found, settings = ALL[kind](DefaultSelectors(data=data))
     assert found == name
     assert settings.data == (data or "digits")
 
 
 def test_other_data_change_what_a_recipe_says_of_its_own():
-    settings = RECIPES(Pick(recipe="sgpa-cifar10", data="svhn"))[1]
+    settings = RECIPES(DefaultSelectors(recipe="sgpa-cifar10", data="svhn"))[1]
     assert settings.evaluation.ood == ("cifar100",)
     recipe = REGRESS_RECIPES.load("sgpa-zinc")
-    own = REGRESS_RECIPES(Pick(recipe="sgpa-zinc", data="csv:mine.csv"))[1]
+    own = REGRESS_RECIPES(DefaultSelectors(recipe="sgpa-zinc", data="csv:mine.csv"))[1]
     assert own == replace(recipe, data="csv:mine.csv")
-    assert TOKENIZER_RECIPES(Pick())[1].frames == 8
+    assert TOKENIZER_RECIPES(DefaultSelectors())[1].frames == 8
     with pytest.raises(ValueError, match="did you mean 'two-moons'"):
-        ONLINE_RECIPES(Pick(data="twomoons"))
+        ONLINE_RECIPES(DefaultSelectors(data="twomoons"))
 
 
 def imitation(settings):
@@ -120,11 +119,12 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
     settings = RECIPES.load(name)
     data = imitation(settings)
     batch = (data.train.inputs[:2], data.train.targets[:2])
-    for method in {row.base: row.method for row in map(parse_row, settings.method)}.values():
-        if method.estimator:
+    for name in {row.base for row in map(parse_row, settings.method)}:
+        trained = resolve(name, settings)
+        if trained.method.estimator:
             continue
-        model, weight = build(method, settings, data, seed=0), penalty_of(method, settings)
-        told = (preparation(data), lambda x, generator: x, weight)
+        model = build(trained, data, seed=0)
+        told = (preparation(data), lambda x, generator: x, trained.penalty_weight)
         loss = classification_loss(*told, model, batch, Step(1, 0, 0.5, torch.Generator())).loss
         loss.backward()
         gradients = [p.grad for p in model.parameters() if p.requires_grad]

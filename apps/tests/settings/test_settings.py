@@ -8,7 +8,7 @@ import pytest
 from probseq_apps.experiments.tokens import TokenizerPart
 from probseq_apps.settings.classify import ClassifySettings, RegressSettings
 from probseq_apps.settings.generate import GenerateSettings, TokenizerSettings
-from probseq_apps.settings.methods import METHODS, parse_row, settings_of, trained_rows
+from probseq_apps.settings.methods import METHODS, parse_row, resolve, trained_rows
 
 
 @pytest.mark.parametrize("base", METHODS)
@@ -28,14 +28,15 @@ def test_a_method_has_settings_of_its_own_beside_those_of_all():
     assert rest == ["mle", "sgpa:dropout=0.2"]
     scales = {}
     for name in (first, second):
-        own = settings_of(name, settings)
+        trained = resolve(name, settings)
+        own = trained.settings
         assert own.method == ("sgpa+kflla",)
         assert (own.model.dropout, own.training.weight_decay) == (0.2, 0.3)
-        scales[name] = METHODS["sgpa"].config(own).kl_scale
+        scales[name] = trained.attention.kl_scale
         assert replace(own.sgpa, kl_scale=settings.sgpa.kl_scale) == settings.sgpa
         assert replace(own.model, dropout=settings.model.dropout) == settings.model
     assert list(scales.values()) == [1.0, 0.1]
-    assert settings_of("mle", settings) == replace(settings, method=("mle",))
+    assert resolve("mle", settings).settings == replace(settings, method=("mle",))
 
 
 def test_numbers_have_no_validation_loss_to_choose_by():

@@ -105,12 +105,12 @@ def read_part(
     """Read the training or test part of a standard set, no more than so many of its images."""
     # Files that are to be fetched need no directory that exists.
     directory = data_dir if download and data_dir else data_folder(name, data_dir)
-    found = _search(name, part, directory, limit)
-    if found is None and download:
+    images = _search(name, part, directory, limit)
+    if images is None and download:
         fetch_images(name, part, directory)
-        found = _search(name, part, directory, limit)
-    if found:
-        return found.rows(slice(limit))
+        images = _search(name, part, directory, limit)
+    if images:
+        return images.rows(slice(limit))
     info = IMAGE_INFO[name]
     raise DataError(
         f"no {part} files of {name!r} under {directory}: expected train*.parquet and test*.parquet "
@@ -124,19 +124,19 @@ def _search(name: str, part: str, data_dir: Path, limit: int | None) -> Part | N
     # The directory itself is searched only for names that belong to one set alone: an IDX or
     # Parquet file there could be MNIST as well as Fashion-MNIST.
     for folder in (*(data_dir / folder for folder in info.folders), data_dir):
-        found = None
+        images = None
         if folder.is_dir():
-            found = None if folder == data_dir else _read_shared(info, part, folder, limit)
-            found = found or _read_own(name, part, folder)
-        if found:
+            images = None if folder == data_dir else _read_shared(info, part, folder, limit)
+            images = images or _read_published(name, part, folder)
+        if images:
             expected = (info.channels, info.size, info.size)
-            if found.inputs.shape[1:] != expected:
+            if images.inputs.shape[1:] != expected:
                 raise DataError(
                     f"{folder}: images of {name} must have shape (channels, height, width)="
-                    f"{expected}, got {tuple(found.inputs.shape[1:])}"
+                    f"{expected}, got {tuple(images.inputs.shape[1:])}"
                 )
-            check_labels(found.targets, len(info.class_names), folder)
-            return found
+            check_labels(images.targets, len(info.class_names), folder)
+            return images
     return None
 
 
@@ -177,14 +177,14 @@ def _read_idx(path: Path) -> NDArray[np.uint8]:
         return np.frombuffer(content, np.uint8, offset=4 + shape.nbytes).reshape(shape)
 
 
-def _read_own(name: str, part: str, folder: Path) -> Part | None:
+def _read_published(name: str, part: str, folder: Path) -> Part | None:
     """Read the files of the authors of CIFAR and SVHN."""
     from torchvision.datasets import CIFAR10, CIFAR100, SVHN
 
     if name == "svhn" and (path := folder / f"{part}_32x32.mat").is_file():
         with reading(path, "SVHN's published file"):
-            found = SVHN(str(folder), split=part)
-        return labelled_images(found.data, found.labels, path)
+            published = SVHN(str(folder), split=part)
+        return labelled_images(published.data, published.labels, path)
     if not name.startswith("cifar"):
         return None
     # In a row of the binary files its labels come first, the fine one last.
@@ -210,8 +210,8 @@ def _read_own(name: str, part: str, folder: Path) -> Part | None:
                     )
                     images, labels = rows[:, skipped:].reshape(-1, 3, 32, 32), rows[:, skipped - 1]
                 else:  # checked by their sums before they are unpickled
-                    found = kind(str(root), train=part == "train")
-                    images, labels = found.data, np.asarray(found.targets)
+                    published = kind(str(root), train=part == "train")
+                    images, labels = published.data, np.asarray(published.targets)
             return labelled_images(images, labels, folder / inside)
     return None
 
@@ -332,10 +332,10 @@ def _faces(
 ) -> Tensor:
     shape = (len(names), 3, image_size, image_size)
     # Count and size are in the name: a part of the part has a file of its own.
-    kept = root / f"{part}-{len(names)}-crop{_CROP}-{image_size}.npy"
+    cache = root / f"{part}-{len(names)}-crop{_CROP}-{image_size}.npy"
     # A damaged array counts as none.
     with suppress(OSError, ValueError, EOFError):
-        pixels = np.load(kept, allow_pickle=False)
+        pixels = np.load(cache, allow_pickle=False)
         if pixels.shape == shape and pixels.dtype == np.uint8:
             return torch.from_numpy(pixels)
     pixels = np.empty(shape, np.uint8)
@@ -348,11 +348,11 @@ def _faces(
         rows = pool.map(fill, range(len(names)))
         for _ in log.bar(rows, desc=f"celeba {part}", total=len(names), unit="image"):
             pass
-    aside = kept.with_name(f".tmp-{os.getpid()}-{kept.name}")
+    aside = cache.with_name(f".tmp-{os.getpid()}-{cache.name}")
     # A directory that may not be written to, or is full, costs time and nothing else.
     with suppress(OSError):
         np.save(aside, pixels)
-        aside.replace(kept)
+        aside.replace(cache)
     with suppress(OSError):
         aside.unlink(missing_ok=True)
     return torch.from_numpy(pixels)

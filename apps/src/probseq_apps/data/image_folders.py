@@ -78,7 +78,7 @@ def read_folder(
     if image_size is not None and image_size < 1:
         raise DataError(f"image_size must be at least 1, got {image_size}")
     unknown: Counter[str] = Counter()
-    split = _given_parts if (root / "train").is_dir() else _split
+    split = _folder_parts if (root / "train").is_dir() else _split
     parts = split(root, classes, unknown)
     if num_train is not None:
         count = len(parts[0])
@@ -95,19 +95,19 @@ def read_folder(
     labels = [names.index(name) if names else 0 for part in parts for _, name in part]
     targets = torch.tensor([labels[row] for row in decoded.rows], dtype=torch.int64)
     pieces = zip(decoded.pixels.split(sizes), targets.split(sizes), strict=True)
-    found = [Part(inputs, targets) for inputs, targets in pieces]
+    loaded = [Part(inputs, targets) for inputs, targets in pieces]
     notes = list(decoded.notes)
     if unknown:
         endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(unknown.items()))
         notes.append(f"{unknown.total()} files were passed over because of their ending: {endings}")
-    known = {_digest(image) for image in found[0].inputs}
+    known = {_digest(image) for image in loaded[0].inputs}
     for number, what in ((1, "validation"), (2, "test")):
-        count = sum(_digest(image) in known for image in found[number].inputs)
+        count = sum(_digest(image) in known for image in loaded[number].inputs)
         if count:
             notes.append(
-                f"{count} of {len(found[number])} {what} images are in the training part, too"
+                f"{count} of {len(loaded[number])} {what} images are in the training part, too"
             )
-    return found, names, tuple(f"{root.name}: {note}" for note in notes)
+    return loaded, names, tuple(f"{root.name}: {note}" for note in notes)
 
 
 def _digest(image: Tensor) -> bytes:
@@ -141,7 +141,7 @@ def _list(
         raise DataError(
             f"{folder} needs at least two sub-folders, one for each class, it has {len(names)}"
         )
-    found: _Listing = []
+    listing: _Listing = []
     for name in names if classes else ("", *names):
         images: _Listing = []
         for path in sorted((folder / name).rglob("*") if name else folder.iterdir()):
@@ -154,9 +154,9 @@ def _list(
                 unknown[path.suffix.lower() or "none"] += 1
         if classes and not images:
             raise DataError(f"{folder / name} holds no images ({', '.join(_ENDINGS)})")
-        found += images
-    filled = {name for _, name in found}
-    if not found:
+        listing += images
+    filled = {name for _, name in listing}
+    if not listing:
         raise DataError(
             f"image folder {folder} holds no images ({', '.join(_ENDINGS)}), nor do folders in it"
         )
@@ -165,10 +165,10 @@ def _list(
             f"image folder {folder} holds images and folders of images ({min(filled - {''})}): "
             "leave all of them in the folder itself, or all in folders"
         )
-    return found
+    return listing
 
 
-def _given_parts(root: Path, classes: bool, unknown: Counter[str]) -> list[_Listing]:
+def _folder_parts(root: Path, classes: bool, unknown: Counter[str]) -> list[_Listing]:
     if not (root / "test").is_dir():
         raise DataError(f"{root} has a folder train but no folder test: add it")
     validation = [root / n for n in _VALIDATION_FOLDERS if (root / n).is_dir()][:1]
@@ -181,35 +181,35 @@ def _given_parts(root: Path, classes: bool, unknown: Counter[str]) -> list[_List
                 f"{folder} has classes that the training part lacks: {', '.join(lacking)}"
             )
     if not validation:
-        kept, held = hold_out_validation(len(parts[0]))
+        learned, held = hold_out_validation(len(parts[0]))
         if not classes and not len(held):
             raise DataError(
                 f"{root / 'train'} needs at least 10 images, of which a tenth is for validation, "
                 f"or {root / 'val'} must be there; it holds {len(parts[0])}"
             )
-        parts[:1] = [_rows(parts[0], kept), _rows(parts[0], held)]
+        parts[:1] = [_rows(parts[0], learned), _rows(parts[0], held)]
     return parts
 
 
 def _split(root: Path, classes: bool, unknown: Counter[str]) -> list[_Listing]:
-    found = _list(root, classes=classes, unknown=unknown)
-    count = len(found)
+    listing = _list(root, classes=classes, unknown=unknown)
+    count = len(listing)
     if classes:
-        names = sorted({name for _, name in found})
-        labels = torch.tensor([names.index(name) for _, name in found])
-        return [_rows(found, part) for part in stratified(labels, 0.1, names)]
+        names = sorted({name for _, name in listing})
+        labels = torch.tensor([names.index(name) for _, name in listing])
+        return [_rows(listing, part) for part in stratified(labels, 0.1, names)]
     if count < _FEWEST:
         raise DataError(
             f"{root} needs at least {_FEWEST} images, for training, validation and test, "
             f"it holds {count}"
         )
     test, rest = permutation(count).split([count // 10, count - count // 10])
-    kept, held = hold_out_validation(len(rest))
-    return [_rows(found, part.sort().values) for part in (rest[kept], rest[held], test)]
+    learned, held = hold_out_validation(len(rest))
+    return [_rows(listing, part.sort().values) for part in (rest[learned], rest[held], test)]
 
 
-def _rows(found: _Listing, numbers: Tensor) -> _Listing:
-    return [found[number] for number in numbers.tolist()]
+def _rows(listing: _Listing, numbers: Tensor) -> _Listing:
+    return [listing[number] for number in numbers.tolist()]
 
 
 def read_images(

@@ -21,7 +21,7 @@ from probseq_apps.data.names import (
     DataError,
     check_generation_name,
     data_kind,
-    own_path,
+    user_path,
 )
 from probseq_apps.data.parts import (
     MAX_VALIDATION,
@@ -125,7 +125,7 @@ def load_images(
             validation included, and decode no more of them.
         skip_unreadable: leave files of a folder out that can't be read; the notes count them.
     """
-    path, notes = own_path(name), ()
+    path, notes = user_path(name), ()
     if path is not None:
         name = f"folder:{path}"
         parts, names, notes = read_folder(
@@ -185,12 +185,12 @@ def _standard(name: str, data_dir: Path | None, download: bool, limit: int | Non
     test = read_part(name, "test", data_dir, download)
     train, validation = map(whole.rows, hold_out_validation(len(whole)))
     notes = tuple(
-        f"{name}: the {part} files hold {found:,} of the standard {expected:,} images"
-        for part, found, expected in (
+        f"{name}: the {part} files hold {count:,} of the standard {expected:,} images"
+        for part, count, expected in (
             ("train", len(whole), min(info.train_count, limit or info.train_count)),
             ("test", len(test), info.test_count),
         )
-        if found != expected
+        if count != expected
     )
     return ImageData(
         *(name, train, validation, test, info.mean, info.std),
@@ -203,7 +203,7 @@ def load_test_images(name: str, *, data_dir: Path | None = None, download: bool 
     """Load the test images alone; the training files of a standard set need not be there."""
     if data_kind(name) != "image":
         raise DataError(f"{name!r} holds texts, but images are needed")
-    if own_path(name) is not None or name in ("digits", "digit-sets"):
+    if user_path(name) is not None or name in ("digits", "digit-sets"):
         return load_images(name).test
     return read_part(name, "test", data_dir, download)
 
@@ -220,21 +220,21 @@ def load_ood_images(
     """
     if name == like.name:
         raise DataError(f"out-of-distribution data must differ from {like.name!r} itself")
-    path = own_path(name)
+    path = user_path(name)
     if data_kind(name) == "image" and path is not None:
-        found = read_images([image for image, _ in list_all(path)], like.image_size).pixels
-        other = Part(found, torch.zeros(len(found), dtype=torch.int64))
+        pixels = read_images([image for image, _ in list_all(path)], like.image_size).pixels
+        other = Part(pixels, torch.zeros(len(pixels), dtype=torch.int64))
     else:
         other = load_test_images(name, data_dir=data_dir, download=download)
     images = match_images(other.inputs, channels=like.channels, image_size=like.image_size)
     parts = (like.train, like.validation, like.test)
     seen = {row.tobytes() for part in parts for row in part.inputs.numpy()}
-    kept: list[int] = []
+    new: list[int] = []
     for row, image in enumerate(images.numpy()):
         if (content := image.tobytes()) not in seen:
             seen.add(content)
-            kept.append(row)
-    return Part(images, other.targets).rows(torch.tensor(kept, dtype=torch.int64))
+            new.append(row)
+    return Part(images, other.targets).rows(torch.tensor(new, dtype=torch.int64))
 
 
 def load_generation_data(
@@ -272,7 +272,7 @@ def load_generation_data(
     for setting, value in (("image_size", image_size), ("num_train", num_train)):
         if value is not None and value < 1:
             raise DataError(f"{setting} must be at least 1, got {value}")
-    path = own_path(name)
+    path = user_path(name)
     if path is not None:
         parts, names, notes = read_folder(
             path, image_size=image_size, num_train=num_train, skip_unreadable=skip_unreadable

@@ -24,7 +24,7 @@ from probseq.checks import parse_number
 from probseq.errors import require
 from probseq_apps.data.graphs import Graph, TokenLayout, num_tokens, stack_tokens, swap_edges
 from probseq_apps.data.molecule_graphs import ATOM_FEATURES, BOND_FEATURES, molecule_graph
-from probseq_apps.data.names import DataError, data_folder, own_path
+from probseq_apps.data.names import DataError, data_folder, user_path
 from probseq_apps.data.parts import Part, Parts, permutation
 from probseq_apps.data.tables import csv_header, read_rows
 
@@ -119,7 +119,7 @@ def load_molecules(
         max_atoms: most atoms of a molecule, hydrogens not counted.
     """
     paths, sizes = _find(name, data_dir), (validation_size, test_size)
-    if own_path(name) and smiles_column == "smiles" and "smiles" not in csv_header(paths[0]):
+    if user_path(name) and smiles_column == "smiles" and "smiles" not in csv_header(paths[0]):
         return _numbers(name, paths[0], target, sizes)
     if len(paths) > 1 and sizes != (None, None):
         raise DataError(
@@ -197,7 +197,7 @@ def _numbers(name: str, path: Path, target: str, sizes: tuple[int | None, int | 
 
 
 def _find(name: str, data_dir: Path | None) -> list[Path]:
-    path = own_path(name)
+    path = user_path(name)
     if path is not None:
         return [path]
     folder = data_folder(name, data_dir)

@@ -67,7 +67,7 @@ def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}{hint} known: {', '.join(known)}"
 
 
-def own_path(name: str) -> Path | None:
+def user_path(name: str) -> Path | None:
     """Return the path in ``folder:PATH`` or ``csv:PATH``, None for a set known by name."""
     prefix, colon, path = name.partition(":")
     if prefix + colon not in (FOLDER_PREFIX, CSV_PREFIX):
@@ -88,7 +88,7 @@ def data_folder(name: str, data_dir: Path | None) -> Path:
 
 def data_kind(name: str) -> Literal["image", "text"]:
     """Return whether a data set holds images or texts; raise if its name is unknown."""
-    own_path(name)
+    user_path(name)
     if name in IMAGE_NAMES or name.startswith(FOLDER_PREFIX):
         return "image"
     if name in TEXT_NAMES or name.startswith(CSV_PREFIX):
@@ -99,7 +99,7 @@ def data_kind(name: str) -> Literal["image", "text"]:
 
 def check_generation_name(name: str) -> None:
     """Raise if a name is neither one of ``GENERATION_NAMES`` nor ``folder:PATH``."""
-    own_path(name)
+    user_path(name)
     if name not in GENERATION_NAMES and not name.startswith(FOLDER_PREFIX):
         known = (*GENERATION_NAMES, f"{FOLDER_PREFIX}PATH")
         raise DataError(unknown_name_message("data set for generation", name, known))

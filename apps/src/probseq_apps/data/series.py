@@ -20,9 +20,9 @@ from probseq_apps.data.names import (
     CSV_PREFIX,
     DataError,
     data_folder,
-    own_path,
     reading,
     unknown_name_message,
+    user_path,
 )
 from probseq_apps.data.tables import Marks, csv_header, published_file, read_rows
 
@@ -78,7 +78,7 @@ def load_series(
     name: str, data_dir: Path | None = None, *, columns: Columns | None = None
 ) -> Series:
     """Read a series."""
-    if name.startswith(CSV_PREFIX) and (path := own_path(name)) is not None:
+    if name.startswith(CSV_PREFIX) and (path := user_path(name)) is not None:
         return read_csv_series(path, columns or Columns("time", ("value",)))
     if name not in READERS:
         raise DataError(unknown_name_message("series", name, (*READERS, "csv:PATH")))
@@ -106,11 +106,11 @@ def read_csv_series(path: Path, columns: Columns) -> Series:
 
     wanted = [(columns.time, "time"), *((name, "target") for name in columns.targets)]
     wanted += [(columns.series, "series")] if columns.series else []
-    found = read_rows(path, wanted, parse, marks=columns.marks)
-    rows = [row for row in found if row is not None]
+    parsed = read_rows(path, wanted, parse, marks=columns.marks)
+    rows = [row for row in parsed if row is not None]
     if not rows:
         raise DataError(f"{path} holds no values in column {', '.join(map(repr, columns.targets))}")
-    gaps, names = len(found) - len(rows), columns.targets
+    gaps, names = len(parsed) - len(rows), columns.targets
     notes = [f"{gaps:,} rows without a value are left out"] if gaps else []
     times, values = [at for at, _, _ in rows], np.array([numbers for _, _, numbers in rows])
     if columns.series:
@@ -133,10 +133,10 @@ def _side_by_side(
         if series in table.setdefault(at, {}):
             raise DataError(f"{path}: series {series!r} has the stamp {at:g} twice")
         table[at][series] = value
-    whole = {at: found for at, found in table.items() if len(found) == len(names)}
+    whole = {at: row for at, row in table.items() if len(row) == len(names)}
     if not whole:
         raise DataError(f"{path}: there is no stamp that all of the series {names} have")
-    values = np.array([[found[name] for name in names] for found in whole.values()])
+    values = np.array([[row[name] for name in names] for row in whole.values()])
     left = len(table) - len(whole)
     notes = [f"{left:,} stamps that not all series have are left out"] if left else []
     return list(whole), values, names, notes
@@ -172,11 +172,11 @@ def _sp500(data_dir: Path | None) -> Series:
     with reading(path, "matplotlib's sample data"):
         lines = path.read_text(encoding="utf-8").splitlines()
         rows = csv.DictReader(line for line in lines if line[:1] != "#")
-        found = [
+        quotes = [
             (date.fromisoformat(row["Date"]), float(row["^GSPC"])) for row in rows if row["^GSPC"]
         ]
-    time = np.array([_year(day) for day, _ in found])
-    values = np.log([value for _, value in found])
+    time = np.array([_year(day) for day, _ in quotes])
+    values = np.log([value for _, value in quotes])
     return Series("sp500", time, values, "year", "log of the S&P 500 index")
 
 
@@ -291,8 +291,8 @@ def moving_digits(num_frames: int) -> ChannelSeries:
 
 def rotated_mnist(num_frames: int, data_dir: Path | None) -> ChannelSeries:
     """Make a film of MNIST's first 3, which turns around once; grey is in [0, 1]."""
-    part = read_part("mnist", "train", data_dir, download=False)
-    digit = part.inputs[part.targets == _TURNED][0, 0].numpy() / 255.0
+    images = read_part("mnist", "train", data_dir, download=False)
+    digit = images.inputs[images.targets == _TURNED][0, 0].numpy() / 255.0
     angles = np.linspace(0.0, 360.0, num_frames, endpoint=False)
     film = [ndimage.rotate(digit, angle, reshape=False, order=1) for angle in angles]
     note = f"a real {_TURNED} of MNIST; it turns around once, {360 / num_frames:g} degrees a frame"

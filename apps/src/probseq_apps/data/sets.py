@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from probseq_apps.data.embeddings import read_embeddings
 from probseq_apps.data.images import ImageData, load_images
-from probseq_apps.data.names import WORDS, DataError, data_kind, own_path, tokenizer_choice
+from probseq_apps.data.names import WORDS, DataError, data_kind, tokenizer_choice, user_path
 from probseq_apps.data.parts import SPLIT_SEED, Part, few_rows, wrong_labels
 from probseq_apps.data.texts import (
     EmbeddedTextData,
@@ -23,7 +23,8 @@ from probseq_apps.data.texts import (
 )
 from probseq_apps.data.tokenizers import encode_texts
 
-DataT = TypeVar("DataT", bound=ImageData | TextData | EmbeddedTextData)
+ClassData: TypeAlias = ImageData | TextData | EmbeddedTextData
+DataT = TypeVar("DataT", bound=ClassData)
 
 
 def load_data(
@@ -41,7 +42,7 @@ def load_data(
     embeddings: Path | None = None,
     train_size: int | None = None,
     label_noise: float = 0.0,
-) -> ImageData | TextData | EmbeddedTextData:
+) -> ClassData:
     """Load a data set: read, check, split, and turn texts into tokens.
 
     Splits are fixed, so that every run holds out the same rows; only ``split="thesis"`` of the text
@@ -75,7 +76,7 @@ def load_data(
             raise DataError(f"tokenizer and embeddings are for texts, and {name!r} holds images")
         images = load_images(name, data_dir=data_dir, download=download, image_size=image_size)
         return with_labels(images, train_size, label_noise)
-    if download and own_path(name) is None:
+    if download and user_path(name) is None:
         raise DataError(f"{name!r} cannot be fetched: put its files under --data-dir yourself")
     if tokenizer != WORDS and embeddings is not None:
         raise DataError(

@@ -31,7 +31,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from probseq_apps.data.names import DataError, data_folder, own_path, reading, tokenizer_choice
+from probseq_apps.data.names import DataError, data_folder, reading, tokenizer_choice, user_path
 from probseq_apps.data.parts import Part, Parts, hold_out_validation, permutation, stratified
 from probseq_apps.data.tables import read_parquet, read_rows
 from probseq_apps.data.tokenizers import (
@@ -123,7 +123,7 @@ def read_parts(
     label_column: str,
 ) -> TextParts:
     """Read a text set and split it; the arguments are those of ``load_data``."""
-    if (path := own_path(name)) is not None:
+    if (path := user_path(name)) is not None:
         return _csv_parts(path, text_column, label_column).disjoint()
     read = _cola_parts if name == "cola" else _imdb_parts
     return read(data_folder(name, data_dir), seed, split).disjoint()

@@ -122,8 +122,8 @@ class SubwordTokenizer:
     def __len__(self) -> int:
         return self._empty + 1
 
-    def own_numbers(self, padding: int) -> list[int]:
-        """Return the tokenizer's own number of each of ours, `padding` where it has none."""
+    def original_numbers(self, padding: int) -> list[int]:
+        """Return the file's number of each of ours, `padding` where it has none."""
         numbers = [padding] * len(self)
         for number, moved in enumerate(self._moved):
             if number != self._padding:

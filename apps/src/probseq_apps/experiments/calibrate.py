@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +25,17 @@ from probseq.transformers import active_dropout, repeat_samples, sample_predicti
 from probseq_apps.baselines.heads import Head, choose_head, linear_probes, mlp_heads
 from probseq_apps.data.names import CORRUPTION_GROUPS, DataError, data_kind
 from probseq_apps.data.parts import Part, permutation
-from probseq_apps.data.sets import load_data
+from probseq_apps.data.sets import ClassData, load_data
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_groups, save_groups
-from probseq_apps.experiment import Experiment, Job, Results, RunFolder
+from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments.classify import make_test_sets
-from probseq_apps.experiments.comparison import WITHOUT, Loaded
+from probseq_apps.experiments.comparison import WITHOUT, TestSet
 from probseq_apps.experiments.pretrained import Pretrained, open_model, tokenizer_of, weights_hash
 from probseq_apps.options import Options
 from probseq_apps.report.calibrate import Calibration, calibrate_report
-from probseq_apps.settings.calibrate import parse_calibration
+from probseq_apps.settings.calibrate import CalibrateSettings, parse_calibration
 from sgpa import Calibrated, calibrate
 from sgpa.beyond.calibration import check_attention
 
@@ -67,276 +67,335 @@ _LACKS = {
 Predict = Callable[[Any], Sequence[Tensor]]
 
 
-class Calibrate(Experiment[Loaded]):
-    """Ways to calibrate one or several models of one data set; a job is a model."""
+class Candidates(NamedTuple):
+    """Data, the sets to predict, and the hashes of the weights that are calibrated."""
 
-    kind = command = "calibrate"
-    parts = ("model-seed*",)
+    data: ClassData
+    sets: dict[str, TestSet]
+    weights: list[str]
 
-    def __init__(self, settings: Any) -> None:
-        super().__init__(settings)
-        self.jobs = [Job("model", number) for number in range(len(settings.model))]
-        # What predictions are stored of; a temperature may go with another deviation.
-        self.variants = list(dict.fromkeys(map(_variant_of, settings.method)))
-        self.device = torch.device("cpu")
 
-    def load(self, options: Options) -> Loaded:
-        """Read the data, and that out of distribution; note which weights are calibrated."""
-        settings, fit = self.settings, self.settings.fit
-        self.device = distributed.resolve_device(fit.device)
-        self.config["weights"] = [weights_hash(name) for name in settings.model]
-        given: dict[str, Any] = {**settings.reading.to_dict(), "max_length": None}
-        if data_kind(settings.data) == "text":
-            given["max_length"] = settings.max_length
-            given["tokenizer"] = str(tokenizer_of(settings.model[0]))
-        where: Any = {"data_dir": options.data_dir, "download": options.download}
-        data = load_data(settings.data, **where, **given)
-        if len(data.validation) < 2:
-            raise ValueError(f"calibration needs validation data, and {data.name!r} has none")
-        validation = _drawn(data.validation, fit.validation_size)
-        if fit.validation_corruptions:
-            changed = half_corrupted(validation.inputs, fit.validation_corruptions)
-            validation = replace(validation, inputs=changed)
-        data = replace(data, test=_drawn(data.test, fit.test_size), validation=validation)
-        sets = make_test_sets(data, settings.evaluation, options)
-        return Loaded(data, {name: part for name, part in sets.items() if name != WITHOUT})
+def jobs(settings: CalibrateSettings) -> list[Job]:
+    """Return a job for each model."""
+    return [Job("model", number) for number in range(len(settings.model))]
 
-    def check(self, data: Loaded) -> None:
-        """Raise if a model cannot be read or calibrated, or does not take the data."""
-        whole = data.data
-        for name in self.settings.model:
-            found = self._open(name, whole)
-            if all(variant in _CANDIDATES and variant[:5] != "model" for variant in self.variants):
-                check_attention(found.model, self.settings.fit.layers)
-            some = whole.test.inputs[:2].to(self.device)
-            with torch.no_grad():
-                logits = _logits(found.model, found.prepare(some))
-            if logits.shape != (len(some), whole.num_classes):
-                raise ValueError(
-                    f"model {name!r} must tell {whole.num_classes} classes of {whole.name!r} "
-                    f"apart, and gives outputs of shape {tuple(logits.shape)} for {len(some)}"
-                )
 
-    def describe(self, data: Loaded) -> str:
-        """Return the sizes of the data, and what is compared."""
-        whole, count = data.data, len(self.jobs)
-        sizes = f"{len(whole.validation):,} validation, {len(whole.test):,} test examples"
-        models = f"{count} model{'' if count == 1 else 's'}"
-        return f"{whole.name}: {sizes}; {models}, {len(self.settings.method)} methods"
+def load(settings: CalibrateSettings, options: Options) -> Candidates:
+    """Read the data, and that out of distribution; note which weights are calibrated."""
+    fit = settings.fit
+    distributed.resolve_device(fit.device)
+    weights = [weights_hash(name) for name in settings.model]
+    reading: dict[str, Any] = {**settings.reading.to_dict(), "max_length": None}
+    if data_kind(settings.data) == "text":
+        reading["max_length"] = settings.max_length
+        reading["tokenizer"] = str(tokenizer_of(settings.model[0]))
+    where: Any = {"data_dir": options.data_dir, "download": options.download}
+    data = load_data(settings.data, **where, **reading)
+    if len(data.validation) < 2:
+        raise ValueError(f"calibration needs validation data, and {data.name!r} has none")
+    validation = _drawn(data.validation, fit.validation_size)
+    if fit.validation_corruptions:
+        changed = half_corrupted(validation.inputs, fit.validation_corruptions)
+        validation = replace(validation, inputs=changed)
+    data = replace(data, test=_drawn(data.test, fit.test_size), validation=validation)
+    sets = make_test_sets(data, settings.evaluation, options)
+    return Candidates(data, {n: part for n, part in sets.items() if n != WITHOUT}, weights)
 
-    def run(self, job: Job, data: Loaded, at: RunFolder) -> Mapping[str, Any]:
-        """Fit everything for one model, and store what it then predicts."""
-        folder, start = at.path / job.name, perf_counter()
-        folder.mkdir(exist_ok=True)
-        found = self._open(self.settings.model[job.seed], data.data)
-        calibrated = self._calibrated(found, data.data, derive_seed(job.seed, "calibrate"))
-        calibrated.save(folder / CALIBRATED)
-        chosen = calibrated.chosen
-        candidates = {
-            row: dict(zip(("deviation", "temperature", "nll"), own[:3], strict=True))
-            for row, name in _CANDIDATES.items()
-            if (own := calibrated.candidates.get(name))
-        }
-        missing, heads = list[str](), [name for name in _HEADS if name in self.variants]
-        for variant in (name for name in self.variants if name not in heads):
-            some = data.data.validation.inputs[: self.settings.fit.batch_size].to(self.device)
-            predict = self._predict(variant, calibrated, found, found.prepare(some))
-            if predict is None:
-                missing.append(variant)
-            else:
-                seed = derive_seed(job.seed, variant)
-                self._store(folder, [variant], predict, found.prepare, data, seed)
-        calibrated.use(_CANDIDATES["model"])
-        if heads:
-            try:
-                layer, _ = last_linear(found.model, self._batches(found, data.data.validation))
-            except ValueError:
-                missing += heads
-            else:
-                seed = derive_seed(job.seed, "heads")
-                predict, losses = self._fit_heads(heads, found, layer, data.data, seed)
-                self._store(folder, heads, predict, found.prepare, data, 0)
-                candidates |= {name: {"nll": value} for name, value in losses.items()}
-        kept = next(row for row, name in _CANDIDATES.items() if name == chosen)
-        seconds = round(perf_counter() - start, 3)
-        return {"seconds": seconds, "candidates": candidates, "kept": kept, "missing": missing}
 
-    def report(self, data: Loaded, results: Results, at: RunFolder) -> str:
-        """Evaluate the stored predictions and write the report."""
-        whole, found = data.data, [results[job] for job in self.jobs]
-        missing = {name for own in found for name in own["missing"]}
-        kept = [*_SAVED, *(f"{name}.npz" for name in self.variants if name not in missing)]
-        for job in self.jobs:
-            if not all((at.path / job.name / name).exists() for name in kept):
-                self.run(job, data, at)  # deleted: made anew
-        measured: dict[str, Calibration] = {}
-        for name in self.settings.method:
-            row, variant = parse_calibration(name), _variant_of(name)
-            if variant in missing:
-                continue
-            files = [at.path / job.name / f"{variant}.npz" for job in self.jobs]
-            runs = [
-                {key: Predictions(**fields) for key, fields in load_groups(file).items()}
-                for file in files
-            ]
-            if "ensemble" in row.additions:
-                runs = [{key: ensemble([sets[key] for sets in runs]) for key in runs[0]}]
-            tempered, temperatures = "ts" in row.additions, list[float]()
-            known = [sets["validation"] for sets in runs]
-            losses = [held_out_nll(p.log_probs, p.labels, tempered=tempered) for p in known]
-            if name in found[0]["candidates"]:
-                losses = [own["candidates"][name]["nll"] for own in found]
-            if tempered:
-                temperatures = [search_temperature(own.log_probs, own.labels) for own in known]
-                pairs = zip(runs, temperatures, strict=True)
-                runs = [{key: own.scaled(t) for key, own in sets.items()} for sets, t in pairs]
-            metrics = [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs]
-            drawn = row.base in ("deviation", "tuned")
-            sigmas = [own["candidates"][variant]["deviation"] for own in found] if drawn else []
-            measured[name] = Calibration(row.title, metrics, runs, losses, temperatures, sigmas)
-        notes = list(whole.notes)
-        notes += [f"left out, since {_LACKS[name]}: {name}" for name in sorted(missing)]
-        if not measured:
-            raise DataError(f"method must have one that the models can take: {'; '.join(notes)}")
-        facts = {"name": whole.name, "classes": whole.num_classes, "notes": notes}
-        facts |= {part: len(getattr(whole, part)) for part in ("train", "validation", "test")}
-        seeds = [job.seed for job in self.jobs]
-        report = calibrate_report(
-            measured,
-            [(f"{job.name}/{CALIBRATED}", results[job]["kept"]) for job in self.jobs],
-            settings={**self.settings.to_dict(), "seeds": seeds},
-            data=facts,
-            recipe=at.recipe,
-        )
-        return report.write(at.path)
+def config(settings: CalibrateSettings, loaded: Candidates) -> dict[str, Any]:
+    """Return settings, and the hashes of the weights."""
+    return {"settings": settings.to_dict(), "weights": loaded.weights}
 
-    def _open(self, name: str, data: Any) -> Pretrained:
-        own_scale = self.settings.normalise == "model"
-        found = open_model(name, self.settings.arguments, data, own_scale=own_scale)
-        return found._replace(model=found.model.to(self.device))
 
-    def _batches(self, found: Pretrained, part: Part) -> Iterator[tuple[Any, Tensor]]:
-        size = self.settings.fit.batch_size
-        for inputs, labels in zip(part.inputs.split(size), part.targets.split(size), strict=True):
-            yield found.prepare(inputs.to(self.device)), labels.to(self.device)
-
-    def _calibrated(self, found: Pretrained, data: Any, seed: int) -> Calibrated:
-        """Choose deviation and temperature."""
-        fit = self.settings.fit
-        tuned = any(name.startswith("tuned") for name in self.variants)
-        some = _drawn(data.train, max(2 * fit.batch_size, _CALIBRATION)).inputs
-        more: dict[str, Any] = {"tuning_steps": fit.tuning_steps if tuned else 0}
-        if not self._deviates(found.model):
-            more = {"tried": (0.0,)}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", BoundWarning)  # the report marks them
-            return calibrate(
-                found.model,
-                found.prepare(some.to(self.device)),
-                self._batches(found, data.validation),
-                layers=fit.layers,
-                num_inducing=fit.num_inducing,
-                rho=fit.rho,
-                num_samples=self.settings.evaluation.num_samples,
-                seed=seed,
-                **more,
+def check(settings: CalibrateSettings, loaded: Candidates) -> None:
+    """Raise if a model cannot be read or calibrated, or does not take the data."""
+    data, variants = loaded.data, variants_of(settings)
+    for name in settings.model:
+        opened = _open(settings, name, data)
+        if all(variant in _CANDIDATES and variant[:5] != "model" for variant in variants):
+            check_attention(opened.model, settings.fit.layers)
+        some = data.test.inputs[:2].to(_device(settings))
+        with torch.no_grad():
+            logits = _logits(opened.model, opened.prepare(some))
+        if logits.shape != (len(some), data.num_classes):
+            raise ValueError(
+                f"model {name!r} must tell {data.num_classes} classes of {data.name!r} "
+                f"apart, and gives outputs of shape {tuple(logits.shape)} for {len(some)}"
             )
 
-    def _deviates(self, model: nn.Module) -> bool:
-        """Whether a model's attention, as it was trained, can have a deviation."""
+
+def describe(settings: CalibrateSettings, loaded: Candidates) -> str:
+    """Return the sizes of the data, and what is compared."""
+    data, count = loaded.data, len(settings.model)
+    sizes = f"{len(data.validation):,} validation, {len(data.test):,} test examples"
+    models = f"{count} model{'' if count == 1 else 's'}"
+    return f"{data.name}: {sizes}; {models}, {len(settings.method)} methods"
+
+
+def calibrate_model(
+    settings: CalibrateSettings, loaded: Candidates, job: Job, at: RunFolder
+) -> dict[str, Any]:
+    """Fit everything for one model, and store what it then predicts."""
+    folder, start, data = at.path / job.name, perf_counter(), loaded.data
+    folder.mkdir(exist_ok=True)
+    opened = _open(settings, settings.model[job.seed], data)
+    calibrated = _calibrated(settings, opened, data, derive_seed(job.seed, "calibrate"))
+    calibrated.save(folder / CALIBRATED)
+    chosen = calibrated.chosen
+    candidates = {
+        row: dict(zip(("deviation", "temperature", "nll"), candidate[:3], strict=True))
+        for row, name in _CANDIDATES.items()
+        if (candidate := calibrated.candidates.get(name))
+    }
+    variants = variants_of(settings)
+    missing, heads = list[str](), [name for name in _HEADS if name in variants]
+    for variant in (name for name in variants if name not in heads):
+        some = data.validation.inputs[: settings.fit.batch_size].to(_device(settings))
+        predict = _predict(settings, variant, calibrated, opened, opened.prepare(some))
+        if predict is None:
+            missing.append(variant)
+        else:
+            seed = derive_seed(job.seed, variant)
+            _store(settings, folder, [variant], predict, opened.prepare, loaded.sets, seed)
+    calibrated.use(_CANDIDATES["model"])
+    if heads:
         try:
-            check_attention(model, self.settings.fit.layers)
+            layer, _ = last_linear(opened.model, _batches(settings, opened, data.validation))
         except ValueError:
-            return False
-        return True
+            missing += heads
+        else:
+            seed = derive_seed(job.seed, "heads")
+            predict, losses = _fit_heads(settings, heads, opened, layer, data, seed)
+            _store(settings, folder, heads, predict, opened.prepare, loaded.sets, 0)
+            candidates |= {name: {"nll": value} for name, value in losses.items()}
+    stored = next(row for row, name in _CANDIDATES.items() if name == chosen)
+    seconds = round(perf_counter() - start, 3)
+    return {"seconds": seconds, "candidates": candidates, "kept": stored, "missing": missing}
 
-    def _predict(
-        self, variant: str, calibrated: Calibrated, found: Pretrained, some: Any
-    ) -> Predict | None:
-        """Return how a variant predicts that is no head; None where the model lacks what it needs.
 
-        The model has the variant's deviation then. On some inputs two draws of dropout must differ.
-        """
-        model, samples = found.model, self.settings.evaluation.num_samples
-        if variant == "mcd":
-            calibrated.use(_CANDIDATES["model"])
-            with torch.random.fork_rng(), torch.no_grad():
-                if torch.equal(*_dropped_out(model, some, 2)):
-                    return None
-            return lambda inputs: [_dropped_out(model, inputs, samples)]
-        name = _CANDIDATES[variant]
-        if variant != "model" and not self._deviates(model):
-            return None
-        calibrated.use(name)
-        if not calibrated.candidates[name].state:
-            return lambda inputs: [_logits(model, inputs)[None]]
-        generator = torch.Generator(self.device).manual_seed(0)
-        given: dict[str, Any] = {"num_samples": samples, "generator": generator}
+def report(settings: CalibrateSettings, loaded: Candidates, results: Results, at: RunFolder) -> str:
+    """Evaluate the stored predictions and write the report."""
+    data, all_jobs = loaded.data, jobs(settings)
+    outcomes = [results[job] for job in all_jobs]
+    missing = {name for outcome in outcomes for name in outcome["missing"]}
+    variants = [name for name in variants_of(settings) if name not in missing]
+    for job in all_jobs:
+        files = [*_SAVED, *(f"{name}.npz" for name in variants)]
+        if not all((at.path / job.name / name).exists() for name in files):
+            calibrate_model(settings, loaded, job, at)  # deleted: made anew
+    measured = {
+        name: _measure(name, [at.path / job.name for job in all_jobs], outcomes)
+        for name in settings.method
+        if _variant_of(name) not in missing
+    }
+    notes = list(data.notes)
+    notes += [f"left out, since {_LACKS[name]}: {name}" for name in sorted(missing)]
+    if not measured:
+        raise DataError(f"method must have one that the models can take: {'; '.join(notes)}")
+    facts = {"name": data.name, "classes": data.num_classes, "notes": notes}
+    facts |= {part: len(getattr(data, part)) for part in ("train", "validation", "test")}
+    seeds = [job.seed for job in all_jobs]
+    return calibrate_report(
+        measured,
+        [(f"{job.name}/{CALIBRATED}", results[job]["kept"]) for job in all_jobs],
+        settings={**settings.to_dict(), "seeds": seeds},
+        data=facts,
+        recipe=at.recipe,
+    ).write(at.path)
 
-        def draw(own: nn.Module, *inputs: Any, **named: Any) -> Any:
-            return sample_predictions(own, *inputs, **named, **given)
 
-        return lambda inputs: [_logits(model, inputs, draw)]
+WORKFLOW = Workflow(
+    kind="calibrate",
+    command="calibrate",
+    folders=("model-seed*",),
+    jobs=jobs,
+    load=load,
+    config=config,
+    check=check,
+    describe=describe,
+    run=calibrate_model,
+    report=report,
+)
 
-    def _fit_heads(
-        self, names: Sequence[str], found: Pretrained, layer: str, data: Any, seed: int
-    ) -> tuple[Predict, dict[str, float]]:
-        """Fit heads on what goes into a layer; return how they predict, and their losses."""
-        model, losses, heads = found.model, dict[str, float](), list[Head]()
-        some = _drawn(data.train, self.settings.fit.head_size)
-        (known, labels), (held, truth) = (
-            map(torch.cat, zip(*last_linear(model, self._batches(found, part))[1], strict=True))
-            for part in (some, data.validation)
+
+def variants_of(settings: CalibrateSettings) -> list[str]:
+    """Return what predictions are stored of; a temperature may go with another deviation."""
+    return list(dict.fromkeys(map(_variant_of, settings.method)))
+
+
+def _measure(
+    name: str, folders: Sequence[Path], outcomes: Sequence[Mapping[str, Any]]
+) -> Calibration:
+    """Measure a row of the report by the stored predictions of all models."""
+    row, variant = parse_calibration(name), _variant_of(name)
+    runs = [
+        {key: Predictions(**fields) for key, fields in load_groups(file).items()}
+        for file in (folder / f"{variant}.npz" for folder in folders)
+    ]
+    if "ensemble" in row.additions:
+        runs = [{key: ensemble([sets[key] for sets in runs]) for key in runs[0]}]
+    tempered, temperatures = "ts" in row.additions, list[float]()
+    known = [sets["validation"] for sets in runs]
+    losses = [held_out_nll(p.log_probs, p.labels, tempered=tempered) for p in known]
+    if name in outcomes[0]["candidates"]:
+        losses = [outcome["candidates"][name]["nll"] for outcome in outcomes]
+    if tempered:
+        temperatures = [search_temperature(p.log_probs, p.labels) for p in known]
+        pairs = zip(runs, temperatures, strict=True)
+        runs = [{key: p.scaled(t) for key, p in sets.items()} for sets, t in pairs]
+    metrics = [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs]
+    sigmas: list[float] = []
+    if row.base in ("deviation", "tuned"):
+        sigmas = [outcome["candidates"][variant]["deviation"] for outcome in outcomes]
+    return Calibration(row.title, metrics, runs, losses, temperatures, sigmas)
+
+
+def _device(settings: CalibrateSettings) -> torch.device:
+    return distributed.resolve_device(settings.fit.device)
+
+
+def _open(settings: CalibrateSettings, name: str, data: ClassData) -> Pretrained:
+    bundled = settings.normalise == "model"
+    opened = open_model(name, settings.arguments, data, bundled_scale=bundled)
+    return opened._replace(model=opened.model.to(_device(settings)))
+
+
+def _batches(
+    settings: CalibrateSettings, opened: Pretrained, part: Part
+) -> Iterator[tuple[Any, Tensor]]:
+    size, device = settings.fit.batch_size, _device(settings)
+    for inputs, labels in zip(part.inputs.split(size), part.targets.split(size), strict=True):
+        yield opened.prepare(inputs.to(device)), labels.to(device)
+
+
+def _calibrated(
+    settings: CalibrateSettings, opened: Pretrained, data: ClassData, seed: int
+) -> Calibrated:
+    """Choose deviation and temperature."""
+    fit = settings.fit
+    tuned = any(name.startswith("tuned") for name in variants_of(settings))
+    some = _drawn(data.train, max(2 * fit.batch_size, _CALIBRATION)).inputs
+    more: dict[str, Any] = {"tuning_steps": fit.tuning_steps if tuned else 0}
+    if not _deviates(settings, opened.model):
+        more = {"tried": (0.0,)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BoundWarning)  # the report marks them
+        return calibrate(
+            opened.model,
+            opened.prepare(some.to(_device(settings))),
+            _batches(settings, opened, data.validation),
+            layers=fit.layers,
+            num_inducing=fit.num_inducing,
+            rho=fit.rho,
+            num_samples=settings.evaluation.num_samples,
+            seed=seed,
+            **more,
         )
-        given: Any = (known, labels, data.num_classes)
-        linear: Any = model.get_submodule(layer)
-        for name in names:
-            candidates: Iterable[Head] = {
-                "kflla": lambda: map(_one_sample, laplace_layers(linear, [(known, labels)])),
-                "probe": lambda: linear_probes(*given),
-                "heads": lambda: mlp_heads(*given, seed=seed),
-            }[name]()
-            choice = choose_head(candidates, held, truth)
-            heads.append(choice.head)
-            losses |= {name: choice.nll, f"{name}+ts": choice.tempered_nll}
 
-        def predict(inputs: Any) -> list[Tensor]:
-            features = linear_inputs(model, layer, inputs)
-            return [head(features) for head in heads]
 
-        return predict, losses
+def _deviates(settings: CalibrateSettings, model: nn.Module) -> bool:
+    """Whether a model's attention, as it was trained, can have a deviation."""
+    try:
+        check_attention(model, settings.fit.layers)
+    except ValueError:
+        return False
+    return True
 
-    @torch.no_grad()
-    def _store(
-        self,
-        folder: Path,
-        names: Sequence[str],
-        predict: Predict,
-        prepare: Callable[..., Any],
-        data: Loaded,
-        seed: int,
-    ) -> None:
-        """Predict all sets into a file for each variant, unless all are there."""
-        files = [folder / f"{name}.npz" for name in names]
-        if all(file.exists() for file in files):
-            return
-        stored = [dict[str, dict[str, Tensor]]() for _ in names]
-        with log.bar(total=None, unit=" inputs") as bar, torch.random.fork_rng():
-            torch.manual_seed(seed)  # dropout
-            for name, given in data.sets.items():
-                part = given if isinstance(given, Part) else given()
-                bar.set_description_str(f"{', '.join(names)}: {name}")
-                batches: list[list[tuple[Tensor, ...]]] = [[] for _ in names]
-                for inputs in part.inputs.split(self.settings.fit.batch_size):
-                    logits = predict(prepare(inputs.to(self.device)))
-                    for own, rows in zip(batches, logits, strict=True):
-                        own.append(tuple(one.cpu() for one in class_predictions(rows)))
-                    bar.update(len(inputs))
-                for own, sets in zip(batches, stored, strict=True):
-                    log_probs, energy = map(torch.cat, zip(*own, strict=True))
-                    sets[name] = Predictions(log_probs, energy, part.targets.cpu())._asdict()
-        for file, sets in zip(files, stored, strict=True):
-            save_groups(file, sets)
+
+def _predict(
+    settings: CalibrateSettings, variant: str, calibrated: Calibrated, opened: Pretrained, some: Any
+) -> Predict | None:
+    """Return how a variant predicts that is no head; None where the model lacks what it needs.
+
+    The model has the variant's deviation then. On some inputs two draws of dropout must differ.
+    """
+    model, samples = opened.model, settings.evaluation.num_samples
+    if variant == "mcd":
+        calibrated.use(_CANDIDATES["model"])
+        with torch.random.fork_rng(), torch.no_grad():
+            if torch.equal(*_dropped_out(model, some, 2)):
+                return None
+        return lambda inputs: [_dropped_out(model, inputs, samples)]
+    name = _CANDIDATES[variant]
+    if variant != "model" and not _deviates(settings, model):
+        return None
+    calibrated.use(name)
+    if not calibrated.candidates[name].state:
+        return lambda inputs: [_logits(model, inputs)[None]]
+    generator = torch.Generator(_device(settings)).manual_seed(0)
+    draws: dict[str, Any] = {"num_samples": samples, "generator": generator}
+
+    def draw(network: nn.Module, *inputs: Any, **named: Any) -> Any:
+        return sample_predictions(network, *inputs, **named, **draws)
+
+    return lambda inputs: [_logits(model, inputs, draw)]
+
+
+def _fit_heads(
+    settings: CalibrateSettings,
+    names: Sequence[str],
+    opened: Pretrained,
+    layer: str,
+    data: ClassData,
+    seed: int,
+) -> tuple[Predict, dict[str, float]]:
+    """Fit heads on what goes into a layer; return how they predict, and their losses."""
+    model, losses, heads = opened.model, dict[str, float](), list[Head]()
+    some = _drawn(data.train, settings.fit.head_size)
+    (known, labels), (held, truth) = (
+        map(torch.cat, zip(*last_linear(model, batches)[1], strict=True))
+        for batches in (_batches(settings, opened, part) for part in (some, data.validation))
+    )
+    examples: Any = (known, labels, data.num_classes)
+    linear: Any = model.get_submodule(layer)
+    for name in names:
+        candidates: Iterable[Head] = {
+            "kflla": lambda: map(_one_sample, laplace_layers(linear, [(known, labels)])),
+            "probe": lambda: linear_probes(*examples),
+            "heads": lambda: mlp_heads(*examples, seed=seed),
+        }[name]()
+        choice = choose_head(candidates, held, truth)
+        heads.append(choice.head)
+        losses |= {name: choice.nll, f"{name}+ts": choice.tempered_nll}
+
+    def predict(inputs: Any) -> list[Tensor]:
+        features = linear_inputs(model, layer, inputs)
+        return [head(features) for head in heads]
+
+    return predict, losses
+
+
+@torch.no_grad()
+def _store(
+    settings: CalibrateSettings,
+    folder: Path,
+    names: Sequence[str],
+    predict: Predict,
+    prepare: Callable[..., Any],
+    sets: Mapping[str, TestSet],
+    seed: int,
+) -> None:
+    """Predict all sets into a file for each variant, unless all are there."""
+    files, device = [folder / f"{name}.npz" for name in names], _device(settings)
+    if all(file.exists() for file in files):
+        return
+    stored = [dict[str, dict[str, Tensor]]() for _ in names]
+    with log.bar(total=None, unit=" inputs") as bar, torch.random.fork_rng():
+        torch.manual_seed(seed)  # dropout
+        for name, test_set in sets.items():
+            part = test_set if isinstance(test_set, Part) else test_set()
+            bar.set_description_str(f"{', '.join(names)}: {name}")
+            batches: list[list[tuple[Tensor, ...]]] = [[] for _ in names]
+            for inputs in part.inputs.split(settings.fit.batch_size):
+                logits = predict(prepare(inputs.to(device)))
+                for rows, samples in zip(batches, logits, strict=True):
+                    rows.append(tuple(one.cpu() for one in class_predictions(samples)))
+                bar.update(len(inputs))
+            for rows, of_variant in zip(batches, stored, strict=True):
+                log_probs, energy = map(torch.cat, zip(*rows, strict=True))
+                of_variant[name] = Predictions(log_probs, energy, part.targets.cpu())._asdict()
+    for file, of_variant in zip(files, stored, strict=True):
+        save_groups(file, of_variant)
 
 
 def _one_sample(head: Callable[[Tensor], Tensor]) -> Head:
@@ -356,11 +415,11 @@ def _drawn(part: Part, size: int | None) -> Part:
 
 
 def _logits(model: nn.Module, inputs: Any, call: Callable[..., Any] | None = None) -> Tensor:
-    call = call or (lambda own, *given, **named: own(*given, **named))
-    found = call(model, **inputs) if isinstance(inputs, Mapping) else call(model, inputs)
-    if isinstance(found, Tensor):
-        return found
-    return found["logits"] if isinstance(found, Mapping) else found.logits
+    call = call or (lambda network, *arguments, **named: network(*arguments, **named))
+    output = call(model, **inputs) if isinstance(inputs, Mapping) else call(model, inputs)
+    if isinstance(output, Tensor):
+        return output
+    return output["logits"] if isinstance(output, Mapping) else output.logits
 
 
 def _dropped_out(model: nn.Module, inputs: Any, samples: int) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,46 +26,55 @@ from probseq.metrics import (
     matthews_correlation,
 )
 from probseq.metrics.post_hoc import search_temperature
-from probseq.transformers import copy_kernel_weights
+from probseq.transformers import Predictor, copy_kernel_weights
 from probseq_apps.baselines.estimators import MOST_ROWS_OF_GP, fit_estimator
 from probseq_apps.baselines.sngp import fit_precision
 from probseq_apps.data.image_files import available_cifar_c, read_cifar_c
 from probseq_apps.data.image_folders import list_all
 from probseq_apps.data.images import ImageData, load_ood_images
-from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataError, own_path
+from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataError, user_path
 from probseq_apps.data.parts import Part
+from probseq_apps.data.sets import ClassData as Data
 from probseq_apps.data.sets import load_data, with_labels
-from probseq_apps.data.texts import EmbeddedTextData, TextData
+from probseq_apps.data.texts import EmbeddedTextData
 from probseq_apps.data.tokenizers import trim_padding
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import save_groups
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Job, RunFolder
+from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments.comparison import (
+    FOLDERS,
     LAPLACE_PREDICTIONS,
     PREDICTIONS,
     WITHOUT,
-    Comparison,
     Loaded,
-    Measured,
     Objective,
-    PredictionSetup,
+    Stored,
     TestSet,
     Weight,
+    check_methods,
+    describe_data,
+    ensembles,
+    fit_method,
+    jobs,
+    measured_penalty,
     penalised,
-    penalty_of,
+    predict_sets,
+    report_fields,
+    row_result,
     run_folder,
-    tensors,
+    same_metrics,
+    stored_runs,
+    training_seconds,
     warm_folder,
 )
-from probseq_apps.methods.build import count_tokens
+from probseq_apps.methods.build import build, count_tokens
 from probseq_apps.options import Options
-from probseq_apps.report.classify import classify_report
-from probseq_apps.settings.classify import ROTATIONS, EvaluationSettings
-from probseq_apps.settings.methods import METHODS, Method, Row, TrainingSettings, parse_row
+from probseq_apps.report.classify import MethodResult, classify_report
+from probseq_apps.settings.classify import ROTATIONS, ClassifySettings, EvaluationSettings
+from probseq_apps.settings.methods import Row, TrainedMethod, TrainingSettings, parse_row, resolve
 
-Data: TypeAlias = ImageData | TextData | EmbeddedTextData
 Sets = Mapping[str, Predictions]
 MADE, PUBLISHED = SHIFTED
 # The same corrupted pixels for every method, seed and run.
@@ -78,170 +87,169 @@ _AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
 }
 
 
-class Classify(Comparison):
-    """Methods of classification on one data set."""
+def load(settings: ClassifySettings, options: Options) -> Loaded[Data]:
+    """Read the data set, and the sets out of distribution."""
+    reading = settings.reading
+    distributed.join(distributed.resolve_device(settings.training.device))
+    for path in filter(None, map(user_path, settings.evaluation.ood)):
+        list_all(path)  # refused before the training set is read
+    arguments = reading.to_dict()
+    arguments["embeddings"] = None if reading.embeddings is None else Path(reading.embeddings)
+    arguments["max_length"] = settings.model.max_length if settings.is_text else None
+    source: Any = {"data_dir": options.data_dir, "download": options.download}
+    arguments |= {"train_size": None, "label_noise": 0.0}
+    fully_labelled = load_data(settings.data, **source, **arguments)
+    data = labelled(settings, fully_labelled, settings.seeds[0])
+    # What is out of distribution must not be in the training rows of any seed.
+    every = replace(data, train=fully_labelled.train)
+    return Loaded(data, make_test_sets(every, settings.evaluation, options), fully_labelled)
 
-    kind = command = "classify"
-    data_field = ("classes", "num_classes")
-    prediction_type, make_report = Predictions, staticmethod(classify_report)
 
-    def load(self, options: Options) -> Loaded:
-        """Read the data set, and the sets out of distribution."""
-        settings, reading = self.settings, self.settings.reading
-        distributed.join(distributed.resolve_device(settings.training.device))
-        for path in filter(None, map(own_path, settings.evaluation.ood)):
-            list_all(path)  # refused before the training set is read
-        arguments = reading.to_dict()
-        arguments["embeddings"] = None if reading.embeddings is None else Path(reading.embeddings)
-        arguments["max_length"] = settings.model.max_length if settings.is_text else None
-        source: Any = {"data_dir": options.data_dir, "download": options.download}
-        arguments |= {"train_size": None, "label_noise": 0.0}
-        fully_labelled = load_data(settings.data, **source, **arguments)
-        data = self._labelled(fully_labelled, settings.seeds[0])
-        # What is out of distribution must not be in the training rows of any seed.
-        every = replace(data, train=fully_labelled.train)
-        return Loaded(data, make_test_sets(every, settings.evaluation, options), fully_labelled)
+def labelled(settings: ClassifySettings, fully_labelled: Data, seed: int) -> Data:
+    """Return the data with the labels of a seed; members of an ensemble share theirs."""
+    seeds, reading = settings.seeds, settings.reading
+    if any("ensemble" in parse_row(name).additions for name in settings.method):
+        size = settings.ensemble_size or len(seeds)
+        seed = seeds[seeds.index(seed) // size * size]
+    return with_labels(fully_labelled, reading.train_size, reading.label_noise, seed=seed)
 
-    def _labelled(self, fully_labelled: Data, seed: int) -> Data:
-        """Return the data with the labels of a seed; members of an ensemble share theirs."""
-        settings, reading = self.settings, self.settings.reading
-        if any("ensemble" in parse_row(name).additions for name in settings.method):
-            seeds = settings.seeds
-            size = settings.ensemble_size or len(seeds)
-            seed = seeds[seeds.index(seed) // size * size]
-        return with_labels(fully_labelled, reading.train_size, reading.label_noise, seed=seed)
 
-    def check(self, data: Loaded) -> None:
-        """Raise if the settings don't fit the data."""
-        settings, name = self.settings, data.data.name
-        if len(data.data.validation) == 0:
-            lacks = f"needs validation data, and {name!r} is split without"
-            if settings.training.select == "best":
-                raise ValueError(f"select='best' {lacks}: use select='last'")
-            for method, row in ((name, parse_row(name)) for name in settings.method):
-                if "ts" in row.additions or len(row.trained) > 1:
-                    raise ValueError(f"method {method!r} {lacks}")
-        for method in (each for each in settings.method if parse_row(each).method.estimator):
-            for seed in settings.seeds:
-                labels = self._labelled(data.fully_labelled, seed).train.targets
-                if len(labels.unique()) < 2:
-                    raise ValueError(
-                        f"method {method!r} needs training examples of two classes, and seed "
-                        f"{seed} has {len(labels)} of one: raise train_size, or leave it out"
-                    )
-        if len(data.data.train) > MOST_ROWS_OF_GP:
-            for method in (each for each in settings.method if parse_row(each).base == "gp"):
+def check(settings: ClassifySettings, loaded: Loaded[Data]) -> None:
+    """Raise if the settings don't fit the data."""
+    data, rows = loaded.data, {name: parse_row(name) for name in settings.method}
+    if len(data.validation) == 0:
+        lacks = f"needs validation data, and {data.name!r} is split without"
+        if settings.training.select == "best":
+            raise ValueError(f"select='best' {lacks}: use select='last'")
+        for name, row in rows.items():
+            if "ts" in row.additions or len(row.trained) > 1:
+                raise ValueError(f"method {name!r} {lacks}")
+    for name in (name for name, row in rows.items() if row.method.estimator):
+        for seed in settings.seeds:
+            labels = labelled(settings, loaded.fully_labelled, seed).train.targets
+            if len(labels.unique()) < 2:
                 raise ValueError(
-                    f"method {method!r} takes at most {MOST_ROWS_OF_GP:,} training examples, and "
-                    f"{name!r} has {len(data.data.train):,}: leave it out, or set train_size"
+                    f"method {name!r} needs training examples of two classes, and seed "
+                    f"{seed} has {len(labels)} of one: raise train_size, or leave it out"
                 )
-        super().check(data)
-
-    def describe(self, data: Loaded) -> str:
-        """Return the sizes of the data, and what is compared."""
-        return self.described(data.data, f"examples in {data.data.num_classes} classes")
-
-    def _prediction_setup(self, data: Any) -> PredictionSetup:
-        return class_predictions, preparation(data), count_tokens(self.settings, data)
-
-    def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
-        chosen = matthews_correlation if data.name == "cola" else accuracy
-        augment = _AUGMENTATIONS[self.settings.training.augment]
-        weight = penalty_of(method, self.settings)
-        loss = partial(classification_loss, preparation(data), augment, weight)
-
-        def measure(log_probs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-            probs, nll = log_probs.exp(), F.nll_loss(log_probs, labels)
-            score = chosen(probs, labels)
-            return {"score": score, "nll": nll, "ece": expected_calibration_error(probs, labels)}
-
-        return loss, measure
-
-    def train(self, job: Job, data: Any, folder: Path) -> nn.Module:
-        """Return the trained model of a run, which may start from kernel attention's weights."""
-        training, method = self.settings.training, METHODS[job.row]
-        epochs = self.settings.warm_epochs(job.row)
-        if method.warm_start is None or not epochs:
-            return super().train(job, data, folder)
-        kernel, seed = Method("", method.warm_start), derive_seed(job.seed, "warm start")
-        source, model = (self.model(each, data, job.seed) for each in (kernel, method))
-        short = warm_start_config(training, epochs, seed=seed)
-        self.fit(source, kernel, f"{job.row} warm start", short, data, warm_folder(folder))
-        copy_kernel_weights(source, model)
-        config = training.train_config(seed=job.seed)
-        rest = replace(config, epochs=config.epochs - epochs)
-        self.fit(model, method, job.row, rest, data, folder)
-        return model
-
-    def validation_loss(self, sets: Sets) -> float:
-        """Return the negative log likelihood of the validation part."""
-        predictions = sets["validation"]
-        return float(F.nll_loss(predictions.log_probs, predictions.labels))
-
-    def measure(self, row: Row, runs: Sequence[Sets]) -> Measured:
-        """Return metrics and predictions, an entry a seed or one, and temperatures."""
-        temperatures: list[float] = []
-        if "ts" in row.additions:
-            known = [sets["validation"] for sets in runs]
-            temperatures = [search_temperature(p.log_probs, p.labels) for p in known]
-            pairs = zip(runs, temperatures, strict=True)
-            runs = [{name: p.scaled(t) for name, p in sets.items()} for sets, t in pairs]
-        if "ensemble" in row.additions:
-            groups = self.together(row, runs)
-            runs = [
-                {n: ensemble([sets[n] for sets in members]) for n in members[0]}
-                for members in groups
-            ]
-        return [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs], runs, temperatures
-
-    def run(self, job: Job, data: Loaded, at: RunFolder) -> dict[str, Any]:
-        """Train a method, or fit an estimator, and store its predictions."""
-        data = data._replace(data=self._labelled(data.fully_labelled, job.seed))
-        if not METHODS[parse_row(job.row).base].estimator:
-            return super().run(job, data, at)
-        if not distributed.is_main():
-            return {}
-        started = time.perf_counter()
-        predict = fit_estimator(job.row, data.data, seed=derive_seed(job.seed, "weights"))
-        seconds = round(time.perf_counter() - started, 3)
-        sets: dict[str, dict[str, Tensor]] = {}
-        for name, source in data.sets.items():
-            if name != WITHOUT:
-                part = source if isinstance(source, Part) else source()
-                log_probs = predict(part)
-                # No logits, hence no energy to tell inputs apart by.
-                energy = torch.full_like(log_probs[:, 0], math.nan)
-                sets[name] = Predictions(log_probs, energy, part.targets)._asdict()
-        save_groups(run_folder(at, job) / PREDICTIONS, sets)
-        return {"seconds": seconds}
-
-    def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:
-        """Fit SNGP's precision and Laplace approximations, and predict all sets."""
-        settings, dataset, method = self.settings, data.data, METHODS[job.row]
-        device, prepare = distributed.resolve_device(settings.training.device), preparation(dataset)
-
-        def batches(part: Part) -> Iterator[tuple[Tensor, Tensor]]:
-            """Yield prepared batches, in order and not augmented."""
-            size = settings.training.batch_size
-            for inputs, labels in zip(*(t.split(size) for t in tensors(part)), strict=True):
-                yield prepare(inputs.to(device)), labels.to(device)
-
-        if method.baseline == "sngp":
-            fit_precision(model, (inputs for inputs, _ in batches(dataset.train)))
-        super().predict(model, job, data, folder)
-        rows = [row for row in map(parse_row, settings.method) if row.base == job.row]
-        if any("kflla" in row.additions for row in rows):
-            # The curvature of a method that draws is a mean over its samples.
-            draws = method.sampled and not method.test_dropout
-            samples = settings.evaluation.num_samples if draws else None
-            generator = torch.Generator(device).manual_seed(derive_seed(job.seed, "laplace"))
-            laplace = laplace_model(
-                model,
-                batches(dataset.train),
-                validation=batches(dataset.validation) if len(dataset.validation) else None,
-                call=lambda net, inputs: net(inputs, generator=generator, num_samples=samples),
+    if len(data.train) > MOST_ROWS_OF_GP:
+        for name in (name for name, row in rows.items() if row.base == "gp"):
+            raise ValueError(
+                f"method {name!r} takes at most {MOST_ROWS_OF_GP:,} training examples, and "
+                f"{data.name!r} has {len(data.train):,}: leave it out, or set train_size"
             )
-            self.store(laplace, job, data, folder / LAPLACE_PREDICTIONS)
+    check_methods(settings, data)
+
+
+def describe(settings: ClassifySettings, loaded: Loaded[Data]) -> str:
+    """Return the sizes of the data, and what is compared."""
+    return describe_data(settings, loaded.data, f"examples in {loaded.data.num_classes} classes")
+
+
+def train_method(
+    settings: ClassifySettings, loaded: Loaded[Data], job: Job, at: RunFolder
+) -> dict[str, Any]:
+    """Train a method, or fit an estimator, and store its predictions."""
+    trained, folder = resolve(job.row, settings), run_folder(at, job)
+    data = labelled(settings, loaded.fully_labelled, job.seed)
+    if trained.method.estimator:
+        return fit_and_predict(trained.base, data, loaded.sets, folder, job.seed)
+    model = train_transformer(trained, data, folder, job.seed)
+    result: dict[str, Any] = {"seconds": training_seconds(folder)}
+    if distributed.is_main():
+        predict_and_store(model, trained, data, loaded.sets, folder, job.seed)
+        predictor = make_predictor(trained, data)
+        result |= measured_penalty(model, trained, predictor, data, seed=job.seed)
+    return result
+
+
+def report(
+    settings: ClassifySettings, loaded: Loaded[Data], results: Results, at: RunFolder
+) -> str:
+    """Evaluate the stored predictions and write the report."""
+    measured: dict[str, MethodResult] = {}
+    plotted: dict[str, list[Sets]] = {}
+    for name in settings.method:
+        row = parse_row(name)
+        again = partial(train_method, settings, loaded, at=at)
+        jobs_of_row, stored = stored_runs(row, settings, at, make=again, loss=validation_loss)
+        runs: list[Sets] = [{n: Predictions(**f) for n, f in sets.items()} for sets in stored]
+        runs, temperatures = post_hoc(row, settings, runs)
+        metrics = [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs]
+        measured[name] = row_result(row, jobs_of_row, results, metrics, temperatures)
+        plotted[name] = runs
+    fields = report_fields(settings, loaded.data, at, classes=loaded.data.num_classes)
+    return classify_report(same_metrics(measured), plotted, **fields).write(at.path)
+
+
+WORKFLOW = Workflow(
+    kind="classify",
+    command="classify",
+    folders=FOLDERS,
+    jobs=jobs,
+    load=load,
+    check=check,
+    describe=describe,
+    run=train_method,
+    report=report,
+)
+
+
+# -- Training -------------------------------------------------------------------------------------
+
+
+def train_transformer(
+    trained: TrainedMethod[ClassifySettings], data: Data, folder: Path, seed: int
+) -> nn.Module:
+    """Return the trained model of a run, which may start from kernel attention's weights."""
+    training, warm = trained.settings.training, trained.settings.warm_epochs(trained.base)
+    model = build(trained, data, seed=derive_seed(seed, "weights"))
+    config = training.train_config(seed=seed)
+    if warm:
+        source = trained.warm_start()
+        source_model = build(source, data, seed=derive_seed(seed, "weights"))
+        short = warm_start_config(training, warm, seed=derive_seed(seed, "warm start"))
+        label = f"{trained.base} warm start"
+        _fit(source_model, source, data, warm_folder(folder), short, label)
+        copy_kernel_weights(source_model, model)
+        config = replace(config, epochs=config.epochs - warm)
+    _fit(model, trained, data, folder, config, trained.base)
+    return model
+
+
+def _fit(
+    model: nn.Module,
+    trained: TrainedMethod[ClassifySettings],
+    data: Data,
+    folder: Path,
+    config: TrainConfig,
+    label: str,
+) -> None:
+    options: Any = {"objective": make_objective(trained, data), "config": config, "label": label}
+    fit_method(model, trained, data, folder, predictor=make_predictor(trained, data), **options)
+
+
+def make_predictor(trained: TrainedMethod[ClassifySettings], data: Data) -> Predictor:
+    """Return what predicts classes with a method."""
+    method, settings = trained.method, trained.settings
+    samples = settings.evaluation.num_samples if method.sampled else None
+    tokens = count_tokens(settings, data)
+    prepare = preparation(data)
+    return Predictor(class_predictions, prepare, samples, method.test_dropout, tokens)
+
+
+def make_objective(trained: TrainedMethod[ClassifySettings], data: Data) -> Objective:
+    """Return the loss of a method, and the metrics of validation: for CoLA Matthews' first."""
+    score = matthews_correlation if data.name == "cola" else accuracy
+    augment = _AUGMENTATIONS[trained.settings.training.augment]
+
+    def measure(log_probs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        probs, nll = log_probs.exp(), F.nll_loss(log_probs, labels)
+        ece = expected_calibration_error(probs, labels)
+        return {"score": score(probs, labels), "nll": nll, "ece": ece}
+
+    loss = partial(classification_loss, preparation(data), augment, trained.penalty_weight)
+    return Objective(loss, measure)
 
 
 def warm_start_config(settings: TrainingSettings, epochs: int, *, seed: int) -> TrainConfig:
@@ -283,6 +291,91 @@ def classification_loss(
 
 
 # -- What is predicted and measured ---------------------------------------------------------------
+
+
+def fit_and_predict(
+    name: str, data: Data, sets: Mapping[str, TestSet], folder: Path, seed: int
+) -> dict[str, Any]:
+    """Fit an estimator and store its predictions, in the main process alone."""
+    if not distributed.is_main():
+        return {}
+    started = time.perf_counter()
+    predict = fit_estimator(name, data, seed=derive_seed(seed, "weights"))
+    seconds = round(time.perf_counter() - started, 3)
+    stored: dict[str, dict[str, Tensor]] = {}
+    for set_name, source in sets.items():
+        if set_name != WITHOUT:
+            part = source if isinstance(source, Part) else source()
+            log_probs = predict(part)
+            # No logits, hence no energy to tell inputs apart by.
+            energy = torch.full_like(log_probs[:, 0], math.nan)
+            stored[set_name] = Predictions(log_probs, energy, part.targets)._asdict()
+    save_groups(folder / PREDICTIONS, stored)
+    return {"seconds": seconds}
+
+
+def predict_and_store(
+    model: nn.Module,
+    trained: TrainedMethod[ClassifySettings],
+    data: Data,
+    sets: Mapping[str, TestSet],
+    folder: Path,
+    seed: int,
+) -> None:
+    """Store predictions of all sets, after fitting SNGP's precision and Laplace approximations."""
+    settings, method, predictor = trained.settings, trained.method, make_predictor(trained, data)
+    device, prepare = distributed.resolve_device(settings.training.device), preparation(data)
+
+    def batches(part: Part) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield prepared batches, in order and not augmented."""
+        size = settings.training.batch_size
+        for inputs, labels in zip(part.inputs.split(size), part.targets.split(size), strict=True):
+            yield prepare(inputs.to(device)), labels.to(device)
+
+    def store(predicting: nn.Module, file: str) -> None:
+        predictions = predict_sets(predicting, predictor, sets, settings, seed=seed)
+        fields = {name: Predictions(*rows)._asdict() for name, rows in predictions.items()}
+        save_groups(folder / file, fields)
+
+    if method.baseline == "sngp":
+        fit_precision(model, (inputs for inputs, _ in batches(data.train)))
+    store(model, PREDICTIONS)
+    if any("kflla" in row.additions for row in trained.rows):
+        # The curvature of a method that draws is a mean over its samples.
+        draws = method.sampled and not method.test_dropout
+        samples = settings.evaluation.num_samples if draws else None
+        generator = torch.Generator(device).manual_seed(derive_seed(seed, "laplace"))
+        laplace = laplace_model(
+            model,
+            batches(data.train),
+            validation=batches(data.validation) if len(data.validation) else None,
+            call=lambda net, inputs: net(inputs, generator=generator, num_samples=samples),
+        )
+        store(laplace, LAPLACE_PREDICTIONS)
+
+
+def validation_loss(sets: Mapping[str, Stored]) -> float:
+    """Return the negative log likelihood of the validation part."""
+    predictions = sets["validation"]
+    return float(F.nll_loss(predictions["log_probs"], predictions["labels"]))
+
+
+def post_hoc(
+    row: Row, settings: ClassifySettings, runs: Sequence[Sets]
+) -> tuple[list[Sets], list[float]]:
+    """Return predictions with temperatures, then by ensembles, as a row has them; and these."""
+    temperatures: list[float] = []
+    if "ts" in row.additions:
+        known = [sets["validation"] for sets in runs]
+        temperatures = [search_temperature(p.log_probs, p.labels) for p in known]
+        pairs = zip(runs, temperatures, strict=True)
+        runs = [{name: p.scaled(t) for name, p in sets.items()} for sets, t in pairs]
+    if "ensemble" in row.additions:
+        runs = [
+            {name: ensemble([sets[name] for sets in members]) for name in members[0]}
+            for members in ensembles(row, settings, runs)
+        ]
+    return list(runs), temperatures
 
 
 def make_test_sets(

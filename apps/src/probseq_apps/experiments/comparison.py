@@ -1,13 +1,14 @@
-"""The base of `classify` and `regress`: methods are trained, their predictions stored and measured.
+"""What `classify` and `regress` share: trainings, stored predictions, and the numbers of a row.
 
 A run has a folder `METHOD/seed-S`, with its predictions beside what `fit` writes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
@@ -17,19 +18,18 @@ from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
-from probseq_apps.engine.files import load_groups, read_finished, save_groups
+from probseq_apps.engine.files import load_groups, read_finished
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Loss, LossParts, Step
-from probseq_apps.experiment import Experiment, Job, Results, RunFolder, counted
-from probseq_apps.methods.build import Data, build
+from probseq_apps.experiment import Job, Results, RunFolder, counted
+from probseq_apps.methods.build import Compared, Data, build
 from probseq_apps.report.classify import MethodResult
-from probseq_apps.report.report import Report
 from probseq_apps.settings.methods import (
     METHODS,
-    Method,
+    MethodSettings,
     Row,
-    parse_row,
-    settings_of,
+    TrainedMethod,
+    resolve,
     trained_rows,
 )
 
@@ -37,228 +37,58 @@ from probseq_apps.settings.methods import (
 PREDICTIONS, LAPLACE_PREDICTIONS = "predictions.npz", "predictions-kflla.npz"
 # The test set as models see it whose attention is taken out.
 WITHOUT = "without-attention"
+FOLDERS = tuple(f"{name}{suffix}/seed-*" for name in METHODS for suffix in ("", ",*"))
 T = TypeVar("T")
+DataT = TypeVar("DataT")
 Weight = Callable[[float], float]
-# May be made when it is needed: all corruptions of CIFAR-10 are two gigabytes.
+# Made when it is needed where it is large: all corruptions of CIFAR-10 are two gigabytes.
 TestSet = Part | Callable[[], Part]
-# Functions that reduce outputs and prepare raw inputs, and the tokens of an input.
-PredictionSetup = tuple[Callable[..., Any], Callable[[Tensor], Tensor], int]
-Objective = tuple[Loss, Callable[[Tensor, Tensor], Mapping[str, Tensor]]]
-# Metrics and what plots show, an entry a seed or one for an ensemble, and temperatures.
-Measured = tuple[list[dict[str, float | None]], Sequence[Mapping[str, Any]], Sequence[float]]
+# Stored predictions of a set, by the names of their fields.
+Stored = Mapping[str, Tensor]
 
 
-class Loaded(NamedTuple):
+@dataclass(frozen=True)
+class Loaded(Generic[DataT]):
     """The data set, the test sets by name, and the data set with all of its labels."""
 
-    data: Any
+    data: DataT
     sets: dict[str, TestSet]
-    fully_labelled: Any = None
+    fully_labelled: DataT
 
 
-class Comparison(Experiment[Loaded]):
-    """Methods on one data set.
+class Objective(NamedTuple):
+    """What training minimises, and the metrics of validation, the score first."""
 
-    Attributes:
-        prediction_type: the predictions of a set, as they are stored.
-        make_report: function that makes the report.
-        data_field: entry of `report.json` on the data beside name, sizes and notes, and the
-            attribute of the data that it holds.
-        run_identity: entries of a run's configuration beside method, data and settings.
-    """
+    loss: Loss
+    measure: Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 
-    parts = tuple(f"{name}{suffix}/seed-*" for name in METHODS for suffix in ("", ",*"))
-    prediction_type: ClassVar[Callable[..., Any]]
-    make_report: ClassVar[Callable[..., Report]]
-    data_field: ClassVar[tuple[str, str]]
-    run_identity: ClassVar[Mapping[str, object]] = {}
 
-    def __init__(self, settings: Any) -> None:
-        super().__init__(settings)
-        rows = trained_rows(settings.method)
-        self.jobs = [Job(row, seed) for seed in settings.seeds for row in rows]
+def jobs(settings: MethodSettings) -> list[Job]:
+    """Return a job for each row to train and each seed."""
+    rows = trained_rows(settings.method)
+    return [Job(row, seed) for seed in settings.seeds for row in rows]
 
-    def _prediction_setup(self, data: Any) -> PredictionSetup:
-        """Return how a method's outputs and raw inputs are treated in a prediction."""
-        raise NotImplementedError
 
-    def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
-        """Return the loss, and the metrics of validation, the score first."""
-        raise NotImplementedError
+def check_methods(settings: Compared, data: Data) -> None:
+    """Raise if a transformer does not fit the data, or lacks the dropout that it draws from."""
+    for name in trained_rows(settings.method):
+        trained = resolve(name, settings)
+        if not trained.method.estimator:
+            model = build(trained, data, seed=0)
+            if trained.method.test_dropout and not has_dropout(model):
+                raise DataError(f"method {name!r} needs dropout above 0, to draw from")
 
-    def together(self, row: Row, runs: Sequence[T]) -> list[Sequence[T]]:
-        """Return the runs that predict together: each alone, or the members of each ensemble."""
-        size = (self.settings.ensemble_size or len(runs)) if "ensemble" in row.additions else 1
-        return [runs[start : start + size] for start in range(0, len(runs), size)]
 
-    def measure(self, row: Row, runs: Sequence[Mapping[str, Any]]) -> Measured:
-        """Return metrics, predictions to plot, and temperatures of the runs of a row."""
-        raise NotImplementedError
-
-    def validation_loss(self, sets: Mapping[str, Any]) -> float:
-        """Return the loss of the predictions on the validation part."""
-        raise NotImplementedError
-
-    def predictor(self, method: Method, data: Any) -> Predictor:
-        """Return the predictor of a method."""
-        reduce, prepare, tokens = self._prediction_setup(data)
-        samples = self.settings.evaluation.num_samples if method.sampled else None
-        return Predictor(reduce, prepare, samples, method.test_dropout, tokens)
-
-    def model(self, method: Method, data: Any, seed: int) -> nn.Module:
-        """Return a new model."""
-        return build(method, self.settings, data, seed=derive_seed(seed, "weights"))
-
-    def train(self, job: Job, data: Any, folder: Path) -> nn.Module:
-        """Return the trained model of a run."""
-        model = self.model(METHODS[job.row], data, job.seed)
-        config = self.settings.training.train_config(seed=job.seed)
-        self.fit(model, METHODS[job.row], job.row, config, data, folder)
-        return model
-
-    def _to_stored(self, model: nn.Module, data: Any, outputs: tuple[Tensor, ...]) -> Any:
-        """Return predictions and targets as they are stored."""
-        return self.prediction_type(*outputs)
-
-    def check(self, data: Loaded) -> None:
-        """Raise if the settings don't fit the data."""
-        for name in trained_rows(self.settings.method):
-            method = parse_row(name).method
-            if not method.estimator:
-                model = build(method, settings_of(name, self.settings), data.data, seed=0)
-                if method.test_dropout and not has_dropout(model):
-                    raise DataError(f"method {name!r} needs dropout above 0, to draw from")
-
-    def described(self, data: Data, noun: str) -> str:
-        """Return notes on the data, its sizes, and what is compared."""
-        sizes = f"{len(data.train):,} training, {len(data.validation):,} validation, "
-        compared = counted(self.settings.method, self.settings.seeds)
-        line = f"{data.name}: {sizes}{len(data.test):,} test {noun}; {compared}"
-        return "\n".join([*(f"note: {note}" for note in data.notes), line])
-
-    def run(self, job: Job, data: Loaded, at: RunFolder) -> dict[str, Any]:
-        """Train a method, from where it stopped, and store its predictions."""
-        folder, method = run_folder(at, job), parse_row(job.row).method
-        single = type(self)(settings_of(job.row, self.settings))
-        base_job = Job(parse_row(job.row).base, job.seed)
-        model = single.train(base_job, data.data, folder)
-        ends = (read_finished(path) for path in (folder, warm_folder(folder)))
-        seconds = round(sum(end["seconds"] for end in ends if end is not None), 3)
-        result: dict[str, Any] = {"seconds": seconds}
-        if distributed.is_main():
-            single.predict(model, base_job, data, folder)
-            if penalty_of(method, single.settings) is not None:
-                device = distributed.resolve_device(single.settings.training.device)
-                predictor, seed = (
-                    single.predictor(method, data.data),
-                    derive_seed(job.seed, "penalty"),
-                )
-                inputs = data.data.test.inputs
-                result["penalty"] = predictor.penalty(model, inputs, device=device, seed=seed)
-        return result
-
-    def predict(self, model: nn.Module, job: Job, data: Loaded, folder: Path) -> None:
-        """Predict all sets and store the predictions."""
-        self.store(model, job, data, folder / PREDICTIONS)
-
-    def store(self, model: nn.Module, job: Job, data: Loaded, file: Path) -> None:
-        """Write a model's predictions of all sets to a file."""
-        device = distributed.resolve_device(self.settings.training.device)
-        predictor = self.predictor(METHODS[job.row], data.data)
-        predictions: dict[str, dict[str, Tensor]] = {}
-        with log.bar(total=None, unit=" inputs") as bar:
-            for name, test_set in data.sets.items():
-                bar.set_description_str(f"predicting {name}")
-                part = test_set if isinstance(test_set, Part) else test_set()
-                seed = derive_seed(job.seed, f"predict {name}")
-                with without_attention(model) if name == WITHOUT else nullcontext():
-                    outputs = predictor.predict(
-                        model, part.inputs, device=device, seed=seed, progress=bar.update
-                    )
-                pair = (*outputs, part.targets.cpu())
-                predictions[name] = self._to_stored(model, data.data, pair)._asdict()
-        save_groups(file, predictions)
-
-    def report(self, data: Loaded, results: Results, at: RunFolder) -> str:
-        """Evaluate the stored predictions and write the report."""
-        settings, dataset = self.settings, data.data
-        measured: dict[str, MethodResult] = {}
-        plotted: dict[str, Sequence[Mapping[str, Any]]] = {}
-        for name in settings.method:
-            row = parse_row(name)
-            file = LAPLACE_PREDICTIONS if "kflla" in row.additions else PREDICTIONS
-            jobs: list[Job] = []
-            runs: list[dict[str, Any]] = []
-            for seed in settings.seeds:
-                candidates: dict[Job, dict[str, Any]] = {}
-                for job in (Job(trained, seed) for trained in row.trained):
-                    path = run_folder(at, job) / file
-                    if not path.exists():  # deleted: made anew
-                        self.run(job, data, at)
-                    groups = load_groups(path).items()
-                    candidates[job] = {
-                        name: self.prediction_type(**fields) for name, fields in groups
-                    }
-                best = next(iter(candidates))
-                if len(candidates) > 1:
-                    best = min(candidates, key=lambda job: self.validation_loss(candidates[job]))
-                jobs.append(best)
-                runs.append(candidates[best])
-            metrics, plotted[name], temperatures = self.measure(row, runs)
-            # Members of an ensemble have penalties of their own.
-            penalties = [results[job].get("penalty") for job in jobs]
-            penalties = penalties if len(metrics) == len(jobs) else [None] * len(metrics)
-            pairs = zip(metrics, penalties, strict=True)
-            metrics = [{**entry, "test/penalty": penalty} for entry, penalty in pairs]
-            seconds = [results[job]["seconds"] for job in jobs]
-            chosen = [job.row for job in jobs] if row.choices else []
-            measured[name] = MethodResult(row.title, metrics, seconds, temperatures, chosen)
-        # A metric that a method lacks, as one without attention does that of its absence.
-        names = dict.fromkeys(
-            metric for result in measured.values() for entry in result.metrics for metric in entry
-        )
-        measured = {
-            name: result._replace(
-                metrics=[{m: entry.get(m) for m in names} for entry in result.metrics]
-            )
-            for name, result in measured.items()
-        }
-        sizes = {part: len(getattr(dataset, part)) for part in ("train", "validation", "test")}
-        (key, attribute), notes = self.data_field, list(dataset.notes)
-        facts = {"name": dataset.name, **sizes, key: getattr(dataset, attribute), "notes": notes}
-        make = type(self).make_report
-        report = make(measured, plotted, settings=settings.to_dict(), data=facts, recipe=at.recipe)
-        return report.write(at.path)
-
-    def fit(
-        self,
-        model: nn.Module,
-        method: Method,
-        label: str,
-        config: TrainConfig,
-        data: Any,
-        folder: Path,
-    ) -> None:
-        """Train a model, from where it stopped."""
-        validated, values = len(data.validation) > 0, self.settings.to_dict()
-        identity = {key: values[key] for key in ("data", "reading", "model")}
-        attention = method.config(self.settings).to_dict()
-        loss, measure = self._objective(method, model, data)
-        fit(
-            model,
-            tensors(data.train),
-            config,
-            folder,
-            loss=loss,
-            score=partial(self.predictor(method, data).score, measure) if validated else None,
-            held_out=tensors(data.validation) if validated else None,
-            label=label,
-            metadata={**self.run_identity, "method": label, **identity, "attention": attention},
-        )
+def describe_data(settings: MethodSettings, data: Data, noun: str) -> str:
+    """Return notes on the data, its sizes, and what is compared."""
+    sizes = f"{len(data.train):,} training, {len(data.validation):,} validation, "
+    compared = counted(settings.method, settings.seeds)
+    line = f"{data.name}: {sizes}{len(data.test):,} test {noun}; {compared}"
+    return "\n".join([*(f"note: {note}" for note in data.notes), line])
 
 
 def run_folder(at: RunFolder, job: Job) -> Path:
-    """Return the folder of a run inside that of the experiment."""
+    """Return the folder of a run inside that of the comparison."""
     return at.path / job.row.replace(":", ",") / f"seed-{job.seed}"
 
 
@@ -267,15 +97,48 @@ def warm_folder(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-warm-start")
 
 
-def tensors(part: Part) -> tuple[Tensor, Tensor]:
-    """Return raw inputs and targets of a part of a data set."""
-    return part.inputs, part.targets
+def fit_method(
+    model: nn.Module,
+    trained: TrainedMethod[Compared],
+    data: Data,
+    folder: Path,
+    *,
+    objective: Objective,
+    predictor: Predictor,
+    config: TrainConfig,
+    label: str,
+    **identity: object,
+) -> None:
+    """Train a model, from where it stopped.
 
-
-def penalty_of(method: Method, settings: Any) -> Weight | None:
-    """Return the weight of a method's penalty by progress; None without a penalty."""
-    config = method.config(settings)
-    return config.penalty_weight if config.penalised or method.baseline is not None else None
+    Args:
+        model: of the method.
+        trained: the method, with its own settings.
+        data: whose training part is learned, and whose validation part selects the weights.
+        folder: of the training.
+        objective: loss, and metrics of validation.
+        predictor: makes the predictions that are validated.
+        config: settings of the training loop.
+        label: name of the training in the progress bar, and of its method in the configuration.
+        identity: further entries of its configuration.
+    """
+    has_validation, values = len(data.validation) > 0, trained.settings.to_dict()
+    fit(
+        model,
+        (data.train.inputs, data.train.targets),
+        config,
+        folder,
+        loss=objective.loss,
+        score=partial(predictor.score, objective.measure) if has_validation else None,
+        held_out=(data.validation.inputs, data.validation.targets) if has_validation else None,
+        label=label,
+        metadata={
+            **identity,
+            "method": label,
+            **{key: values[key] for key in ("data", "reading", "model")},
+            "attention": trained.attention.to_dict(),
+        },
+    )
 
 
 def penalised(
@@ -287,3 +150,128 @@ def penalised(
     penalty = penalty.float()
     loss = nll + weight(step.progress) * penalty
     return LossParts(loss, {"nll": nll, "penalty": penalty, **terms})
+
+
+def predict_sets(
+    model: nn.Module,
+    predictor: Predictor,
+    sets: Mapping[str, TestSet],
+    settings: Compared,
+    *,
+    seed: int,
+) -> dict[str, tuple[Tensor, ...]]:
+    """Return a model's predictions of each set, and its targets behind them."""
+    device = distributed.resolve_device(settings.training.device)
+    predictions: dict[str, tuple[Tensor, ...]] = {}
+    with log.bar(total=None, unit=" inputs") as bar:
+        for name, test_set in sets.items():
+            bar.set_description_str(f"predicting {name}")
+            examples = test_set if isinstance(test_set, Part) else test_set()
+            draws = derive_seed(seed, f"predict {name}")
+            with without_attention(model) if name == WITHOUT else nullcontext():
+                outputs = predictor.predict(
+                    model, examples.inputs, device=device, seed=draws, progress=bar.update
+                )
+            predictions[name] = (*outputs, examples.targets.cpu())
+    return predictions
+
+
+def training_seconds(folder: Path) -> float:
+    """Return the seconds of a run's training, its warm start included."""
+    ends = (read_finished(path) for path in (folder, warm_folder(folder)))
+    return round(sum(end["seconds"] for end in ends if end is not None), 3)
+
+
+def measured_penalty(
+    model: nn.Module,
+    trained: TrainedMethod[Compared],
+    predictor: Predictor,
+    data: Data,
+    *,
+    seed: int,
+) -> dict[str, float]:
+    """Return the penalty on the test part, in nats an example; nothing of methods without."""
+    if trained.penalty_weight is None:
+        return {}
+    device = distributed.resolve_device(trained.settings.training.device)
+    draws = derive_seed(seed, "penalty")
+    inputs = data.test.inputs
+    return {"penalty": predictor.penalty(model, inputs, device=device, seed=draws)}
+
+
+def stored_runs(
+    row: Row,
+    settings: MethodSettings,
+    at: RunFolder,
+    *,
+    make: Callable[[Job], object],
+    loss: Callable[[Mapping[str, Stored]], float] | None = None,
+) -> tuple[list[Job], list[dict[str, dict[str, Tensor]]]]:
+    """Return for each seed the job that counts, and its stored predictions by set and field.
+
+    Args:
+        row: of the report.
+        settings: with the seeds.
+        at: folder of the comparison.
+        make: does a job again, whose predictions were deleted.
+        loss: of the validation part: of several values of a setting the lowest one counts. None
+            where each setting has one value.
+    """
+    file = LAPLACE_PREDICTIONS if "kflla" in row.additions else PREDICTIONS
+    chosen: list[Job] = []
+    runs: list[dict[str, dict[str, Tensor]]] = []
+    for seed in settings.seeds:
+        candidates: dict[Job, dict[str, dict[str, Tensor]]] = {}
+        for job in (Job(trained, seed) for trained in row.trained):
+            path = run_folder(at, job) / file
+            if not path.exists():
+                make(job)
+            candidates[job] = load_groups(path)
+        best = next(iter(candidates))
+        if len(candidates) > 1 and loss is not None:
+            best = min(candidates, key=lambda job: loss(candidates[job]))
+        chosen.append(best)
+        runs.append(candidates[best])
+    return chosen, runs
+
+
+def ensembles(row: Row, settings: MethodSettings, runs: Sequence[T]) -> list[Sequence[T]]:
+    """Return the runs that predict together: each alone, or the members of each ensemble."""
+    size = (settings.ensemble_size or len(runs)) if "ensemble" in row.additions else 1
+    return [runs[start : start + size] for start in range(0, len(runs), size)]
+
+
+def row_result(
+    row: Row,
+    jobs: Sequence[Job],
+    results: Results,
+    metrics: Sequence[Mapping[str, float | None]],
+    temperatures: Sequence[float] = (),
+) -> MethodResult:
+    """Return what the report has of a row, the penalties of its runs beside their metrics."""
+    # Members of an ensemble have penalties of their own.
+    penalties = [results[job].get("penalty") for job in jobs]
+    penalties = penalties if len(metrics) == len(jobs) else [None] * len(metrics)
+    pairs = zip(metrics, penalties, strict=True)
+    entries = [{**entry, "test/penalty": penalty} for entry, penalty in pairs]
+    seconds = [results[job]["seconds"] for job in jobs]
+    chosen = [job.row for job in jobs] if row.choices else []
+    return MethodResult(row.title, entries, seconds, temperatures, chosen)
+
+
+def same_metrics(results: Mapping[str, MethodResult]) -> dict[str, MethodResult]:
+    """Return results with the same metrics, None where a method lacks one."""
+    names = dict.fromkeys(
+        m for result in results.values() for entry in result.metrics for m in entry
+    )
+    return {
+        row: result._replace(metrics=[{m: entry.get(m) for m in names} for entry in result.metrics])
+        for row, result in results.items()
+    }
+
+
+def report_fields(settings: Compared, data: Data, at: RunFolder, **facts: object) -> dict[str, Any]:
+    """Return what every report has: settings, facts of the data, and the recipe."""
+    sizes = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
+    known = {"name": data.name, **sizes, **facts, "notes": list(data.notes)}
+    return {"settings": settings.to_dict(), "data": known, "recipe": at.recipe}

@@ -97,8 +97,8 @@ def make_extractor(
         return RandomConvolution(data.channels, seed=0).to(place)
     train, held_out = (data.train, data.labels.train), (data.validation, data.labels.validation)
     names: Any = {"name": "classifier", "data": data.name}
-    own: Any = {"steps": settings.classifier_steps, "seed": seed, "device": device}
-    return _train_classifier(train, held_out, len(data.class_names), folder, **names, **own)
+    training: Any = {"steps": settings.classifier_steps, "seed": seed, "device": device}
+    return _train_classifier(train, held_out, len(data.class_names), folder, **names, **training)
 
 
 def make_judge(
@@ -113,8 +113,8 @@ def make_judge(
     train = beside_noise(data.train, "noise")
     held_out = beside_noise(data.validation, "validation noise")
     names: Any = {"name": "judge", "data": data.name}
-    own: Any = {"steps": settings.classifier_steps, "seed": seed, "device": device}
-    return _train_classifier(train, held_out, 2, folder, **names, **own)
+    training: Any = {"steps": settings.classifier_steps, "seed": seed, "device": device}
+    return _train_classifier(train, held_out, 2, folder, **names, **training)
 
 
 def _train_classifier(
@@ -130,11 +130,11 @@ def _train_classifier(
     device: str,
 ) -> FeatureExtractor:
     classifier = SmallClassifier(train[0].shape[1], num_classes, seed=seed)
-    own: dict[str, Any] = {**_TRAINING, **_EVERY, "seed": seed, "device": device}
+    training: dict[str, Any] = {**_TRAINING, **_EVERY, "seed": seed, "device": device}
     fit(
         classifier,
         train,
-        TrainConfig(steps=steps, warmup_steps=steps // 20, **own),
+        TrainConfig(steps=steps, warmup_steps=steps // 20, **training),
         folder,
         loss=classifier_loss,
         score=classifier_accuracy,
@@ -156,6 +156,5 @@ def classifier_loss(model: nn.Module, batch: Batch, step: Step) -> LossParts:
 
 def classifier_accuracy(model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
     """Return the share of images that the classifier is right about."""
-    found = [(model(to_unit(images)).argmax(-1) == labels) for images, labels in batches]
-    right = torch.cat(found)
+    right = torch.cat([model(to_unit(images)).argmax(-1) == labels for images, labels in batches])
     return {"accuracy": int(right.sum()) / len(right)}

@@ -3,6 +3,7 @@
 import email
 import pkgutil
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +31,18 @@ from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Experiment, Job, Results, RunFolder, by_row, counted
+from probseq_apps.experiment import (
+    Job,
+    Results,
+    RunFolder,
+    Workflow,
+    by_row,
+    counted,
+    rows_and_seeds,
+)
 from probseq_apps.options import Options
 from probseq_apps.report.language import language_report
-from probseq_apps.settings.language import DECODERS, TEXT_PREFIX
+from probseq_apps.settings.language import DECODERS, TEXT_PREFIX, LanguageSettings
 from sgpa import CausalFeatureAttention, CausalSparseGPAttention, ResidualSparseGPAttention
 
 
@@ -46,130 +55,141 @@ class Corpus(NamedTuple):
     vocabulary: int
 
 
-class Language(Experiment[Corpus]):
-    """Decoders on one text."""
+def load(settings: LanguageSettings, options: Options) -> Corpus:
+    """Read the texts and split them into tokens."""
+    distributed.join(distributed.resolve_device(settings.training.device))
+    text = read_text(settings.data, options.data_dir)
+    encode, vocabulary = tokenizer_of(settings.tokenizer, text[: int(0.8 * len(text))])
+    tokens, size, length = encode(text), settings.test_size, settings.model.context + 1
+    held_out = min(size, len(tokens) // 10)
+    train, validation, test = tokens.split([len(tokens) - 2 * held_out, held_out, held_out])
+    tests = {"test": token_windows(test, length)}
+    for name in settings.ood:
+        # In the middle: texts begin with titles and lists.
+        text_tokens = encode(read_text(name, options.data_dir))
+        start = max(0, (len(text_tokens) - size) // 2)
+        tests[f"ood/{name}"] = token_windows(text_tokens[start : start + size], length)
+    train = token_windows(train[: settings.train_size], length)
+    return Corpus(train, token_windows(validation, length), tests, vocabulary)
 
-    kind = command = "language"
-    parts = tuple(f"{name}/seed-*" for name in DECODERS)
 
-    def __init__(self, settings: Any) -> None:
-        super().__init__(settings)
-        self.jobs = [Job(row, seed) for seed in settings.seeds for row in settings.method]
+def check(settings: LanguageSettings, data: Corpus) -> None:
+    """Raise if the settings don't fit the data."""
+    for name in settings.method:
+        build_decoder(settings, name, data, 0)
 
-    def load(self, options: Options) -> Corpus:
-        """Read the texts and split them into tokens."""
-        settings = self.settings
-        distributed.join(distributed.resolve_device(settings.training.device))
-        text = read_text(settings.data, options.data_dir)
-        encode, vocabulary = tokenizer_of(settings.tokenizer, text[: int(0.8 * len(text))])
-        tokens, size, length = encode(text), settings.test_size, settings.model.context + 1
-        held_out = min(size, len(tokens) // 10)
-        train, validation, test = tokens.split([len(tokens) - 2 * held_out, held_out, held_out])
-        tests = {"test": token_windows(test, length)}
-        for name in settings.ood:
-            # In the middle: texts begin with titles and lists.
-            text_tokens = encode(read_text(name, options.data_dir))
-            start = max(0, (len(text_tokens) - size) // 2)
-            tests[f"ood/{name}"] = token_windows(text_tokens[start : start + size], length)
-        train = token_windows(train[: settings.train_size], length)
-        return Corpus(train, token_windows(validation, length), tests, vocabulary)
 
-    def check(self, data: Corpus) -> None:
-        """Raise if the settings don't fit the data."""
-        for name in self.settings.method:
-            self._model(name, data, 0)
+def describe(settings: LanguageSettings, data: Corpus) -> str:
+    """Return the size of the text, and what is compared."""
+    compared, tokens = counted(settings.method, settings.seeds), data.train.numel()
+    return f"{settings.data}: {tokens:,} tokens of {data.vocabulary} kinds; {compared}"
 
-    def describe(self, data: Corpus) -> str:
-        """Return the size of the text, and what is compared."""
-        settings, tokens = self.settings, data.train.numel()
-        compared = counted(settings.method, settings.seeds)
-        return f"{settings.data}: {tokens:,} tokens of {data.vocabulary} kinds; {compared}"
 
-    def run(self, job: Job, data: Corpus, at: RunFolder) -> Mapping[str, Any]:
-        """Train a decoder, from where it stopped, and measure it."""
-        settings = self.settings
-        values = settings.to_dict()
-        identity = {name: values[name] for name in ("data", "tokenizer", "model", "process")}
-        model = self._model(job.row, data, job.seed)
-        end = fit(
-            model,
-            (data.train,),
-            TrainConfig(**settings.training.to_dict(), seed=job.seed),
-            at.path / job.row / f"seed-{job.seed}",
-            loss=self._loss,
-            score=lambda network, batches: {"score": -self._bits(network, batches)},
-            held_out=(data.validation,),
-            label=job.row,
-            metadata={"method": job.row, "train_size": settings.train_size, **identity},
+def train_decoder(
+    settings: LanguageSettings, data: Corpus, job: Job, at: RunFolder
+) -> dict[str, Any]:
+    """Train a decoder, from where it stopped, and measure it."""
+    values = settings.to_dict()
+    identity = {name: values[name] for name in ("data", "tokenizer", "model", "process")}
+    model = build_decoder(settings, job.row, data, job.seed)
+    end = fit(
+        model,
+        (data.train,),
+        TrainConfig(**settings.training.to_dict(), seed=job.seed),
+        at.path / job.row / f"seed-{job.seed}",
+        loss=partial(decoder_loss, settings),
+        score=lambda network, batches: {"score": -mean_bits(network, batches)},
+        held_out=(data.validation,),
+        label=job.row,
+        metadata={"method": job.row, "train_size": settings.train_size, **identity},
+    )
+    result: dict[str, Any] = {"seconds": round(end.seconds, 3)}
+    for name, tokens in data.tests.items():
+        result[name] = measure(settings, model, tokens, derive_seed(job.seed, f"predict {name}"))
+    return result
+
+
+def report(settings: LanguageSettings, data: Corpus, results: Results, at: RunFolder) -> str:
+    """Write the report."""
+    facts = {"name": settings.data, "notes": list[str](), "train": data.train.numel()}
+    facts |= {"kinds": data.vocabulary}
+    common: dict[str, Any] = {"settings": settings.to_dict(), "data": facts, "recipe": at.recipe}
+    return language_report(by_row(results), list(data.tests), **common).write(at.path)
+
+
+WORKFLOW = Workflow(
+    kind="language",
+    command="language",
+    folders=tuple(f"{name}/seed-*" for name in DECODERS),
+    jobs=rows_and_seeds,
+    load=load,
+    check=check,
+    describe=describe,
+    run=train_decoder,
+    report=report,
+)
+
+
+def build_decoder(
+    settings: LanguageSettings, name: str, data: Corpus, seed: int
+) -> CausalTransformer:
+    """Return a new decoder with a kind of attention."""
+    model, process = settings.model, settings.process
+    sizes = (model.dim, model.num_heads)
+    inducing = (*sizes, process.num_inducing)
+    options: dict[str, Any] = {"num_data": len(data.train), "dropout": model.dropout}
+
+    def attention(index: int) -> nn.Module:
+        match name:
+            case "softmax":
+                return CausalSoftmaxAttention(*sizes, dropout=model.dropout)
+            case "kernel":
+                return CausalKernelAttention(*sizes, dropout=model.dropout)
+            case "sgpa":
+                covariance = process.covariance
+                return CausalSparseGPAttention(*inducing, covariance=covariance, **options)
+            case "sgpa-features":
+                return CausalFeatureAttention(*inducing, process.num_features, **options)
+            case _:
+                return ResidualSparseGPAttention(*inducing, causal=True, **options)
+
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(seed, "weights"))
+        return CausalTransformer(
+            model, vocab_size=data.vocabulary, max_length=model.context, attention=attention
         )
-        result: dict[str, Any] = {"seconds": round(end.seconds, 3)}
-        for name, tokens in data.tests.items():
-            result[name] = self._measure(model, tokens, derive_seed(job.seed, f"predict {name}"))
-        return result
 
-    def report(self, data: Corpus, results: Results, at: RunFolder) -> str:
-        """Write the report."""
-        settings, facts = self.settings, {"name": self.settings.data, "notes": []}
-        facts |= {"train": data.train.numel(), "kinds": data.vocabulary}
-        common: dict[str, Any] = {"settings": settings.to_dict(), "data": facts}
-        report = language_report(by_row(results), list(data.tests), recipe=at.recipe, **common)
-        return report.write(at.path)
 
-    def _model(self, name: str, data: Corpus, seed: int) -> CausalTransformer:
-        settings, process = self.settings.model, self.settings.process
-        sizes = (settings.dim, settings.num_heads)
-        inducing = (*sizes, process.num_inducing)
+def decoder_loss(
+    settings: LanguageSettings, model: nn.Module, batch: Batch, step: Step
+) -> LossParts:
+    """Return nats a token, with the weighted KL divergence: over all tokens of a sequence."""
+    (tokens,) = batch
+    output = model(tokens[:, :-1], generator=step.generator)
+    nll = F.cross_entropy(output.logits.flatten(0, 1), tokens[:, 1:].flatten())
+    kl = output.penalty / settings.model.context
+    # The residual form's KL divergence is over the number of sequences already.
+    residual = any(isinstance(m, ResidualSparseGPAttention) for m in model.modules())
+    weight = 1.0 if residual else settings.process.kl_scale * step.progress
+    return LossParts(nll + weight * kl, {"nll": nll, "kl": kl})
 
-        options: dict[str, Any] = {"num_data": len(data.train), "dropout": settings.dropout}
 
-        def attention(index: int) -> nn.Module:
-            match name:
-                case "softmax":
-                    return CausalSoftmaxAttention(*sizes, dropout=settings.dropout)
-                case "kernel":
-                    return CausalKernelAttention(*sizes, dropout=settings.dropout)
-                case "sgpa":
-                    covariance = process.covariance
-                    return CausalSparseGPAttention(*inducing, covariance=covariance, **options)
-                case "sgpa-features":
-                    return CausalFeatureAttention(*inducing, process.num_features, **options)
-                case _:
-                    return ResidualSparseGPAttention(*inducing, causal=True, **options)
+@torch.no_grad()
+def mean_bits(model: nn.Module, batches: Iterable[Batch]) -> float:
+    """Return bits a token of held-out windows."""
+    bits = [bits_per_token(model(tokens[:, :-1]).logits, tokens[:, 1:]) for (tokens,) in batches]
+    return float(torch.cat(bits).mean())
 
-        with torch.random.fork_rng():
-            torch.manual_seed(derive_seed(seed, "weights"))
-            return CausalTransformer(
-                settings,
-                vocab_size=data.vocabulary,
-                max_length=settings.context,
-                attention=attention,
-            )
 
-    def _loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
-        """Return nats a token, with the weighted KL divergence: over all tokens of a sequence."""
-        (tokens,) = batch
-        output = model(tokens[:, :-1], generator=step.generator)
-        nll = F.cross_entropy(output.logits.flatten(0, 1), tokens[:, 1:].flatten())
-        kl = output.penalty / self.settings.model.context
-        # The residual form's KL divergence is over the number of sequences already.
-        residual = any(isinstance(m, ResidualSparseGPAttention) for m in model.modules())
-        weight = 1.0 if residual else self.settings.process.kl_scale * step.progress
-        return LossParts(nll + weight * kl, {"nll": nll, "kl": kl})
-
-    @torch.no_grad()
-    def _bits(self, model: nn.Module, batches: Iterable[Batch]) -> float:
-        bits = [
-            bits_per_token(model(tokens[:, :-1]).logits, tokens[:, 1:]) for (tokens,) in batches
-        ]
-        return float(torch.cat(bits).mean())
-
-    def _measure(self, model: CausalTransformer, tokens: Tensor, seed: int) -> dict[str, Any]:
-        """Return bits, accuracy and calibration of a text's tokens, and the KL divergence."""
-        generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
-        samples = self.settings.process.num_samples
-        metrics = evaluate_tokens(model, tokens, num_samples=samples, generator=generator)
-        bins = {name: value.tolist() for name, value in metrics.bins._asdict().items()}
-        return {**metrics._asdict(), "bins": bins}
+def measure(
+    settings: LanguageSettings, model: CausalTransformer, tokens: Tensor, seed: int
+) -> dict[str, Any]:
+    """Return bits, accuracy and calibration of a text's tokens, and the KL divergence."""
+    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+    samples = settings.process.num_samples
+    metrics = evaluate_tokens(model, tokens, num_samples=samples, generator=generator)
+    bins = {name: value.tolist() for name, value in metrics.bins._asdict().items()}
+    return {**metrics._asdict(), "bins": bins}
 
 
 def read_text(name: str, data_dir: Path | None) -> str:

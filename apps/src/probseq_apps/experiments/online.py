@@ -4,11 +4,12 @@ import copy
 import sys
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,16 @@ from probseq_apps.data.fetch import download_online
 from probseq_apps.data.names import CSV_PREFIX
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_arrays, save_arrays
-from probseq_apps.experiment import Data, Experiment, Job, Results, RunFolder, by_row, counted
+from probseq_apps.experiment import (
+    ComparedMethods,
+    Job,
+    Results,
+    RunFolder,
+    Workflow,
+    by_row,
+    counted,
+    rows_and_seeds,
+)
 from probseq_apps.experiments.streams import Stream, load_stream
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
@@ -51,147 +61,165 @@ from probseq_apps.settings.online import (
     Prior,
 )
 
+PREDICTIONS = "predictions"
 _WARM_POINTS, _FIT_POINTS = 20, 500
 _REBASE = "grow:1.05"
 
 
-class TaskExperiment(Experiment[Data]):
-    """Methods that learn tasks one after the other, anew for each seed.
+class Streams:
+    """A stream as each seed sees it, and what is made once for all jobs of a process.
 
-    The last of `parts` holds what they keep for pictures.
+    Attributes:
+        by_seed: the streams.
+        priors: by seed, and whether they are of ovff, which has another kernel than all others.
+        warm: methods that have paid for what comes once only.
     """
 
-    brief = True
-
-    def __init__(self, settings: Any) -> None:
-        super().__init__(settings)
-        self.jobs = [Job(row, seed) for seed in settings.seeds for row in settings.method]
-
-    def kept(self, data: Data, at: RunFolder) -> dict[str, dict[str, np.ndarray]]:
-        """Return what each method keeps of its first seed, made anew where a file was deleted."""
-        found: dict[str, dict[str, np.ndarray]] = {}
-        for row in self.settings.method:
-            job = Job(row, min(self.settings.seeds))
-            file = at.path / self.parts[-1] / f"{job.name}.npz"
-            if not file.exists():
-                self.run(job, data, at)
-            found[row] = {name: array.numpy() for name, array in load_arrays(file).items()}
-        return found
+    def __init__(self, by_seed: Mapping[int, Stream]) -> None:
+        self.by_seed = by_seed
+        self.priors: dict[tuple[int, bool], tuple[Kernel, Likelihood]] = {}
+        self.warm = set[str]()
 
 
-class Online(TaskExperiment[dict[int, Stream]]):
-    """Methods on a stream, split anew by each seed."""
+def load(settings: OnlineSettings, options: Options) -> Streams:
+    """Read the stream, as each seed sees it."""
+    if options.download:
+        if options.data_dir is None:
+            raise ValueError("download needs data_dir: name the folder for the files")
+        download_online(settings.data, options.data_dir)
+    folder, seeds = options.data_dir, settings.seeds
+    return Streams({seed: load_stream(settings, folder, seed=seed) for seed in seeds})
 
-    kind, command, parts = ONLINE, "online", ("predictions",)
 
-    def __init__(self, settings: OnlineSettings) -> None:
-        super().__init__(settings)
-        self._warm: set[str] = set()
-        self._priors: dict[tuple[int, bool], tuple[Kernel, Likelihood]] = {}
+def check(settings: OnlineSettings, streams: Streams) -> None:
+    """Raise if the settings don't go together, or the likelihood does not suit the targets."""
+    settings.check_complete()
+    _, likelihood = prior_of(settings.model)
+    for stream in streams.by_seed.values():
+        try:
+            for task in stream.tasks:
+                likelihood.check_targets(torch.cat([task.y, task.test_y], -1))
+        except ValueError as error:
+            raise ValueError(
+                f"likelihood {settings.model.likelihood} does not suit "
+                f"{stream.target_label!r} of data set {stream.name!r}: {error}"
+            ) from error
 
-    def load(self, options: Options) -> dict[int, Stream]:
-        """Read the stream, as each seed sees it."""
-        settings = self.settings
-        if options.download:
-            if options.data_dir is None:
-                raise ValueError("download needs data_dir: name the folder for the files")
-            download_online(settings.data, options.data_dir)
-        return {seed: load_stream(settings, options.data_dir, seed=seed) for seed in settings.seeds}
 
-    def check(self, data: dict[int, Stream]) -> None:
-        """Raise if the settings don't go together, or the likelihood does not suit the targets."""
-        self.settings.check_given()
-        _, likelihood = prior_of(self.settings.model)
-        for stream in data.values():
-            try:
-                for task in stream.tasks:
-                    likelihood.check_targets(torch.cat([task.y, task.test_y], -1))
-            except ValueError as error:
-                raise ValueError(
-                    f"likelihood {self.settings.model.likelihood} does not suit "
-                    f"{stream.target_label!r} of data set {stream.name!r}: {error}"
-                ) from error
+def describe(settings: OnlineSettings, streams: Streams) -> str:
+    """Return a line about data and jobs."""
+    stream = streams.by_seed[settings.seeds[0]]
+    return f"{stream.name}: {extent(stream.tasks)}; {counted(settings.method, settings.seeds)}"
 
-    def describe(self, data: dict[int, Stream]) -> str:
-        """Return a line about data and jobs."""
-        stream = data[self.settings.seeds[0]]
-        compared = counted(self.settings.method, self.settings.seeds)
-        return f"{stream.name}: {extent(stream.tasks)}; {compared}"
 
-    def run(self, job: Job, data: dict[int, Stream], at: RunFolder) -> dict[str, Any]:
-        """Let a method learn the stream, and return what was measured."""
-        settings, stream, at_once = self.settings.model, data[job.seed], METHODS[job.row].at_once
-        if at_once:
-            steps = settings.learn_steps * len(stream.tasks)
-            settings = replace(settings, learn_steps=steps)
-        if job.row not in self._warm:
-            warm_up(job.row, data[self.settings.seeds[0]], self.settings)
-            self._warm.add(job.row)
-        refit = settings.fit_steps if settings.hyperparameters == "online" else None
-        records, seen = list[dict[str, Any]](), list[Seen]()
-        generator = torch.Generator().manual_seed(derive_seed(job.seed, "samples of counts"))
-        with naming(job, 1):
-            model = build(job.row, stream, settings, self._prior(job, stream), job.seed)
-        for number, task in enumerate(stream.tasks, 1):
-            with naming(job, number):
-                start, seconds, lost = time.perf_counter(), 0.0, 0.0
-                if number == 1 or not at_once:
-                    lost = learn(model, joined(stream.tasks) if at_once else task, refit)
-                    seconds = time.perf_counter() - start
-                each, over = evaluate(model, stream.tasks[:number], generator)
-                records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
-                seen.append(look(model, stream.grid))
-        save_arrays(
-            at.path / "predictions" / f"{job.name}.npz", curves(stream.tasks, stream.grid, seen)
-        )
-        return scores(records, len(stream.tasks))
+def learn_stream(
+    settings: OnlineSettings, streams: Streams, job: Job, at: RunFolder
+) -> dict[str, Any]:
+    """Let a method learn the stream, and return what was measured."""
+    stream, model_settings = streams.by_seed[job.seed], settings.model
+    if at_once := METHODS[job.row].at_once:
+        steps = model_settings.learn_steps * len(stream.tasks)
+        model_settings = replace(model_settings, learn_steps=steps)
+    if job.row not in streams.warm:
+        warm_up(job.row, streams.by_seed[settings.seeds[0]], settings)
+        streams.warm.add(job.row)
+    refit = model_settings.fit_steps if model_settings.hyperparameters == "online" else None
+    records, seen = list[dict[str, Any]](), list[Seen]()
+    generator = torch.Generator().manual_seed(derive_seed(job.seed, "samples of counts"))
+    with naming(job, 1):
+        prior = prior_for(job, streams, settings.model)
+        model = build(job.row, stream, model_settings, prior, job.seed)
+    for number, task in enumerate(stream.tasks, 1):
+        with naming(job, number):
+            start, seconds, lost = time.perf_counter(), 0.0, 0.0
+            if number == 1 or not at_once:
+                lost = learn(model, joined(stream.tasks) if at_once else task, refit)
+                seconds = time.perf_counter() - start
+            each, over = evaluate(model, stream.tasks[:number], generator)
+            records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
+            seen.append(look(model, stream.grid))
+    file = at.path / PREDICTIONS / f"{job.name}.npz"
+    save_arrays(file, curves(stream.tasks, stream.grid, seen))
+    return scores(records, len(stream.tasks))
 
-    def report(self, data: dict[int, Stream], results: Results, at: RunFolder) -> str:
-        """Write the report and return it as text."""
-        settings, runs = self.settings, by_row(results)
-        model, stream = settings.model, data[settings.seeds[0]]
-        standard = model.likelihood in STANDARDISED
-        toy = settings.data == "toy" and settings.stream.num_tasks == 2
-        learned = [name for name, own in METHODS.items() if own.learned and name in runs]
-        how = f"hyperparameters: {model.hyperparameters}"
-        steps = f"{model.learn_steps:,} of rate {model.learn_rate:g} ({', '.join(learned)})"
-        label = f"{stream.target_label}{' (standardised)' if standard else ''}"
-        report = online_report(
-            ONLINE,
-            at.recipe,
-            runs,
-            titles={name: METHODS[name].title for name in runs},
-            settings=settings.to_dict(),
-            data={
-                "name": stream.name,
-                "input": stream.input_label,
-                "target": stream.target_label,
-                **sizes(stream.tasks),
-                "notes": list(stream.notes),
-            },
-            opening=(
-                f"{extent(stream.tasks)}; input: {stream.input_label}, target: "
-                f"{stream.target_label}."
+
+def report(settings: OnlineSettings, streams: Streams, results: Results, at: RunFolder) -> str:
+    """Write the report and return it as text."""
+    model, runs = settings.model, by_row(results)
+    stream = streams.by_seed[settings.seeds[0]]
+    standard = model.likelihood in STANDARDISED
+    toy = settings.data == "toy" and settings.stream.num_tasks == 2
+    learned = [name for name, method in METHODS.items() if method.learned and name in runs]
+    how = f"hyperparameters: {model.hyperparameters}"
+    steps = f"{model.learn_steps:,} of rate {model.learn_rate:g} ({', '.join(learned)})"
+    label = f"{stream.target_label}{' (standardised)' if standard else ''}"
+    again = partial(learn_stream, settings, streams, at=at)
+    return online_report(
+        ONLINE,
+        at.recipe,
+        runs,
+        titles={name: METHODS[name].title for name in runs},
+        settings=settings.to_dict(),
+        data={
+            "name": stream.name,
+            "input": stream.input_label,
+            "target": stream.target_label,
+            **sizes(stream.tasks),
+            "notes": list(stream.notes),
+        },
+        opening=(
+            f"{extent(stream.tasks)}; input: {stream.input_label}, target: {stream.target_label}."
+        ),
+        facts=[
+            f"M = {model.num_inducing}; {model.kernel} kernel; {how}",
+            *([f"Adam steps a task: {steps}"] if learned else []),
+        ],
+        seconds="all updates",
+        standardised=standard,
+        figures=lambda: {
+            **prediction_figures(
+                first_seed_arrays(settings, at.path / PREDICTIONS, again),
+                (stream.input_label, label),
             ),
-            facts=[
-                f"M = {model.num_inducing}; {model.kernel} kernel; {how}",
-                *([f"Adam steps a task: {steps}"] if learned else []),
-            ],
-            seconds="all updates",
-            standardised=standard,
-            figures=lambda: {
-                **prediction_figures(self.kept(data, at), (stream.input_label, label)),
-                **({"toy": coefficients_plot()} if toy else {}),
-            },
-        )
-        return report.write(at.path)
+            **({"toy": coefficients_plot()} if toy else {}),
+        },
+    ).write(at.path)
 
-    def _prior(self, job: Job, stream: Stream) -> tuple[Kernel, Likelihood]:
-        """A method's prior, its own to change: ovff has another kernel than all others."""
-        key = (job.seed, job.row == "ovff")
-        if key not in self._priors:
-            self._priors[key] = estimate(stream, self.settings.model, fourier=key[1], seed=job.seed)
-        return copy.deepcopy(self._priors[key])
+
+WORKFLOW = Workflow(
+    kind=ONLINE,
+    command="online",
+    folders=(PREDICTIONS,),
+    brief=True,
+    jobs=rows_and_seeds,
+    load=load,
+    check=check,
+    describe=describe,
+    run=learn_stream,
+    report=report,
+)
+
+
+def first_seed_arrays(
+    settings: ComparedMethods, folder: Path, again: Callable[[Job], object]
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return what each method stores of its first seed, made `again` where a file was deleted."""
+    arrays: dict[str, dict[str, np.ndarray]] = {}
+    for job in (Job(row, min(settings.seeds)) for row in settings.method):
+        file = folder / f"{job.name}.npz"
+        if not file.exists():
+            again(job)
+        arrays[job.row] = {name: array.numpy() for name, array in load_arrays(file).items()}
+    return arrays
+
+
+def prior_for(job: Job, streams: Streams, settings: GPSettings) -> tuple[Kernel, Likelihood]:
+    """Return a copy of the prior that a method has for the stream of a seed, for it to change."""
+    key = (job.seed, job.row == "ovff")
+    if key not in streams.priors:
+        stream = streams.by_seed[job.seed]
+        streams.priors[key] = estimate(stream, settings, fourier=key[1], seed=job.seed)
+    return copy.deepcopy(streams.priors[key])
 
 
 @contextmanager
@@ -241,8 +269,8 @@ def estimate(
 ) -> tuple[Kernel, Likelihood]:
     """Return the prior of a stream: as given, or of greatest evidence on the first task."""
     if fourier:
-        own = settings.ovff_lengthscale or settings.lengthscale
-        settings = replace(settings, kernel="matern52", lengthscale=own)
+        lengthscale = settings.ovff_lengthscale or settings.lengthscale
+        settings = replace(settings, kernel="matern52", lengthscale=lengthscale)
     known = not fourier or settings.ovff_lengthscale is not None
     if settings.hyperparameters == "fixed" and known:
         return prior_of(settings, stream.dim)
@@ -298,13 +326,13 @@ def warm_up(method: str, stream: Stream, settings: OnlineSettings) -> None:
 def live_command(settings: LiveSettings) -> None:
     """Follow the stream to its end, and print what answers each line."""
     torch.set_num_threads(settings.threads)
-    given, model, whole = settings.lines, settings.model, settings.replay or bool(settings.lines)
+    file, model, whole = settings.lines, settings.model, settings.replay or bool(settings.lines)
     # What is no UTF-8 is refused in the answer to its line; a mark before the first is passed over.
     reading: Any = {"encoding": settings.encoding, "errors": "replace"}
-    if given is None and isinstance(sys.stdin, TextIOWrapper):
+    if file is None and isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(**reading)
     with (
-        nullcontext(sys.stdin) if given is None else given.open(**reading) as lines,
+        nullcontext(sys.stdin) if file is None else file.open(**reading) as lines,
         warnings.catch_warnings(),
     ):
         # A plain line, without a place in our sources.

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 from ohsvgp import LegS, OnlineSVGPVAE, PivotedCholesky, RandomSubset
 from ohsvgp.bases import Basis
@@ -14,7 +16,7 @@ from ohsvgp.tasks import Task, cut_channels, scores
 from ohsvgp.vae import MLPDecoder, MLPEncoder, SharedSet
 from ohsvgp.vae.progress import evaluate_vae, load_progress, pack_progress
 from probseq.kernels import RBF
-from probseq_apps.data.names import own_path
+from probseq_apps.data.names import user_path
 from probseq_apps.data.series import (
     ChannelSeries,
     moving_digits,
@@ -23,8 +25,16 @@ from probseq_apps.data.series import (
 )
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_arrays, write_atomic
-from probseq_apps.experiment import Job, Results, RunFolder, by_row, counted
-from probseq_apps.experiments.online import TaskExperiment, extent, naming, sizes
+from probseq_apps.experiment import (
+    Job,
+    Results,
+    RunFolder,
+    Workflow,
+    by_row,
+    counted,
+    rows_and_seeds,
+)
+from probseq_apps.experiments.online import extent, first_seed_arrays, naming, sizes
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
 from probseq_apps.settings.online import (
@@ -35,128 +45,147 @@ from probseq_apps.settings.online import (
     VaeSettings,
 )
 
-FRAMES = "frames"
-
-# A series, and its tasks as each seed sees them.
-Data = tuple[ChannelSeries, dict[int, tuple[Task, ...]]]
+MODELS, FRAMES = "models", "frames"
 
 
-class OnlineVae(TaskExperiment[Data]):
-    """Methods on the channels of a series, split anew by each seed."""
+class Channels:
+    """A series, its tasks as each seed sees them, and whether torch's first use is paid for."""
 
-    kind, command, parts = ONLINE_VAE, "online vae", ("models", FRAMES)
+    def __init__(self, series: ChannelSeries, tasks: Mapping[int, tuple[Task, ...]]) -> None:
+        self.series, self.tasks, self.warm = series, tasks, False
 
-    def __init__(self, settings: OnlineVaeSettings) -> None:
-        super().__init__(settings)
-        self._warm = False
 
-    def load(self, options: Options) -> Data:
-        """Read the series, as each seed sees it; pixels stay as they are."""
-        if options.download:
-            raise ValueError("download must be off: the data of `online vae` are read from files")
-        stream, path = self.settings.stream, own_path(self.settings.data)
-        if path is not None:
-            series = read_csv_channels(path, stream.time)
-        elif self.settings.data == MOVING_DIGITS:
-            series = moving_digits(stream.num_frames)
-        else:
-            series = rotated_mnist(stream.num_frames, options.data_dir)
-        tasks = {
-            seed: cut_channels(
-                series.time,
-                series.values,
-                num_tasks=stream.num_tasks,
-                task_length=stream.task_length,
-                test_share=stream.test_share,
-                rng=np.random.default_rng(derive_seed(seed, "test steps")),
-                standardise=series.frame is None,
-            )
-            for seed in self.settings.seeds
-        }
-        return series, tasks
-
-    def describe(self, data: Data) -> str:
-        """Return a line about data and jobs."""
-        points = extent(data[1][self.settings.seeds[0]], "time steps")
-        compared = counted(self.settings.method, self.settings.seeds)
-        return f"{data[0].name}: {len(data[0].channels)} channels, {points}; {compared}"
-
-    def run(self, job: Job, data: Data, at: RunFolder) -> dict[str, Any]:
-        """Let a method learn the series from where it stopped, and return what was measured."""
-        training, channels = self.settings.training, len(data[0].channels)
-        if not self._warm:
-            _warm_up(self.settings.model)
-            self._warm = True
-        file, tasks = at.path / "models" / f"{job.name}.safetensors", data[1][job.seed]
-        file.parent.mkdir(exist_ok=True)
-        samples = training.prediction_samples
-        model = build_vae(job.row, channels, self.settings.model, seed=job.seed)
-        records, extra = load_progress(file, model)
-        learned = list(extra.get("learned", ()))
-        for number, task in enumerate(tasks[len(records) :], len(records) + 1):
-            start = time.perf_counter()
-            with naming(job, number):
-                info = model.fit_task(
-                    task.x,
-                    task.y,
-                    epochs=training.epochs,
-                    batch_size=training.batch_size,
-                    learning_rate=training.learning_rate,
-                    num_samples=training.num_samples,
-                    learn_kernel=number == 1,
-                    learn_inducing=job.row == "osvgp",
-                )
-            seconds = time.perf_counter() - start
-            generator = torch.Generator().manual_seed(derive_seed(job.seed, "predictions", number))
-            each, over = evaluate_vae(model, tasks[:number], samples, generator)
-            # The middle test step of each task, right after the task and after each later one.
-            times = torch.stack([past.test_x[shown(past)] for past in tasks[:number]])
-            last = model.predict(times, num_samples=samples, generator=generator).mean
-            learned.append(last[-1])
-            lost = float(info.lost_information.sum())
-            records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
-            extra = {"learned": torch.stack(learned), "last": last}
-            write_atomic(file, pack_progress(model, records, extra))
-        truth = torch.stack([task.test_y[shown(task)] for task in tasks])
-        save_arrays(at.path / FRAMES / f"{job.name}.npz", {"truth": truth, **extra})
-        return scores(records, len(tasks))
-
-    def report(self, data: Data, results: Results, at: RunFolder) -> str:
-        """Write the report and return it as text."""
-        settings, runs, series = self.settings, by_row(results), data[0]
-        model, frame, tasks = settings.model, series.frame, data[1][settings.seeds[0]]
-        unit = "grey levels of [0, 1]"
-        if frame is None:
-            unit = "standard deviations of the channel in the first task"
-        report = online_report(
-            ONLINE_VAE,
-            at.recipe,
-            runs,
-            titles={name: VAE_METHODS[name] for name in runs},
-            settings=settings.to_dict(),
-            data={
-                "name": series.name,
-                "channels": len(series.channels),
-                "time": series.time_label,
-                "unit": unit,
-                **sizes(tasks),
-                "notes": list(series.notes),
-            },
-            opening=(
-                f"{len(series.channels)} channels, {extent(tasks, 'time steps')}; the trained "
-                "models are in `models/`."
-            ),
-            facts=[
-                f"M = {model.num_inducing}, {model.num_latents} latents; old posterior carried "
-                f"along: {'yes' if model.carry else 'no'}; weight of elastic weight consolidation "
-                f"{model.consolidation:g}",
-                f"errors are in {unit}",
-            ],
-            seconds="all training",
-            standardised=frame is None,
-            figures=lambda: {"frames": frames_plot(self.kept(data, at), frame)} if frame else {},
+def load(settings: OnlineVaeSettings, options: Options) -> Channels:
+    """Read the series, as each seed sees it; pixels stay as they are."""
+    if options.download:
+        raise ValueError("download must be off: the data of `online vae` are read from files")
+    stream, path = settings.stream, user_path(settings.data)
+    if path is not None:
+        series = read_csv_channels(path, stream.time)
+    elif settings.data == MOVING_DIGITS:
+        series = moving_digits(stream.num_frames)
+    else:
+        series = rotated_mnist(stream.num_frames, options.data_dir)
+    tasks = {
+        seed: cut_channels(
+            series.time,
+            series.values,
+            num_tasks=stream.num_tasks,
+            task_length=stream.task_length,
+            test_share=stream.test_share,
+            rng=np.random.default_rng(derive_seed(seed, "test steps")),
+            standardise=series.frame is None,
         )
-        return report.write(at.path)
+        for seed in settings.seeds
+    }
+    return Channels(series, tasks)
+
+
+def describe(settings: OnlineVaeSettings, data: Channels) -> str:
+    """Return a line about data and jobs."""
+    points = extent(data.tasks[settings.seeds[0]], "time steps")
+    compared = counted(settings.method, settings.seeds)
+    return f"{data.series.name}: {len(data.series.channels)} channels, {points}; {compared}"
+
+
+def learn_channels(
+    settings: OnlineVaeSettings, data: Channels, job: Job, at: RunFolder
+) -> dict[str, Any]:
+    """Let a method learn the series from where it stopped, and return what was measured."""
+    training, channels = settings.training, len(data.series.channels)
+    if not data.warm:
+        _warm_up(settings.model)
+        data.warm = True
+    file, tasks = at.path / MODELS / f"{job.name}.safetensors", data.tasks[job.seed]
+    file.parent.mkdir(exist_ok=True)
+    samples = training.prediction_samples
+    model = build_vae(job.row, channels, settings.model, seed=job.seed)
+    records, extra = load_progress(file, model)
+    learned = list(extra.get("learned", ()))
+    for number, task in enumerate(tasks[len(records) :], len(records) + 1):
+        start = time.perf_counter()
+        with naming(job, number):
+            info = model.fit_task(
+                task.x,
+                task.y,
+                epochs=training.epochs,
+                batch_size=training.batch_size,
+                learning_rate=training.learning_rate,
+                num_samples=training.num_samples,
+                learn_kernel=number == 1,
+                learn_inducing=job.row == "osvgp",
+            )
+        seconds = time.perf_counter() - start
+        generator = torch.Generator().manual_seed(derive_seed(job.seed, "predictions", number))
+        each, over = evaluate_vae(model, tasks[:number], samples, generator)
+        # The middle test step of each task, right after the task and after each later one.
+        times = torch.stack([past.test_x[shown(past)] for past in tasks[:number]])
+        last = model.predict(times, num_samples=samples, generator=generator).mean
+        learned.append(last[-1])
+        lost = float(info.lost_information.sum())
+        records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
+        extra = {"learned": torch.stack(learned), "last": last}
+        write_atomic(file, pack_progress(model, records, extra))
+    truth = torch.stack([task.test_y[shown(task)] for task in tasks])
+    save_arrays(at.path / FRAMES / f"{job.name}.npz", {"truth": truth, **extra})
+    return scores(records, len(tasks))
+
+
+def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: RunFolder) -> str:
+    """Write the report and return it as text."""
+    runs, series, model = by_row(results), data.series, settings.model
+    frame, tasks = series.frame, data.tasks[settings.seeds[0]]
+    unit = "grey levels of [0, 1]"
+    if frame is None:
+        unit = "standard deviations of the channel in the first task"
+
+    def figures() -> dict[str, Figure]:
+        if frame is None:
+            return {}
+        again = partial(learn_channels, settings, data, at=at)
+        return {"frames": frames_plot(first_seed_arrays(settings, at.path / FRAMES, again), frame)}
+
+    return online_report(
+        ONLINE_VAE,
+        at.recipe,
+        runs,
+        titles={name: VAE_METHODS[name] for name in runs},
+        settings=settings.to_dict(),
+        data={
+            "name": series.name,
+            "channels": len(series.channels),
+            "time": series.time_label,
+            "unit": unit,
+            **sizes(tasks),
+            "notes": list(series.notes),
+        },
+        opening=(
+            f"{len(series.channels)} channels, {extent(tasks, 'time steps')}; the trained "
+            "models are in `models/`."
+        ),
+        facts=[
+            f"M = {model.num_inducing}, {model.num_latents} latents; old posterior carried "
+            f"along: {'yes' if model.carry else 'no'}; weight of elastic weight consolidation "
+            f"{model.consolidation:g}",
+            f"errors are in {unit}",
+        ],
+        seconds="all training",
+        standardised=frame is None,
+        figures=figures,
+    ).write(at.path)
+
+
+WORKFLOW = Workflow(
+    kind=ONLINE_VAE,
+    command="online vae",
+    folders=(MODELS, FRAMES),
+    brief=True,
+    jobs=rows_and_seeds,
+    load=load,
+    describe=describe,
+    run=learn_channels,
+    report=report,
+)
 
 
 def build_vae(method: str, channels: int, settings: VaeSettings, *, seed: int) -> OnlineSVGPVAE:

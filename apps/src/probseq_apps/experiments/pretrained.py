@@ -14,7 +14,9 @@ from probseq.files import sha256
 from probseq.images import match_images, normalize
 from probseq_apps.data.images import ImageData
 from probseq_apps.data.names import DataError, reading
-from probseq_apps.data.tokenizers import trim_padding
+from probseq_apps.data.sets import ClassData
+from probseq_apps.data.texts import TextData
+from probseq_apps.data.tokenizers import SubwordTokenizer, trim_padding
 
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 _TOKENIZER = "tokenizer.json"
@@ -32,7 +34,7 @@ def weights_hash(name: str) -> str:
     _, file = _parse(name)
     if file.is_dir():
         names = ("model.safetensors", "pytorch_model.bin")
-        file = next((file / own for own in names if (file / own).is_file()), file / names[0])
+        file = next((file / each for each in names if (file / each).is_file()), file / names[0])
     if not file.is_file():
         raise DataError(f"model {name!r} has no weights: {file} is not there")
     return sha256(file)
@@ -46,8 +48,10 @@ def tokenizer_of(name: str) -> Path:
     return path
 
 
-def open_model(name: str, arguments: tuple[str, ...], data: Any, *, own_scale: bool) -> Pretrained:
-    """Read a model; `own_scale` takes the mean and deviation that come with it.
+def open_model(
+    name: str, arguments: tuple[str, ...], data: ClassData, *, bundled_scale: bool
+) -> Pretrained:
+    """Read a model; `bundled_scale` takes the mean and deviation that come with it.
 
     Raises:
         DataError: the files cannot be read, or do not fit the data.
@@ -59,14 +63,14 @@ def open_model(name: str, arguments: tuple[str, ...], data: Any, *, own_scale: b
         with reading(file / "config.json", "the configuration of a model"):
             config = json.loads((file / "config.json").read_text(encoding="utf-8"))
         kind = "timm" if "architecture" in config else "transformers"
-    library, images = _library(kind), isinstance(data, ImageData)
-    given: dict[str, Any] = {}
+    library = _library(kind)
+    options: dict[str, Any] = {}
     for item in arguments:
         key, _, value = item.partition("=")
-        given[key] = _literal(value)
+        options[key] = _literal(value)
     with reading(name, f"a model of {kind}"):
         if kind == "transformers":
-            task = "Image" if images else "Sequence"
+            task = "Image" if isinstance(data, ImageData) else "Sequence"
             auto = getattr(library, f"AutoModelFor{task}Classification")
             model = auto.from_pretrained(file, local_files_only=True)
         elif config:
@@ -74,12 +78,17 @@ def open_model(name: str, arguments: tuple[str, ...], data: Any, *, own_scale: b
         else:
             make = library.create_model if kind == "timm" else library.models.get_model
             plain = name.partition(":")[2].partition("+")[0]
-            model = make(plain, num_classes=data.num_classes, **given)
+            model = make(plain, num_classes=data.num_classes, **options)
             model.load_state_dict(_state(file))
-    if not images:
-        own = data.vocab.own_numbers(model.config.pad_token_id or 0)
-        return Pretrained(model.eval(), _Texts(torch.tensor(own)))
-    scale = _scale(kind, library, model, file) if own_scale else _scale_of(data)
+    if not isinstance(data, ImageData):
+        # The tokenizer is that of the folder, see `tokenizer_of`.
+        assert isinstance(data, TextData)
+        assert isinstance(data.vocab, SubwordTokenizer)
+        numbers = data.vocab.original_numbers(model.config.pad_token_id or 0)
+        return Pretrained(model.eval(), _Texts(torch.tensor(numbers)))
+    scale: dict[str, Any] = {"mean": data.mean, "std": data.std}
+    if bundled_scale:
+        scale = _scale(kind, library, model, file)
     size = scale.pop("size", None) or data.image_size
     channels = len(scale["mean"])
     return Pretrained(model.eval(), _Images(channels=channels, image_size=size, **scale))
@@ -112,15 +121,15 @@ class _Texts(NamedTuple):
     """Gives tokens the tokenizer's own numbers, and a mask.
 
     Attributes:
-        own: of each of our numbers, 0 being padding.
+        numbers: the tokenizer's, of each of ours, 0 being padding.
     """
 
-    own: Tensor
+    numbers: Tensor
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         tokens = trim_padding(tokens)
-        own = self.own.to(tokens.device)[tokens]
-        return {"input_ids": own, "attention_mask": (tokens != 0).long()}
+        numbers = self.numbers.to(tokens.device)[tokens]
+        return {"input_ids": numbers, "attention_mask": (tokens != 0).long()}
 
 
 def _parse(name: str) -> tuple[str, Path]:
@@ -152,26 +161,22 @@ def _state(file: Path) -> dict[str, Tensor]:
     return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _scale_of(data: ImageData) -> dict[str, Any]:
-    return {"mean": data.mean, "std": data.std}
-
-
 def _scale(kind: str, library: Any, model: nn.Module, folder: Path) -> dict[str, Any]:
     """Return mean, deviation and size of the images that a model was trained with."""
     if kind == "timm":
-        found = library.data.resolve_model_data_config(model)
-        scale = {key: tuple(found[key]) for key in ("mean", "std")}
+        config = library.data.resolve_model_data_config(model)
+        scale = {key: tuple(config[key]) for key in ("mean", "std")}
         patches = getattr(model, "patch_embed", None)
-        size = getattr(patches, "img_size", None) or found["input_size"][1:]
+        size = getattr(patches, "img_size", None) or config["input_size"][1:]
         return {**scale, "size": int(size[0])}
     if kind == "torchvision":
         return {**_IMAGENET, "size": getattr(model, "image_size", None)}
-    found: Any = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
+    images: Any = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
     if (file := folder / "preprocessor_config.json").is_file():
-        found |= json.loads(file.read_text(encoding="utf-8"))
+        images |= json.loads(file.read_text(encoding="utf-8"))
     size = getattr(model.config, "image_size", None)
     return {
-        "mean": tuple(found["image_mean"]),
-        "std": tuple(found["image_std"]),
+        "mean": tuple(images["image_mean"]),
+        "std": tuple(images["image_std"]),
         "size": size[0] if isinstance(size, list) else size,
     }

@@ -1,6 +1,6 @@
 """`probseq regress`: predict a property of molecules, measure how sure and how right, compare."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,24 +8,43 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.metrics import LaplaceMixture, evaluate_numbers, mae
+from probseq.transformers import Predictor
 from probseq_apps.data.graphs import TokenLayout, flip_signs, trim_tokens
-from probseq_apps.data.molecules import load_molecules
+from probseq_apps.data.molecules import GraphData, load_molecules
 from probseq_apps.engine import distributed
+from probseq_apps.engine.config import derive_seed
+from probseq_apps.engine.files import save_groups
 from probseq_apps.engine.trainer import Batch, LossParts, Step
+from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments.comparison import (
-    Comparison,
+    FOLDERS,
+    PREDICTIONS,
     Loaded,
-    Measured,
     Objective,
-    PredictionSetup,
     TestSet,
     Weight,
+    check_methods,
+    describe_data,
+    ensembles,
+    fit_method,
+    jobs,
+    measured_penalty,
     penalised,
-    penalty_of,
+    predict_sets,
+    report_fields,
+    row_result,
+    run_folder,
+    same_metrics,
+    stored_runs,
+    training_seconds,
 )
+from probseq_apps.methods.build import build
 from probseq_apps.options import Options
+from probseq_apps.report.classify import MethodResult
 from probseq_apps.report.regress import regress_report
-from probseq_apps.settings.methods import Method, Row
+from probseq_apps.report.set_plots import NumberSets
+from probseq_apps.settings.classify import RegressSettings
+from probseq_apps.settings.methods import TrainedMethod, parse_row, resolve
 from sgpa import LaplaceLikelihood, RegressionModel
 
 SWAPPED = "ood/swapped-edges"
@@ -45,65 +64,102 @@ class NumberPredictions(NamedTuple):
     targets: Float[Tensor, " n"]
 
 
-class Regress(Comparison):
-    """Methods of regression on molecules, or rows of numbers."""
-
-    kind = command = "regress"
-    data_field = ("target", "target")
-    run_identity = {"experiment": kind}  # noqa: RUF012
-    prediction_type, make_report = NumberPredictions, staticmethod(regress_report)
-
-    def load(self, options: Options) -> Loaded:
-        """Read the molecules, or rows."""
-        settings = self.settings
-        distributed.join(distributed.resolve_device(settings.training.device))
-        if options.download:
-            raise ValueError("download must be off: data are read from files of one's own")
-        reading = settings.reading.to_dict()
-        data = load_molecules(settings.data, data_dir=options.data_dir, **reading)
-        sets: dict[str, TestSet] = {"test": data.test}
-        if settings.evaluation.ood and "swapped" in data.extra_tests:
-            sets[SWAPPED] = data.extra_tests["swapped"]
-        return Loaded(data, sets)
-
-    def describe(self, data: Loaded) -> str:
-        """Return the sizes of the data, and what is compared."""
-        # Molecules alone have a changed test set.
-        noun = "molecules" if data.data.extra_tests else "rows"
-        return self.described(data.data, f"{noun}, target {data.data.target!r}")
-
-    def _prediction_setup(self, data: Any) -> PredictionSetup:
-        return partial(function_values, *mean_and_std(data)), trim_tokens, data.max_tokens
-
-    def model(self, method: Method, data: Any, seed: int) -> nn.Module:
-        """Return a new model."""
-        return RegressionModel(super().model(method, data, seed), LaplaceLikelihood())
-
-    def _objective(self, method: Method, model: nn.Module, data: Any) -> Objective:
-        """Return the loss, and the metrics of the validation part, the score first.
-
-        The thesis selects by "validation accuracy", which regression has not.
-        """
-        assert isinstance(model, RegressionModel)
-        weight, scale = penalty_of(method, self.settings), mean_and_std(data)
-        loss = partial(regression_loss, data.layout, scale, model.likelihood, weight)
-        return loss, lambda values, targets: {"score": -mae(values.mean(1), targets)}
-
-    def _to_stored(
-        self, model: nn.Module, data: Any, outputs: tuple[Tensor, ...]
-    ) -> NumberPredictions:
-        assert isinstance(model, RegressionModel)
-        scale = mean_and_std(data)[1] * model.likelihood.scale.detach().double().cpu()
-        return NumberPredictions(outputs[0].T.contiguous(), scale, outputs[1])
-
-    def measure(self, row: Row, runs: Sequence[Mapping[str, NumberPredictions]]) -> Measured:
-        """Return metrics and predictions to plot, an entry a seed or one for an ensemble."""
-        groups = self.together(row, runs)
-        entries = [{name: mixture([r[name] for r in runs]) for name in runs[0]} for runs in groups]
-        return [evaluate_numbers(entry) for entry in entries], entries, ()
+def load(settings: RegressSettings, options: Options) -> Loaded[GraphData]:
+    """Read the molecules, or rows."""
+    distributed.join(distributed.resolve_device(settings.training.device))
+    if options.download:
+        raise ValueError("download must be off: data are read from files of one's own")
+    data = load_molecules(settings.data, data_dir=options.data_dir, **settings.reading.to_dict())
+    sets: dict[str, TestSet] = {"test": data.test}
+    if settings.evaluation.ood and "swapped" in data.extra_tests:
+        sets[SWAPPED] = data.extra_tests["swapped"]
+    return Loaded(data, sets, data)
 
 
-def mean_and_std(data: Any) -> tuple[float, float]:
+def check(settings: RegressSettings, loaded: Loaded[GraphData]) -> None:
+    """Raise if a method doesn't fit the data."""
+    check_methods(settings, loaded.data)
+
+
+def describe(settings: RegressSettings, loaded: Loaded[GraphData]) -> str:
+    """Return the sizes of the data, and what is compared."""
+    # Molecules alone have a changed test set.
+    noun = "molecules" if loaded.data.extra_tests else "rows"
+    return describe_data(settings, loaded.data, f"{noun}, target {loaded.data.target!r}")
+
+
+def train_method(
+    settings: RegressSettings, loaded: Loaded[GraphData], job: Job, at: RunFolder
+) -> dict[str, Any]:
+    """Train a method, from where it stopped, and store its predictions."""
+    trained, folder, data = resolve(job.row, settings), run_folder(at, job), loaded.data
+    scale, predictor = mean_and_std(data), make_predictor(trained, data)
+    network = build(trained, data, seed=derive_seed(job.seed, "weights"))
+    model = RegressionModel(network, LaplaceLikelihood())
+    weight = trained.penalty_weight
+    # The thesis selects by "validation accuracy", which regression has not.
+    objective = Objective(
+        partial(regression_loss, data.layout, scale, model.likelihood, weight),
+        lambda values, targets: {"score": -mae(values.mean(1), targets)},
+    )
+    options: Any = {"objective": objective, "predictor": predictor, "label": trained.base}
+    config = trained.settings.training.train_config(seed=job.seed)
+    fit_method(model, trained, data, folder, config=config, experiment="regress", **options)
+    result: dict[str, Any] = {"seconds": training_seconds(folder)}
+    if distributed.is_main():
+        noise_scale = scale[1] * model.likelihood.scale.detach().double().cpu()
+        stored: dict[str, dict[str, Tensor]] = {}
+        outputs = predict_sets(model, predictor, loaded.sets, trained.settings, seed=job.seed)
+        for name, (values, targets) in outputs.items():
+            predictions = NumberPredictions(values.T.contiguous(), noise_scale, targets)
+            stored[name] = predictions._asdict()
+        save_groups(folder / PREDICTIONS, stored)
+        result |= measured_penalty(model, trained, predictor, data, seed=job.seed)
+    return result
+
+
+def report(
+    settings: RegressSettings, loaded: Loaded[GraphData], results: Results, at: RunFolder
+) -> str:
+    """Evaluate the stored predictions and write the report."""
+    measured: dict[str, MethodResult] = {}
+    plotted: dict[str, list[NumberSets]] = {}
+    for name in settings.method:
+        row = parse_row(name)
+        again = partial(train_method, settings, loaded, at=at)
+        jobs_of_row, stored = stored_runs(row, settings, at, make=again)
+        runs = [{n: NumberPredictions(**f) for n, f in sets.items()} for sets in stored]
+        plotted[name] = [
+            {set_name: mixture([sets[set_name] for sets in members]) for set_name in members[0]}
+            for members in ensembles(row, settings, runs)
+        ]
+        metrics = [evaluate_numbers(sets) for sets in plotted[name]]
+        measured[name] = row_result(row, jobs_of_row, results, metrics)
+    fields = report_fields(settings, loaded.data, at, target=loaded.data.target)
+    return regress_report(same_metrics(measured), plotted, **fields).write(at.path)
+
+
+WORKFLOW = Workflow(
+    kind="regress",
+    command="regress",
+    folders=FOLDERS,
+    jobs=jobs,
+    load=load,
+    check=check,
+    describe=describe,
+    run=train_method,
+    report=report,
+)
+
+
+def make_predictor(trained: TrainedMethod[RegressSettings], data: GraphData) -> Predictor:
+    """Return what predicts function values with a method."""
+    method, reduce = trained.method, partial(function_values, *mean_and_std(data))
+    samples = trained.settings.evaluation.num_samples if method.sampled else None
+    return Predictor(reduce, trim_tokens, samples, method.test_dropout, data.max_tokens)
+
+
+def mean_and_std(data: GraphData) -> tuple[float, float]:
     """Return mean and standard deviation of the targets to learn."""
     return float(data.train.targets.mean()), float(data.train.targets.std())
 

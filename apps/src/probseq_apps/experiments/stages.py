@@ -1,15 +1,16 @@
-"""What the commands of `probseq generate` share: files of samples, and trained parts."""
+"""What the commands of `probseq generate` share: files of samples, and trained models."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
-from probseq.settings import Settings
 from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
@@ -26,13 +27,13 @@ from probseq_apps.engine.files import (
     write_manifest,
 )
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Batch, LossParts, Step, Trainer, fork_random
-from probseq_apps.experiment import Experiment, Job, RunFolder
+from probseq_apps.engine.trainer import Batch, Loss, Step, Trainer, fork_random
+from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.options import Options
 from probseq_apps.report.generate import generate_report
-from probseq_apps.settings.common import config_values, saved_settings
-from probseq_apps.settings.generate import ClassTraining
+from probseq_apps.settings.generate import ClassTraining, GenerateSettings, OnImages
+from probseq_apps.settings.models import DiffusionSettings, HvaeSettings
 from pseudovideo.beyond.reference import Reference
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.labels import draw_labels
@@ -41,8 +42,10 @@ from pseudovideo.pretrained import Pretrained, load_pretrained
 from pseudovideo.samples import Film, draw_samples
 
 CLASSIFIER, REFERENCE, SAMPLES, PRETRAINED = "classifier", "reference", "samples", "pretrained"
-# Videos whose frames are kept and measured.
-_KEPT = 1000
+# Videos whose frames are stored and measured.
+_WHOLE_VIDEOS = 1000
+# Of the commands that compare models of images.
+ImageSettings: TypeAlias = GenerateSettings | DiffusionSettings | HvaeSettings
 
 
 class Samples(NamedTuple):
@@ -60,15 +63,16 @@ class Between(NamedTuple):
     images: UInt8[Tensor, "n k c h w"]
 
 
-Given = TypeVar("Given")
-PartT = TypeVar("PartT", bound="Part[Any]")
+MakerT = TypeVar("MakerT")
+ModelT = TypeVar("ModelT")
 Module = TypeVar("Module", bound=nn.Module)
-Kept = TypeVar("Kept", Samples, Film, Between)
+PretrainedT = TypeVar("PretrainedT", bound=Pretrained)
+Drawn = TypeVar("Drawn", Samples, Film, Between)
 _DIMENSIONS = {Samples: (4, 5, 0, 1), Film: (6, 1, 0), Between: (5,)}
 _NAMES = {Samples: "samples", Film: "process", Between: "interpolations"}
 
 
-def load_kept(kind: type[Kept], file: Path) -> Kept:
+def load_drawn(kind: type[Drawn], file: Path) -> Drawn:
     """Read what was drawn; raise if it is not there, damaged, or something else."""
     what = _NAMES[kind]
     if not file.is_file():
@@ -77,17 +81,18 @@ def load_kept(kind: type[Kept], file: Path) -> Kept:
     for name, count in zip(kind._fields, _DIMENSIONS[kind], strict=True):
         if name in kind._field_defaults and name not in arrays:
             continue
-        found = f"{arrays[name].ndim}" if name in arrays else "none"
-        if found != str(count):
+        dimensions = f"{arrays[name].ndim}" if name in arrays else "none"
+        if dimensions != str(count):
             raise ValueError(
-                f"{what} must have {name} of {count} dimensions, and {file} has {found}"
+                f"{what} must have {name} of {count} dimensions, and {file} has {dimensions}"
             )
     return kind(**{name: arrays[name] for name in kind._fields if name in arrays})
 
 
-def save_kept(kept: Samples | Film | Between, file: Path) -> None:
-    """Write samples or a film."""
-    save_arrays(file, {name: found for name, found in kept._asdict().items() if found is not None})
+def save_drawn(drawn: Samples | Film | Between, file: Path) -> None:
+    """Write what was drawn."""
+    arrays = drawn._asdict().items()
+    save_arrays(file, {name: array for name, array in arrays if array is not None})
 
 
 def draw_timed(
@@ -100,10 +105,10 @@ def draw_timed(
     labels = labels_for(model, num, seed=seed) if labels is None else labels
     generator, start = generator_for(model, seed), time.perf_counter()
     with log.bar(total=num, unit=" images", desc="samples") as bar:
-        options |= {"generator": generator, "progress": bar.update, "keep": _KEPT}
-        found = draw_samples(model, num, labels=labels, **options)
+        options |= {"generator": generator, "progress": bar.update, "keep": _WHOLE_VIDEOS}
+        images, videos = draw_samples(model, num, labels=labels, **options)
     seconds = time.perf_counter() - start
-    return Samples(*found, torch.tensor(seconds, dtype=torch.float64), labels)
+    return Samples(images, videos, torch.tensor(seconds, dtype=torch.float64), labels)
 
 
 def labels_for(model: Any, num: int, *, seed: int) -> Int64[Tensor, " n"] | None:
@@ -116,90 +121,103 @@ def generator_for(model: nn.Module, seed: int) -> torch.Generator:
     return torch.Generator(next(model.parameters()).device).manual_seed(seed)
 
 
-class ImageExperiment(Experiment[GenerationData]):
-    """A comparison of models of images, measured in the same features."""
+# -- Comparisons ----------------------------------------------------------------------------------
 
-    drawn: ClassVar[Sequence[str]] = (SAMPLES,)  # folders of what is drawn from a model
-    _reference: Reference | None = None
 
-    @property
-    def device(self) -> torch.device:
-        """Where it runs."""
-        return distributed.resolve_device(self.settings.machine.device)
+class ImageRun:
+    """Images, and the features that their models are measured in, made once.
 
-    def check(self, data: GenerationData) -> None:
-        """Raise if a file of weights is not there; tell of images that are asked for in vain."""
-        for name in ("num_images", "likelihood_images", "frame_error_images"):
-            asked = getattr(self.settings.evaluation, name, None) or 0
-            if asked > len(data.test):
-                log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")
-        if counts := told_classes(self.settings.classes, data):
-            self.config["classes"] = counts
-        check_features(self.settings.evaluation.features, self._video_weights)
+    All seeds are measured in the same ones: spreads are those of the models alone.
+    """
 
-    @property
-    def _video_weights(self) -> str | None:
-        return getattr(self.settings.evaluation, "video_weights", None)
+    def __init__(self, data: GenerationData, settings: ImageSettings) -> None:
+        self.data, self.settings = data, settings
+        self._reference: Reference | None = None
 
-    def described(self, data: GenerationData, compared: str) -> str:
-        """Return a line about data and jobs."""
-        count = self.settings.training.steps
-        steps = f"{count:,} step{'' if count == 1 else 's'}"
-        return f"{describe_images(data)}; {compared}; {steps} each, on {self.device}"
-
-    def prepare(self, data: GenerationData, at: RunFolder) -> None:
-        """Make the features."""
-        self.reference(data, at)
-
-    def reference(self, data: GenerationData, at: RunFolder) -> Reference:
-        """Return the features of the experiment, made once.
-
-        All seeds are measured in the same ones: spreads are those of the models alone.
-        """
+    def reference(self, at: RunFolder) -> Reference:
+        """Return the features of the run in a folder."""
         if self._reference is None:
-            folder, device = at.path / CLASSIFIER, self.settings.machine.device
-            features = self.settings.evaluation.features
+            evaluation, device = self.settings.evaluation, self.settings.machine.device
             self._reference = make_reference(
-                data, features, folder, seed=0, device=device, video_weights=self._video_weights
+                self.data,
+                evaluation.features,
+                at.path / CLASSIFIER,
+                seed=0,
+                device=device,
+                video_weights=getattr(evaluation, "video_weights", None),
             )
-            self.real(data, at)
+            self.real(at)
         return self._reference
 
-    def real(self, data: GenerationData, at: RunFolder) -> dict[str, Any]:
+    def real(self, at: RunFolder) -> dict[str, Any]:
         """Return what is measured of as many test images as samples, as if they were these."""
         count = self.settings.evaluation.num_samples
-        return at.once(REFERENCE, lambda: self.reference(data, at).real(count))
+        return at.once(REFERENCE, lambda: self.reference(at).real(count))
 
-    def write_report(
-        self, data: GenerationData, results: Sequence[Any], at: RunFolder, **drawn: Any
-    ) -> str:
-        """Write the report and return it as text; what is drawn, `generate_report` says."""
-        own: Any = {"settings": self.settings.to_dict(), "data": data, "recipe": at.recipe}
-        report = generate_report(self.kind, results, self.real(data, at), **own, **drawn)
-        return report.write(at.path)
 
-    def draw(
-        self,
-        name: str,
-        job: Job,
-        at: RunFolder,
-        make: Callable[[], Sequence[Samples | Film | Between]],
-    ) -> list[Path]:
-        """Return the files of what is drawn from a model, made with the same seed where missing."""
-        files = [at.path / part / f"{name}.npz" for part in self.drawn]
-        if not all(file.exists() for file in files):
-            if at.has(job.name):
-                log.say(f"samples of {name} are not there and are drawn anew")
-            try:
-                found = make()
-            except FileNotFoundError as error:
-                raise FileNotFoundError(
-                    f"{error}; delete {at.results_file(job.name)} and resume, so that all of this "
-                    "arm is made anew"
-                ) from error
-            for file, kept in zip(files, found, strict=True):
-                save_kept(kept, file)
-        return files
+def device_of(settings: ImageSettings) -> torch.device:
+    """Return where a command runs."""
+    return distributed.resolve_device(settings.machine.device)
+
+
+def check_run(settings: ImageSettings, data: GenerationData) -> None:
+    """Raise if a file of weights is not there; tell of images that are asked for in vain."""
+    evaluation = settings.evaluation
+    for name in ("num_images", "likelihood_images", "frame_error_images"):
+        asked = getattr(evaluation, name, None) or 0
+        if asked > len(data.test):
+            log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")
+    conditioning_classes(settings.classes, data)
+    check_features(evaluation.features, getattr(evaluation, "video_weights", None))
+
+
+def run_config(settings: ImageSettings, run: ImageRun) -> dict[str, Any]:
+    """Return settings, and the training images of each class if models learn classes."""
+    counts = conditioning_classes(settings.classes, run.data)
+    return {"settings": settings.to_dict(), **({"classes": counts} if counts else {})}
+
+
+def describe_run(settings: ImageSettings, data: GenerationData, compared: str) -> str:
+    """Return a line about data and jobs."""
+    count = settings.training.steps
+    steps = f"{count:,} step{'' if count == 1 else 's'}"
+    return f"{describe_images(data)}; {compared}; {steps} each, on {device_of(settings)}"
+
+
+def make_features(settings: ImageSettings, run: ImageRun, at: RunFolder) -> None:
+    """Make the features before several processes need them."""
+    run.reference(at)
+
+
+@contextmanager
+def drawing(name: str, job: Job, at: RunFolder) -> Generator[None]:
+    """Tell that a finished job draws anew, and what to do if its model is not there."""
+    if at.has(job.name):
+        log.say(f"samples of {name} are not there and are drawn anew")
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error}; delete {at.results_file(job.name)} and resume, so that all of this "
+            "arm is made anew"
+        ) from error
+
+
+def write_report(
+    kind: str,
+    settings: ImageSettings,
+    run: ImageRun,
+    results: Sequence[Mapping[str, Any]],
+    at: RunFolder,
+    **drawn: Any,
+) -> str:
+    """Write the report and return it as text; what is drawn, `generate_report` says."""
+    fields: dict[str, Any] = {"settings": settings.to_dict(), "data": run.data}
+    report = generate_report(kind, results, run.real(at), recipe=at.recipe, **fields, **drawn)
+    return report.write(at.path)
+
+
+# -- Images and classes ---------------------------------------------------------------------------
 
 
 def check_one_process(device: str) -> None:
@@ -209,7 +227,7 @@ def check_one_process(device: str) -> None:
         raise ValueError("generate runs in one process, and torchrun started several")
 
 
-def load_images(settings: Any, options: Options) -> GenerationData:
+def load_images(settings: OnImages, options: Options) -> GenerationData:
     """Return the images that settings name."""
     return load_generation_data(
         settings.data,
@@ -220,8 +238,8 @@ def load_images(settings: Any, options: Options) -> GenerationData:
     )
 
 
-def told_classes(settings: ClassTraining, data: GenerationData) -> dict[str, int]:
-    """Return the training images of each class that models are told of; none without labels.
+def conditioning_classes(settings: ClassTraining, data: GenerationData) -> dict[str, int]:
+    """Return the training images of each class that models learn; none without labels.
 
     Raises:
         ValueError: labels are asked for, and there are none, or none of a class.
@@ -244,11 +262,11 @@ def told_classes(settings: ClassTraining, data: GenerationData) -> dict[str, int
 def labels_of(
     settings: ClassTraining,
     data: GenerationData,
-    part: Literal["train", "test"],
+    split: Literal["train", "test"],
     count: int | None = None,
 ) -> Int64[Tensor, " n"] | None:
-    """Return a part's first labels, as models are told them; None of models without classes."""
-    return getattr(data.labels, part)[:count] if settings.labels else None
+    """Return the first labels of a part, as models learn them; None of models without classes."""
+    return getattr(data.labels, split)[:count] if settings.labels else None
 
 
 def describe_images(data: GenerationData) -> str:
@@ -263,8 +281,9 @@ def videos_of(
     batch: Batch, videos: PseudoVideoConfig, step: Step, *, seed: int
 ) -> Float[Tensor, "n t c h w"]:
     """Return the videos of numbered images; their noise is that of seed, epoch and image."""
-    given: Any = {"seed": derive_seed(seed, "videos"), "epoch": step.epoch, "index": batch[1]}
-    return pseudo_videos(to_unit(batch[0]), videos, **given)
+    noise_seed = derive_seed(seed, "videos")
+    images, index = to_unit(batch[0]), batch[1]
+    return pseudo_videos(images, videos, seed=noise_seed, epoch=step.epoch, index=index)
 
 
 def seeded(build: Callable[[], Module], seed: int) -> Module:
@@ -274,123 +293,86 @@ def seeded(build: Callable[[], Module], seed: int) -> Module:
         return build()
 
 
-class Trained(NamedTuple):
-    """A trained model in eval mode on the CPU, the part that it is, and how its training ended."""
+# -- Trained models -------------------------------------------------------------------------------
 
-    part: Any
-    model: Any
+
+class Training(NamedTuple):
+    """A model to train, and what it is trained on."""
+
+    objective: nn.Module  # what is trained
+    model: Pretrained  # in it: what is stored
+    batch: Batch  # all examples
+    loss: Loss
+    config: TrainConfig | None  # None for a model that is taken as it is
+    layout: torch.memory_format = torch.contiguous_format  # of convolutions under bf16
+
+
+@dataclass(frozen=True)
+class Trained(Generic[MakerT, ModelT]):
+    """A trained model in eval mode on the CPU, what it was made by, and how its training ended."""
+
+    maker: MakerT
+    model: ModelT
     steps: int
     seconds: float
 
 
-class Part(Generic[Given]):
-    """A model that is trained in a folder of its own: a run of `fit`, with `pretrained/` in it.
-
-    Attributes:
-        kind: as `config.json` names it.
-        name: of such a part in messages.
-        settings_class: of what its training depends on.
-        model_class: of the model.
-        layout: in which the weights of convolutions lie under bf16.
-    """
-
-    kind: ClassVar[str]
-    name: ClassVar[str]
-    settings_class: ClassVar[type[Settings]]
-    model_class: ClassVar[type[Pretrained]]
-    layout: ClassVar[torch.memory_format] = torch.contiguous_format
-
-    def __init__(self, settings: Any) -> None:
-        self.settings = settings
-
-    def build(self, data: Given) -> tuple[nn.Module, Pretrained]:
-        """Return what is trained, and the new model in it; weights depend on the seed alone."""
-        raise NotImplementedError
-
-    def batch(self, data: Any) -> Batch:
-        """Return all that is trained on: images and their numbers, and of classes the labels."""
-        return data.train, torch.arange(len(data.train))
-
-    def classes(self, data: Given) -> dict[str, int]:
-        """Return the training images of each class that the model is told of, if of any."""
-        return {}
-
-    def loss(self, model: Any, batch: Batch, step: Step) -> LossParts:
-        """Return the loss of a batch."""
-        raise NotImplementedError
-
-    def train_config(self) -> TrainConfig | None:
-        """Return the settings of the training loop; None for a model that is taken as it is."""
-        return self.settings.train_config()
-
-    def trial(self, data: Any) -> tuple[nn.Module, Batch]:
-        """Return a model to try a few steps with, and batches for them."""
-        return self.build(data)[0], self.batch(data)
-
-    def training_seconds(self, data: Any) -> float:
-        """Return about how long the training takes, by the time of its second step."""
-        config = self.train_config()
-        if config is None:
+def training_seconds(make: Callable[[], Training], device: str) -> float:
+    """Return about how long a training takes, by the time of its second step."""
+    place = distributed.resolve_device(device)
+    with fork_random(place):
+        training = make()
+        if (config := training.config) is None:
             return 0.0
-        device = distributed.resolve_device(config.device)
-        with fork_random(device):
-            model, batch = self.trial(data)
-            few = tuple(tensor[: 3 * config.batch_size] for tensor in batch)
-            trainer = Trainer(model, few, config, device, self.loss)
-            trainer.train_step()
-            start = time.perf_counter()
-            trainer.train_step()
-            trainer.monitor.flush()  # waits for a device
-            return (time.perf_counter() - start) * (config.steps or 0)
+        few = tuple(tensor[: 3 * config.batch_size] for tensor in training.batch)
+        trainer = Trainer(training.objective, few, config, place, training.loss)
+        trainer.train_step()
+        start = time.perf_counter()
+        trainer.train_step()
+        trainer.monitor.flush()  # waits for a device
+        return (time.perf_counter() - start) * (config.steps or 0)
 
-    def train(self, data: Given, folder: Path, *, recipe: str, label: str) -> Trained:
-        """Train the model, from where it stopped, and store it in `pretrained/`."""
-        if read_finished(folder) is None or not (folder / PRETRAINED / MANIFEST).is_file():
-            trained, model = self.build(data)
-            identity = config_values(self.kind, recipe, self.settings.to_dict())
-            if classes := self.classes(data):
-                identity["classes"] = classes
-            if config := self.train_config():
-                if config.precision == "bf16":
-                    # Typed for tensors alone, in torch's own words.
-                    trained.to(memory_format=self.layout)  # pyright: ignore[reportCallIssue]
-                known: Any = {"loss": self.loss, "label": label, "metadata": identity}
-                fit(trained, self.batch(data), config, folder, **known)
-            else:
-                prepare_run_dir(folder, identity, resume=True)
-                write_json(folder / FINISHED, {"steps": 0, "seconds": 0.0})
-            model.save_pretrained(folder / PRETRAINED)
-            write_manifest(folder / PRETRAINED)
-        return self.read(folder)
 
-    def read(self, folder: Path) -> Trained:
-        """Read the model; raise if it is not trained, or damaged."""
-        folder = run_folder(folder)
-        finished = read_finished(folder)
-        if finished is None:
-            raise FileNotFoundError(
-                f"{self.name} must be a trained one, and the training in {folder} is not finished: "
-                "resume it"
-            )
-        check_manifest(folder / PRETRAINED)
-        model = load_pretrained(folder / PRETRAINED, self.model_class)
-        return Trained(self, model, finished["steps"], finished["seconds"])
+def train_model(
+    make: Callable[[], Training], folder: Path, identity: Mapping[str, object], *, label: str
+) -> None:
+    """Train a model, from where it stopped, and store it in `pretrained/` of a folder of its own.
 
-    @classmethod
-    def find(cls: type[PartT], folder: Path) -> PartT | None:
-        """Return the part that a folder holds; None where it holds none of this kind."""
-        saved = saved_settings(run_folder(folder), cls.kind, cls.settings_class)
-        return None if saved is None else cls(saved[1])
+    Args:
+        make: builds the model, if it is not trained yet.
+        folder: of the run of `fit`.
+        identity: contents of its `config.json`.
+        label: name in the progress bar.
+    """
+    if read_finished(folder) is not None and (folder / PRETRAINED / MANIFEST).is_file():
+        return
+    training = make()
+    if config := training.config:
+        if config.precision == "bf16":
+            # Typed for tensors alone, in torch's own words.
+            training.objective.to(memory_format=training.layout)  # pyright: ignore[reportCallIssue]
+        options: Any = {"loss": training.loss, "label": label, "metadata": identity}
+        fit(training.objective, training.batch, config, folder, **options)
+    else:
+        prepare_run_dir(folder, identity, resume=True)
+        write_json(folder / FINISHED, {"steps": 0, "seconds": 0.0})
+    training.model.save_pretrained(folder / PRETRAINED)
+    write_manifest(folder / PRETRAINED)
 
-    @classmethod
-    def open(cls, folder: Path) -> Trained:
-        """Read the model of a folder; raise if it holds none, or is damaged."""
-        part = cls.find(folder)
-        if part is None:
-            raise FileNotFoundError(
-                f"{cls.name} must be a folder of `generate {cls.name}`, and {folder} holds none"
-            )
-        return part.read(folder)
+
+def read_model(
+    folder: Path, maker: MakerT, kind: type[PretrainedT], noun: str
+) -> Trained[MakerT, PretrainedT]:
+    """Read the model of a folder; raise if it is not trained, or damaged."""
+    folder = run_folder(folder)
+    finished = read_finished(folder)
+    if finished is None:
+        raise FileNotFoundError(
+            f"{noun} must be a trained one, and the training in {folder} is not finished: resume it"
+        )
+    check_manifest(folder / PRETRAINED)
+    model = load_pretrained(folder / PRETRAINED, kind)
+    return Trained(maker, model, finished["steps"], finished["seconds"])
 
 
 def run_folder(folder: Path) -> Path:

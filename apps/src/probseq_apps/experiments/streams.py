@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ohsvgp.tasks import Split, Task, cut, sequential_splits, standardised, stratified_splits
-from probseq_apps.data.names import CSV_PREFIX, own_path
+from probseq_apps.data.names import CSV_PREFIX, user_path
 from probseq_apps.data.series import Columns, Series, load_series
 from probseq_apps.data.tables import Marks, Table, load_table, read_csv_points
 from probseq_apps.settings.online import STANDARDISED, OnlineSettings
@@ -44,7 +44,7 @@ class Stream(NamedTuple):
 
 def load_stream(settings: OnlineSettings, data_dir: Path | None, *, seed: int) -> Stream:
     """Read a data set and cut it into tasks, in the same way for all methods."""
-    stream, path = settings.stream, own_path(settings.data)
+    stream, path = settings.stream, user_path(settings.data)
     marks = Marks(stream.separator, stream.decimal, stream.encoding)
     if settings.of_time:
         columns = Columns(stream.time or "time", stream.target, stream.series, marks)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -19,10 +19,11 @@ from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Job, Results, RunFolder
+from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import stages
 from probseq_apps.options import Options
 from probseq_apps.report.results import FLOOR
+from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.generate import (
     GENERATE,
     GENERATE_PRIOR,
@@ -51,14 +52,11 @@ _SHOWN, _COPIES = 10, 8
 Prior = AutoregressivePrior | MaskedPrior
 
 
-class TokenizerPart(stages.Part[GenerationData]):
+class TokenizerPart:
     """A tokenizer of pseudo videos, or of images where they have one frame."""
 
-    kind, name = GENERATE_TOKENIZER, "tokenizer"
-    settings_class, model_class = TokenizerSettings, Tokenizer
-
     def __init__(self, settings: TokenizerSettings) -> None:
-        super().__init__(settings)
+        self.settings = settings
         self.videos = settings.videos.for_frames(settings.frames, settings.videos.corruption)
         # Which videos are made of test images, and the seed of their noise.
         seed = derive_seed(settings.seed, "test videos")
@@ -66,9 +64,9 @@ class TokenizerPart(stages.Part[GenerationData]):
 
     def config(self, data: GenerationData) -> TokenizerConfig:
         """Return the sizes; raise if images cannot be cut into such patches."""
-        size, given = data.image_size, self.settings
-        frames: Any = {"num_frames": given.frames, "stem": given.stem}
-        return given.tokenizer.for_images(size, data.channels, **frames)
+        settings = self.settings
+        frames: Any = {"num_frames": settings.frames, "stem": settings.stem}
+        return settings.tokenizer.for_images(data.image_size, data.channels, **frames)
 
     def check(self, data: GenerationData) -> None:
         """Raise if sizes, device or files of weights are not as the settings want them."""
@@ -81,14 +79,28 @@ class TokenizerPart(stages.Part[GenerationData]):
         pseudo_videos(to_unit(data.train[:1]), self.videos)
         self._perceptual()
 
-    def build(self, data: GenerationData) -> tuple[TokenizerObjective, Tokenizer]:
-        """Return an objective, and the new tokenizer in it."""
+    def training(self, data: GenerationData) -> stages.Training:
+        """Return a new tokenizer in its objective, and the images with their numbers."""
         config, perceptual = self.config(data), self._perceptual()
         objective = stages.seeded(
             lambda: TokenizerObjective(build_tokenizer(config), self.settings.loss, perceptual),
             derive_seed(self.settings.seed, "weights"),
         )
-        return objective, objective.tokenizer
+        batch, options = (data.train, torch.arange(len(data.train))), self.settings.train_config()
+        return stages.Training(objective, objective.tokenizer, batch, self.loss, options)
+
+    def training_seconds(self, data: GenerationData) -> float:
+        """Return about how long the training takes."""
+        device = self.settings.machine.device
+        return stages.training_seconds(partial(self.training, data), device)
+
+    def train(
+        self, data: GenerationData, folder: Path, *, recipe: str, label: str
+    ) -> "TrainedTokenizer":
+        """Train the tokenizer, from where it stopped, and store it in `pretrained/`."""
+        identity = config_values(GENERATE_TOKENIZER, recipe, self.settings.to_dict())
+        stages.train_model(partial(self.training, data), folder, identity, label=label)
+        return stages.read_model(folder, self, Tokenizer, "tokenizer")
 
     def loss(self, model: Any, batch: Batch, step: Step) -> LossParts:
         """Return the objective of images and their numbers, on the videos made of them here.
@@ -109,8 +121,8 @@ class TokenizerPart(stages.Part[GenerationData]):
         tokenizer = tokenizer.to(distributed.resolve_device(self.settings.machine.device))
         seed = derive_seed(self.settings.seed, "token videos")
         with log.bar(total=len(data.train), unit=" images", desc="tokens") as bar:
-            given = (folder, tokenizer, data.train, self.videos)
-            return cached_tokens(*given, labels=labels, seed=seed, progress=bar.update)
+            source = (folder, tokenizer, data.train, self.videos)
+            return cached_tokens(*source, labels=labels, seed=seed, progress=bar.update)
 
     def _perceptual(self) -> LPIPS | None:
         """Return LPIPS with the named weights, None where it has no weight; raise without them."""
@@ -128,19 +140,25 @@ class TokenizerPart(stages.Part[GenerationData]):
             raise ValueError(f"lpips_weights must be of torchvision's VGG-16: {error}") from error
 
 
-class PriorPart(stages.Part[TokenCache]):
+TrainedTokenizer = stages.Trained[TokenizerPart, Tokenizer]
+
+
+def open_tokenizer(folder: Path) -> TrainedTokenizer:
+    """Read the tokenizer of a folder; raise if it holds none, or is damaged."""
+    run = stages.run_folder(folder)
+    if (saved := saved_settings(run, GENERATE_TOKENIZER, TokenizerSettings)) is None:
+        raise FileNotFoundError(
+            f"tokenizer must be a folder of `generate tokenizer`, and {folder} holds none"
+        )
+    return stages.read_model(folder, TokenizerPart(saved[1]), Tokenizer, "tokenizer")
+
+
+class PriorPart:
     """A prior over the tokens of a tokenizer."""
 
-    kind, name = GENERATE_PRIOR, "prior"
-    settings_class, model_class = PriorSettings, TokenPrior
-
     def __init__(self, settings: PriorSettings, counts: Mapping[str, int] | None = None) -> None:
-        super().__init__(settings)
+        self.settings = settings
         self._counts = dict(counts or {})
-
-    def classes(self, data: TokenCache) -> dict[str, int]:
-        """Return the training images of each class that the prior is told of, if of any."""
-        return self._counts
 
     def check(self, grid: TokenGrid) -> None:
         """Raise if sizes or device are not as the settings want them."""
@@ -148,25 +166,35 @@ class PriorPart(stages.Part[TokenCache]):
         with torch.device("meta"):
             self._prior(grid, None)
 
-    def build(self, data: TokenCache) -> tuple[Prior, Prior]:
-        """Return a new prior, twice."""
+    def training(self, data: TokenCache) -> stages.Training:
+        """Return a new prior, and the tokens, with labels of classes."""
         make = partial(self._prior, data.grid, data.tokenizer_fingerprint)
-        name, seed = self.settings.prior, self.settings.seed
-        prior = stages.seeded(make, derive_seed(seed, f"{name} prior"))
+        name, settings = self.settings.prior, self.settings
+        prior = stages.seeded(make, derive_seed(settings.seed, f"{name} prior"))
         prior.check_cache(data)
-        return prior, prior
+        batch = (data.tokens,) if data.labels is None else (data.tokens, data.labels)
+        return stages.Training(prior, prior, batch, self.loss, settings.train_config())
 
-    def trial(self, data: TokenGrid) -> tuple[Prior, Batch]:
+    def trial(self, grid: TokenGrid) -> stages.Training:
         """Return a prior over a grid, and a few grids of any tokens."""
-        shape = (self.settings.prior_training.batch_size, *data.shape)
-        batch = (torch.randint(data.codebook_size, shape, dtype=torch.int16),)
+        shape = (self.settings.prior_training.batch_size, *grid.shape)
+        batch = (torch.randint(grid.codebook_size, shape, dtype=torch.int16),)
         if self._counts:
             batch += (torch.zeros(len(batch[0]), dtype=torch.int64),)
-        return self._prior(data, None), batch
+        prior, config = self._prior(grid, None), self.settings.train_config()
+        return stages.Training(prior, prior, batch, self.loss, config)
 
-    def batch(self, data: TokenCache) -> Batch:
-        """Return the tokens, and of classes the labels."""
-        return (data.tokens,) if data.labels is None else (data.tokens, data.labels)
+    def training_seconds(self, grid: TokenGrid) -> float:
+        """Return about how long the training takes."""
+        return stages.training_seconds(partial(self.trial, grid), self.settings.machine.device)
+
+    def train(self, data: TokenCache, folder: Path, *, recipe: str, label: str) -> "TrainedPrior":
+        """Train the prior, from where it stopped, and store it in `pretrained/`."""
+        identity = config_values(GENERATE_PRIOR, recipe, self.settings.to_dict())
+        if self._counts:
+            identity["classes"] = self._counts
+        stages.train_model(partial(self.training, data), folder, identity, label=label)
+        return stages.read_model(folder, self, TokenPrior, "prior")
 
     def loss(self, model: Prior, batch: Batch, step: Step) -> LossParts:
         """Return the nats per token: of all, or of those that a masked prior's masks hide."""
@@ -174,7 +202,7 @@ class PriorPart(stages.Part[TokenCache]):
 
     def draw(
         self,
-        prior: Prior,
+        prior: TokenPrior,
         tokenizer: Tokenizer,
         num: int,
         sampling: TokenSampling,
@@ -189,180 +217,250 @@ class PriorPart(stages.Part[TokenCache]):
 
     def _prior(self, grid: TokenGrid, tokenizer: str | None) -> Prior:
         name, sizes = self.settings.prior, self.settings.sizes(self.settings.prior)
-        own: Any = {"classes": self.settings.classes.spec(self._counts)}
-        return build_token_prior(name, sizes, grid, tokenizer_fingerprint=tokenizer, **own)
-
-
-class Tokens(stages.ImageExperiment):
-    """Tokenizers of images and of pseudo videos, and priors over their tokens."""
-
-    kind, command = GENERATE, "generate run"
-    parts = (stages.SAMPLES, PRIORS, TOKENS, TOKENIZERS, stages.CLASSIFIER)
-
-    def __init__(self, settings: GenerateSettings) -> None:
-        super().__init__(settings)
-        self._variants = {
-            Job(f"{arm.name}-{stem}", seed): (
-                arm,
-                TokenizerPart(settings.one_tokenizer(arm, stem, seed)),
-            )
-            for seed in settings.seeds
-            for stem in settings.stem
-            for arm in settings.arms
-        }
-        self.jobs = list(self._variants)
-
-    def load(self, options: Options) -> GenerationData:
-        """Read the images."""
-        return stages.load_images(self.settings, options)
-
-    def check(self, data: GenerationData) -> None:
-        """Raise if the settings don't fit the images, or a file of weights is not there."""
-        for job, (_, part) in self._variants.items():
-            if job.seed == self.settings.seeds[0]:
-                part.check(data)
-                for prior in self._priors(job, data).values():
-                    prior.check(part.config(data).grid)
-        super().check(data)
-
-    def describe(self, data: GenerationData) -> str:
-        """Return a line about data and jobs."""
-        arms, stems = (arm.name for arm in self.settings.arms), self.settings.stem
-        return self.described(data, f"{', '.join(arms)}; stems {', '.join(stems)}")
-
-    def seconds(self, jobs: Sequence[Job], data: GenerationData) -> float:
-        """Return about how long the trainings of jobs take, by one seed of each variant."""
-        rows = Counter(job.row for job in jobs)
-        total = 0.0
-        for job in {job.row: job for job in jobs}.values():
-            part = self._variants[job][1]
-            own = [part.training_seconds(data)]
-            for prior in self._priors(job, data).values():
-                own.append(prior.training_seconds(part.config(data).grid))
-            total += rows[job.row] * sum(own)
-        return total
-
-    def run(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
-        """Train, draw and measure all that a variant has."""
-        (arm, part), reference = self._variants[job], self.reference(data, at)
-        folder = at.path / TOKENIZERS / job.name
-        trained = part.train(data, folder, recipe=at.recipe, label=job.name)
-        tokenizer = trained.model.to(self.device)
-        codebook = tokenizer.config.codebook_size * tokenizer.config.code_dim
-        found = _facts(arm, part.settings.stem, job.seed, tokenizer.config) | {
-            "parameters": sum(p.numel() for p in tokenizer.parameters()) + codebook,
-            "steps": trained.steps,
-            "tokenizer_seconds": trained.seconds,
-            "reconstruction": self._reconstruct(part, tokenizer, data, at),
-        }
-        if priors := self._priors(job, data):
-            labels = stages.labels_of(self.settings.classes, data, "train")
-            cache = part.tokens(tokenizer, data, at.path / TOKENS / job.name, labels)
-            images = data.test[: self.settings.evaluation.num_images]
-            held_out = encode_images(tokenizer, images, **part.held_out, device=self.device)
-            test = stages.labels_of(self.settings.classes, data, "test", len(images))
-            found["generation"] = {}
-            seed = derive_seed(job.seed, "test masks")
-            for name, prior in priors.items():
-                folder = at.path / PRIORS / f"{name}-{job.name}"
-                learned = prior.train(cache, folder, recipe=at.recipe, label=folder.name)
-                samples = self._samples(name, job, at)
-                found["generation"][name] = {
-                    "nats_per_token": mean_nats(
-                        learned.model.to(self.device), held_out, test, seed=seed
-                    ),
-                    "training_seconds": learned.seconds,
-                    **reference.measure(samples.images),
-                    "seconds": float(samples.seconds),
-                }
-                if part.videos.num_frames > 1:
-                    frames = reference.measure_videos(samples.videos, part.videos)
-                    found["generation"][name]["frames"] = frames
-        return found
-
-    def report(self, data: GenerationData, results: Results, at: RunFolder) -> str:
-        """Measure patch k-means, write the report, and return it as text."""
-        settings, seed = self.settings, self.settings.seeds[0]
-        floors: list[dict[str, Any]] = []
-        shown: dict[str, dict[str, Tensor]] = {}
-        samples: dict[str, tuple[str, stages.Samples, Copies]] = {}
-        reference = self.reference(data, at)
-        logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
-        for job, (arm, part) in self._variants.items():
-            stem, folder = part.settings.stem, at.path / TOKENIZERS / job.name
-            if stem == settings.stem[0]:  # patch k-means knows no stem
-                name = f"{arm.name}-{FLOOR}-seed{job.seed}"
-                floors.append(at.once(name, partial(self._patch_kmeans, job, data, at)))
-            logs[TOKENIZERS].setdefault(f"{arm.name}, {stem}", []).append(folder)
-            if job.seed == seed:
-                images = _reconstructed(folder, data.test[:_SHOWN])
-                shown.setdefault(stem, {})[arm.name] = images
-        for prior in settings.priors.prior:
-            for job, (arm, part) in self._variants.items():
-                if prior not in self._priors(job, data):
-                    continue
-                stem, name = part.settings.stem, f"{prior}-{job.name}"
-                label = f"{arm.name}, {stem}, {prior}"
-                logs[PRIORS].setdefault(label, []).append(at.path / PRIORS / name)
-                if job.seed == seed:
-                    title = f"{prior.capitalize()} prior, {arm.name}, stem {stem}, seed {seed}"
-                    drawn = self._samples(prior, job, at)
-                    samples[name] = (title, drawn, reference.copies(drawn.images, _COPIES))
-        return self.write_report(
-            data,
-            [*results.values(), *floors],
-            at,
-            videos=settings.videos.for_frames(max(settings.frames), settings.videos.corruption),
-            reconstructed=shown,
-            samples=samples,
-            features=reference.extractor.name,
-            tokenizer_logs=logs[TOKENIZERS],
-            prior_logs=logs[PRIORS],
+        classes = self.settings.classes.spec(self._counts)
+        return build_token_prior(
+            name, sizes, grid, tokenizer_fingerprint=tokenizer, classes=classes
         )
 
-    def _priors(self, job: Job, data: GenerationData) -> dict[PriorName, PriorPart]:
-        settings, (arm, part) = self.settings, self._variants[job]
-        names = settings.priors.prior if settings.has_priors(arm, part.settings.stem) else ()
-        folder, counts = f"{TOKENIZERS}/{job.name}", stages.told_classes(settings.classes, data)
-        return {
-            name: PriorPart(settings.one_prior(folder, name, job.seed), counts) for name in names
+
+TrainedPrior = stages.Trained[PriorPart, TokenPrior]
+
+
+def open_prior(folder: Path) -> TrainedPrior:
+    """Read the prior of a folder; raise if it holds none, or is damaged."""
+    run = stages.run_folder(folder)
+    if (saved := saved_settings(run, GENERATE_PRIOR, PriorSettings)) is None:
+        raise FileNotFoundError(
+            f"prior must be a folder of `generate prior`, and {folder} holds none"
+        )
+    return stages.read_model(folder, PriorPart(saved[1]), TokenPrior, "prior")
+
+
+# -- generate run ---------------------------------------------------------------------------------
+
+
+class Variant(NamedTuple):
+    """A tokenizer of an arm, and the kinds of priors that are trained on its tokens."""
+
+    arm: TokenArm
+    maker: TokenizerPart
+    priors: tuple[PriorName, ...]
+
+
+def variants_of(settings: GenerateSettings) -> dict[Job, Variant]:
+    """Return the tokenizers to train, by job."""
+    return {
+        Job(f"{arm.name}-{stem}", seed): Variant(
+            arm,
+            TokenizerPart(settings.one_tokenizer(arm, stem, seed)),
+            settings.priors.prior if settings.has_priors(arm, stem) else (),
+        )
+        for seed in settings.seeds
+        for stem in settings.stem
+        for arm in settings.arms
+    }
+
+
+def jobs(settings: GenerateSettings) -> list[Job]:
+    """Return a job for each tokenizer; its priors are a part of it."""
+    return list(variants_of(settings))
+
+
+def load(settings: GenerateSettings, options: Options) -> stages.ImageRun:
+    """Read the images."""
+    return stages.ImageRun(stages.load_images(settings, options), settings)
+
+
+def check(settings: GenerateSettings, run: stages.ImageRun) -> None:
+    """Raise if the settings don't fit the images, or a file of weights is not there."""
+    for job, variant in variants_of(settings).items():
+        if job.seed == settings.seeds[0]:
+            variant.maker.check(run.data)
+            for kind in variant.priors:
+                prior_maker(settings, kind, job, run).check(variant.maker.config(run.data).grid)
+    stages.check_run(settings, run.data)
+
+
+def describe(settings: GenerateSettings, run: stages.ImageRun) -> str:
+    """Return a line about data and jobs."""
+    arms, stems = (arm.name for arm in settings.arms), settings.stem
+    compared = f"{', '.join(arms)}; stems {', '.join(stems)}"
+    return stages.describe_run(settings, run.data, compared)
+
+
+def seconds(settings: GenerateSettings, run: stages.ImageRun, jobs: Sequence[Job]) -> float:
+    """Return about how long the trainings of jobs take, by one seed of each variant."""
+    rows, variants = Counter(job.row for job in jobs), variants_of(settings)
+    total = 0.0
+    for job in {job.row: job for job in jobs}.values():
+        maker = variants[job].maker
+        each = maker.training_seconds(run.data)
+        for kind in variants[job].priors:
+            prior = prior_maker(settings, kind, job, run)
+            each += prior.training_seconds(maker.config(run.data).grid)
+        total += rows[job.row] * each
+    return total
+
+
+def train_tokenizer_and_priors(
+    settings: GenerateSettings, run: stages.ImageRun, job: Job, at: RunFolder
+) -> dict[str, Any]:
+    """Train, draw and measure all that a variant has."""
+    arm, maker, kinds = variants_of(settings)[job]
+    data, reference, device = run.data, run.reference(at), stages.device_of(settings)
+    folder = at.path / TOKENIZERS / job.name
+    trained = maker.train(data, folder, recipe=at.recipe, label=job.name)
+    tokenizer = trained.model.to(device)
+    codebook = tokenizer.config.codebook_size * tokenizer.config.code_dim
+    result = _facts(arm, maker.settings.stem, job.seed, tokenizer.config) | {
+        "parameters": sum(p.numel() for p in tokenizer.parameters()) + codebook,
+        "steps": trained.steps,
+        "tokenizer_seconds": trained.seconds,
+        "reconstruction": measure_reconstruction(settings, maker, tokenizer, run, at),
+    }
+    if not kinds:
+        return result
+    labels = stages.labels_of(settings.classes, data, "train")
+    cache = maker.tokens(tokenizer, data, at.path / TOKENS / job.name, labels)
+    images = data.test[: settings.evaluation.num_images]
+    held_out = encode_images(tokenizer, images, **maker.held_out, device=device)
+    test = stages.labels_of(settings.classes, data, "test", len(images))
+    result["generation"] = {}
+    seed = derive_seed(job.seed, "test masks")
+    for kind in kinds:
+        folder = at.path / PRIORS / f"{kind}-{job.name}"
+        prior = prior_maker(settings, kind, job, run)
+        learned = prior.train(cache, folder, recipe=at.recipe, label=folder.name)
+        network = cast("Prior", learned.model.to(device))
+        samples = draw_from_prior(settings, kind, job, at)
+        result["generation"][kind] = {
+            "nats_per_token": mean_nats(network, held_out, test, seed=seed),
+            "training_seconds": learned.seconds,
+            **reference.measure(samples.images),
+            "seconds": float(samples.seconds),
         }
+        if maker.videos.num_frames > 1:
+            frames = reference.measure_videos(samples.videos, maker.videos)
+            result["generation"][kind]["frames"] = frames
+    return result
 
-    def _reconstruct(
-        self, part: TokenizerPart, coder: ImageCoder, data: GenerationData, at: RunFolder
-    ) -> dict[str, Any]:
-        images = data.test[: self.settings.evaluation.num_images]
-        given: Any = {"extractor": self.reference(data, at).extractor, "device": self.device}
-        return reconstruction(coder, images, **part.held_out, **given)
 
-    def _samples(self, prior: PriorName, job: Job, at: RunFolder) -> stages.Samples:
-        name, settings = f"{prior}-{job.name}", self.settings
+def report(
+    settings: GenerateSettings, run: stages.ImageRun, results: Results, at: RunFolder
+) -> str:
+    """Measure patch k-means, write the report, and return it as text."""
+    seed, reference, variants = settings.seeds[0], run.reference(at), variants_of(settings)
+    floors: list[dict[str, Any]] = []
+    shown: dict[str, dict[str, Tensor]] = {}
+    samples: dict[str, tuple[str, stages.Samples, Copies]] = {}
+    logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
+    for job, (arm, maker, _) in variants.items():
+        stem, folder = maker.settings.stem, at.path / TOKENIZERS / job.name
+        if stem == settings.stem[0]:  # patch k-means knows no stem
+            name = f"{arm.name}-{FLOOR}-seed{job.seed}"
+            floors.append(at.once(name, partial(measure_patch_kmeans, settings, run, job, at)))
+        logs[TOKENIZERS].setdefault(f"{arm.name}, {stem}", []).append(folder)
+        if job.seed == seed:
+            images = _reconstructed(folder, run.data.test[:_SHOWN])
+            shown.setdefault(stem, {})[arm.name] = images
+    for kind in settings.priors.prior:
+        for job, (arm, maker, kinds) in variants.items():
+            if kind not in kinds:
+                continue
+            stem, name = maker.settings.stem, f"{kind}-{job.name}"
+            logs[PRIORS].setdefault(f"{arm.name}, {stem}, {kind}", []).append(
+                at.path / PRIORS / name
+            )
+            if job.seed == seed:
+                title = f"{kind.capitalize()} prior, {arm.name}, stem {stem}, seed {seed}"
+                drawn = draw_from_prior(settings, kind, job, at)
+                samples[name] = (title, drawn, reference.copies(drawn.images, _COPIES))
+    return stages.write_report(
+        GENERATE,
+        settings,
+        run,
+        [*results.values(), *floors],
+        at,
+        videos=settings.videos.for_frames(max(settings.frames), settings.videos.corruption),
+        reconstructed=shown,
+        samples=samples,
+        features=reference.extractor.name,
+        tokenizer_logs=logs[TOKENIZERS],
+        prior_logs=logs[PRIORS],
+    )
 
-        def make() -> list[stages.Samples]:
-            tokenizer = TokenizerPart.open(at.path / TOKENIZERS / job.name).model.to(self.device)
-            trained = PriorPart.open(at.path / PRIORS / name)
-            given = (trained.model.to(self.device), tokenizer, settings.evaluation.num_samples)
-            own: Any = {"seed": job.seed, "guidance": settings.classes.guidance}
-            return [trained.part.draw(*given, settings.sampling, **own)]
 
-        (file,) = self.draw(name, job, at, make)
-        return stages.load_kept(stages.Samples, file)
+WORKFLOW = Workflow(
+    kind=GENERATE,
+    command="generate run",
+    folders=(stages.SAMPLES, PRIORS, TOKENS, TOKENIZERS, stages.CLASSIFIER),
+    jobs=jobs,
+    load=load,
+    config=stages.run_config,
+    check=check,
+    describe=describe,
+    seconds=seconds,
+    prepare=stages.make_features,
+    run=train_tokenizer_and_priors,
+    report=report,
+)
 
-    def _patch_kmeans(self, job: Job, data: GenerationData, at: RunFolder) -> dict[str, Any]:
-        """Measure what k-means on raw patches makes of a variant's tokens."""
-        arm, part = self._variants[job]
-        config = part.config(data)
-        kmeans = PatchKMeans(config).to(self.device)
-        generator = torch.Generator().manual_seed(derive_seed(job.seed, "k-means"))
-        chosen = torch.randperm(len(data.train), generator=generator)[:_KMEANS_IMAGES]
-        images = to_unit(data.train[chosen].to(self.device))
-        kmeans.fit(pseudo_videos(images, part.videos, seed=job.seed), generator=generator)
-        return _facts(arm, FLOOR, job.seed, config) | {
-            "parameters": kmeans.codebook.numel(),
-            "steps": None,
-            "tokenizer_seconds": None,
-            "reconstruction": self._reconstruct(part, kmeans, data, at),
-        }
+
+def prior_maker(
+    settings: GenerateSettings, kind: PriorName, job: Job, run: stages.ImageRun
+) -> PriorPart:
+    """Return a prior over the tokens of a job's tokenizer."""
+    counts = stages.conditioning_classes(settings.classes, run.data)
+    return PriorPart(settings.one_prior(f"{TOKENIZERS}/{job.name}", kind, job.seed), counts)
+
+
+def measure_reconstruction(
+    settings: GenerateSettings,
+    maker: TokenizerPart,
+    coder: ImageCoder,
+    run: stages.ImageRun,
+    at: RunFolder,
+) -> dict[str, Any]:
+    """Measure what a tokenizer makes of test images."""
+    images = run.data.test[: settings.evaluation.num_images]
+    extractor, device = run.reference(at).extractor, stages.device_of(settings)
+    return reconstruction(coder, images, **maker.held_out, extractor=extractor, device=device)
+
+
+def draw_from_prior(
+    settings: GenerateSettings, kind: PriorName, job: Job, at: RunFolder
+) -> stages.Samples:
+    """Return the samples of a prior, drawn where their file is missing."""
+    name, device = f"{kind}-{job.name}", stages.device_of(settings)
+    file = at.path / stages.SAMPLES / f"{name}.npz"
+    if not file.exists():
+        with stages.drawing(name, job, at):
+            tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).model.to(device)
+            trained = open_prior(at.path / PRIORS / name)
+            source = (trained.model.to(device), tokenizer, settings.evaluation.num_samples)
+            options: Any = {"seed": job.seed, "guidance": settings.classes.guidance}
+            samples = trained.maker.draw(*source, settings.sampling, **options)
+        stages.save_drawn(samples, file)
+    return stages.load_drawn(stages.Samples, file)
+
+
+def measure_patch_kmeans(
+    settings: GenerateSettings, run: stages.ImageRun, job: Job, at: RunFolder
+) -> dict[str, Any]:
+    """Measure what k-means on raw patches makes of a variant's tokens."""
+    arm, maker, _ = variants_of(settings)[job]
+    config, device, train = maker.config(run.data), stages.device_of(settings), run.data.train
+    kmeans = PatchKMeans(config).to(device)
+    generator = torch.Generator().manual_seed(derive_seed(job.seed, "k-means"))
+    chosen = torch.randperm(len(train), generator=generator)[:_KMEANS_IMAGES]
+    images = to_unit(train[chosen].to(device))
+    kmeans.fit(pseudo_videos(images, maker.videos, seed=job.seed), generator=generator)
+    return _facts(arm, FLOOR, job.seed, config) | {
+        "parameters": kmeans.codebook.numel(),
+        "steps": None,
+        "tokenizer_seconds": None,
+        "reconstruction": measure_reconstruction(settings, maker, kmeans, run, at),
+    }
 
 
 def _facts(arm: TokenArm, stem: str, seed: int, config: TokenizerConfig) -> dict[str, Any]:
@@ -378,7 +476,7 @@ def _facts(arm: TokenArm, stem: str, seed: int, config: TokenizerConfig) -> dict
 
 
 def _reconstructed(folder: Path, images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-    trained = TokenizerPart.open(folder)
+    trained = open_tokenizer(folder)
     with torch.inference_mode():
-        tokens = encode_images(trained.model, images, **trained.part.held_out)
+        tokens = encode_images(trained.model, images, **trained.maker.held_out)
         return trained.model.decode(tokens)[:, -1]

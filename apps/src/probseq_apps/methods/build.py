@@ -12,23 +12,29 @@ from probseq_apps.baselines.sngp import sngp_model
 from probseq_apps.baselines.svdkl import svdkl_model
 from probseq_apps.data.images import ImageData
 from probseq_apps.data.molecules import GraphData
+from probseq_apps.data.sets import ClassData
 from probseq_apps.data.texts import EmbeddedTextData, TextData
-from probseq_apps.settings.methods import Method
+from probseq_apps.settings.classify import ClassifySettings, RegressSettings
+from probseq_apps.settings.methods import TrainedMethod
 
-Data: TypeAlias = ImageData | TextData | EmbeddedTextData | GraphData
+Data: TypeAlias = ClassData | GraphData
 
 _BASELINES = {"mfvi": mean_field_model, "sngp": sngp_model, "svdkl": svdkl_model}
 
 
-def build(method: Method, settings: Any, data: Data, *, seed: int) -> nn.Module:
+Compared: TypeAlias = ClassifySettings | RegressSettings
+
+
+def build(trained: TrainedMethod[Compared], data: Data, *, seed: int) -> nn.Module:
     """Build a method's transformer; the global random generator is left as it was."""
-    model, kernel = settings.model, settings.model.kernel
+    model, baseline = trained.settings.model, trained.method.baseline
+    kernel = model.kernel
     if kernel == "auto":
         kernel = "exponential" if isinstance(data, TextData | EmbeddedTextData) else "rbf"
     make = partial(
         _transformer(model, data),
         model,
-        method.config(settings),
+        trained.attention,
         kernel=kernel,
         initial_variance=model.initial_variance,
         num_data=len(data.train),
@@ -36,9 +42,7 @@ def build(method: Method, settings: Any, data: Data, *, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         built = make()
-        if method.baseline is None:
-            return built
-        return _BASELINES[method.baseline](built, num_data=len(data.train))
+        return built if baseline is None else _BASELINES[baseline](built, num_data=len(data.train))
 
 
 def _transformer(model: Any, data: Data) -> Any:
@@ -61,10 +65,10 @@ def _transformer(model: Any, data: Data) -> Any:
     return partial(sequence_transformer, num_outputs=1, positions=False, **sizes)
 
 
-def count_tokens(settings: Any, data: Data) -> int:
+def count_tokens(settings: ClassifySettings, data: ClassData) -> int:
     """Return the most tokens that an attention module sees, a class token included."""
     if isinstance(data, ImageData):
         tokens = (data.image_size // settings.model.patch_size) ** 2
     else:
-        tokens = data.max_tokens if isinstance(data, GraphData) else data.max_length
+        tokens = data.max_length
     return tokens + (settings.model.pooling == "cls")

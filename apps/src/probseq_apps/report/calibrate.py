@@ -32,37 +32,39 @@ class Calibration(NamedTuple):
 
     def summaries(self) -> dict[str, Summary]:
         """Return the summary of each metric over the models, the loss before all others."""
-        found = {name: summarise([one[name] for one in self.metrics]) for name in self.metrics[0]}
-        return {"validation/nll": summarise(self.losses), **found}
+        others = {name: summarise([one[name] for one in self.metrics]) for name in self.metrics[0]}
+        return {"validation/nll": summarise(self.losses), **others}
 
 
 def calibrate_report(
-    measured: Mapping[str, Calibration], kept: Sequence[tuple[str, str]], **given: Any
+    measured: Mapping[str, Calibration], stored: Sequence[tuple[str, str]], **common: Any
 ) -> Report:
     """Return the report: tables as those of `classify`, and what validation data recommend.
 
     Args:
         measured: by the names of the rows.
-        kept: for each model its folder, and the row that it holds.
-        given: what every report has.
+        stored: for each model its folder, and the row that it holds.
+        common: what every report has.
     """
-    methods = {name: own.summaries() for name, own in measured.items()}
-    data, numbers, rows = given["data"], dict[str, Any](), list[str]()
+    methods = {name: calibration.summaries() for name, calibration in measured.items()}
+    data, numbers, rows = common["data"], dict[str, Any](), list[str]()
     means: dict[str, float] = {}
-    for name, own in measured.items():
-        summaries = {metric: asdict(found) for metric, found in methods[name].items()}
-        chosen = {"temperatures": own.temperatures, "deviations": own.deviations}
-        numbers[name] = {"title": own.title, **chosen, "metrics": summaries}
-        means[name] = sum(own.losses) / len(own.losses)
-        told = [f"`{name}`: {own.title}"]
-        if own.temperatures:
-            told.append(f"temperatures {temperatures_text(own.temperatures)}")
-        if own.deviations:
-            told.append(f"deviations {', '.join(f'{each:.3g}' for each in own.deviations)}")
-        rows.append("; ".join(told))
+    for name, calibration in measured.items():
+        summaries = {metric: asdict(summary) for metric, summary in methods[name].items()}
+        chosen = {"temperatures": calibration.temperatures, "deviations": calibration.deviations}
+        numbers[name] = {"title": calibration.title, **chosen, "metrics": summaries}
+        means[name] = sum(calibration.losses) / len(calibration.losses)
+        facts = [f"`{name}`: {calibration.title}"]
+        if calibration.temperatures:
+            facts.append(f"temperatures {temperatures_text(calibration.temperatures)}")
+        if calibration.deviations:
+            facts.append(
+                f"deviations {', '.join(f'{each:.3g}' for each in calibration.deviations)}"
+            )
+        rows.append("; ".join(facts))
     best, *rest = sorted(means, key=lambda name: means[name])
     behind = f", {means[rest[0]]:.3f} of {rest[0]}" if rest else ""
-    holds = "; ".join(f"{folder}: {row}" for folder, row in kept)
+    holds = "; ".join(f"{folder}: {row}" for folder, row in stored)
     return Report(
         experiment="calibrate",
         title=", ".join(measured),
@@ -77,8 +79,10 @@ def calibrate_report(
         rows=rows,
         details=details(methods),
         figures=lambda: {
-            **class_figures({name: own.predictions for name, own in measured.items()}),
+            **class_figures(
+                {name: calibration.predictions for name, calibration in measured.items()}
+            ),
             **shift_figures(methods),
         },
-        **given,
+        **common,
     )

@@ -154,14 +154,14 @@ def _quality_tables(
         for group in groups:
             name = ", ".join([group.name, *path[1:]])
             name += " (not ranked)" * (group.name in poor)
-            own = [entry_of(result, path) for result in group.results]
-            if None not in own:
-                rows[group.name in poor][name] = own
+            entries = [entry_of(result, path) for result in group.results]
+            if None not in entries:
+                rows[group.name in poor][name] = entries
     every = {**rows[False], **rows[True]}
     videos = {
-        name: [one["frames"] for one in own]
-        for name, own in every.items()
-        if all("frames" in one for one in own)
+        name: [one["frames"] for one in entries]
+        for name, entries in every.items()
+        if all("frames" in one for one in entries)
     }
     heads, cells = quality_table({**every, REAL: [real]})
     tables = [Table(heads, cells)] if len(heads) > 2 else []
@@ -251,17 +251,17 @@ def token_claims(results: Sequence[Result]) -> list[Claims]:
     gains: list[Claim] = []
     for video in groups:
         length, bits = video.fact("frames"), video.fact("bits")
-        own = [group for group in groups if group.stem == video.stem]
-        base = tuple(group.name for group in own if group.arm == BASE)
+        same_stem = [group for group in groups if group.stem == video.stem]
+        base = tuple(group.name for group in same_stem if group.arm == BASE)
         if _is_control(video) or length == 1 or not base:
             continue
         spent = {
             group.name: group.fact("bits")
-            for group in own
+            for group in same_stem
             if _is_control(group) and group.fact("frames") in (1, length)
         }
-        equal = tuple(name for name, found in spent.items() if found == bits)
-        lesser = tuple(name for name, found in spent.items() if found < bits)
+        equal = tuple(name for name, bits_spent in spent.items() if bits_spent == bits)
+        lesser = tuple(name for name, bits_spent in spent.items() if bits_spent < bits)
         gains.append(Claim(video.name, base, equal, lesser))
     above = [Claim(group.name, (f"{group.arm}, {FLOOR}",)) for group in groups]
     measures = token_measures(results)
@@ -309,11 +309,11 @@ def _is_control(group: Group) -> bool:
 
 def findings_of(claims: Sequence[Claims], real: Result) -> list[str]:
     """Return a sentence for each claim whose rows were measured."""
-    told: list[str | None] = []
+    sentences: list[str | None] = []
     for some, groups, measure in claims:
         rows = _credible(groups, measure, real)
-        told += [compare(claim, rows, measure) for claim in some]
-    return [text for text in told if text is not None]
+        sentences += [compare(claim, rows, measure) for claim in some]
+    return [text for text in sentences if text is not None]
 
 
 def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[str, Summary]:
@@ -374,7 +374,7 @@ def generate_report(
     """
     tables, claims, measures, pictures = _WORKFLOWS[experiment]
     size, channels = data.image_size, data.channels
-    counts = {part: len(getattr(data, part)) for part in ("train", "validation", "test")}
+    counts = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
     facts = {"channels": channels, "image_size": size, "notes": list(data.notes)}
     trained = [result for result in results if result.get("stem") != FLOOR]
     floors = [result for result in results if result.get("stem") == FLOOR]

@@ -64,7 +64,7 @@ class Quantity(NamedTuple):
     prior: str = ""  # kind of the priors that alone have it; empty for all runs
 
 
-_CURVES = {name: [Quantity(**one) for one in found] for name, found in PAGES["curves"].items()}
+_CURVES = {name: [Quantity(**one) for one in panels] for name, panels in PAGES["curves"].items()}
 
 
 class Drawn(NamedTuple):
@@ -117,11 +117,11 @@ def draw_tokens(
         labels, rows = ["truth", *arms], [truth, *arms.values()]
         files.append(save_rows(labels, rows, plots / f"reconstructions-{stem}.png", title=title))
     for name, (title, drawn, copies) in samples.items():
-        told: Any = {"title": title, "labels": drawn.labels, "class_names": data.class_names}
-        files += save_samples(drawn.images, drawn.videos, plots, f"samples-{name}", **told)
-        own = {"features": features, "title": f"{title}: {_NEAREST}"}
+        classes: Any = {"title": title, "labels": drawn.labels, "class_names": data.class_names}
+        files += save_samples(drawn.images, drawn.videos, plots, f"samples-{name}", **classes)
+        options = {"features": features, "title": f"{title}: {_NEAREST}"}
         files.append(
-            _save_copies(copies, drawn.images, data.train, plots / f"nearest-{name}.png", **own)
+            _save_copies(copies, drawn.images, data.train, plots / f"nearest-{name}.png", **options)
         )
     files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", _CURVES["tokenizer"])
     files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", _CURVES["codebook"])
@@ -168,9 +168,9 @@ def draw_models(
     files.append(save_grids(shown, plots / "samples.png", title=title))
     for name, one in drawn.items():
         if one.labels is not None:
-            own: Any = {"title": f"{name}, seed {seed}: samples by class"}
+            options: Any = {"title": f"{name}, seed {seed}: samples by class"}
             file = plots / f"classes-{name}.png"
-            files.append(save_classes(one.images, one.labels, data.class_names, file, **own))
+            files.append(save_classes(one.images, one.labels, data.class_names, file, **options))
     for name, (config, _) in (videos or {}).items():
         rows = to_unit(drawn[name].videos)
         file, heads = plots / f"videos-{name}.png", frame_heads(rows.shape[1])
@@ -183,16 +183,16 @@ def draw_models(
     for name, one in drawn.items():
         title = f"{name}, seed {seed}: images between two samples"
         files.append(_save_between(one.between, plots / f"between-{name}.png", title=title))
-        own = {"features": features, "title": f"{name}, seed {seed}: {_NEAREST}"}
+        options = {"features": features, "title": f"{name}, seed {seed}: {_NEAREST}"}
         file = plots / f"nearest-{name}.png"
-        files.append(_save_copies(one.copies, one.images, data.train, file, **own))
+        files.append(_save_copies(one.copies, one.images, data.train, file, **options))
     caption, unit = ("{} HVAE", "level") if kind == "hvae" else ("{}, predicted image", "step")
     for name, one in drawn.items():
         file, is_video = plots / f"process-{name}.gif", one.videos.shape[1] > 1
         what = name if is_video else caption.format(name)
         frames = one.film.frames[: _ROWS if is_video else None]
-        own: Any = {"name": what, "unit": unit, "stages": int(one.film.stages)}
-        files.append(save_process(frames, one.film.done, file, **own))
+        options: Any = {"name": what, "unit": unit, "stages": int(one.film.stages)}
+        files.append(save_process(frames, one.film.done, file, **options))
     return files + save_curves(logs, plots / "losses.png", _CURVES[kind])
 
 
@@ -217,7 +217,7 @@ def summary_figure(results: Sequence[Result], measures: Sequence[Measure], real:
         values = {name: group.summary(measure.path).values for name, group in groups.items()}
         if len(measure.path) > 2:  # no samples are asked of most tokenizers
             values = {
-                name: found for name, found in values.items() if found != (None,) * len(found)
+                name: seeds for name, seeds in values.items() if seeds != (None,) * len(seeds)
             }
         bars.append(Bars(measure.head, values, measure.unit.strip(), level))
     return bars_plot(
@@ -277,16 +277,16 @@ def _curves(
     several: Sequence[Sequence[Mapping[str, Any]]], quantity: Quantity
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return steps and values where they were logged, a mean over logs of the same steps."""
-    found: list[tuple[np.ndarray, np.ndarray]] = []
+    curves: list[tuple[np.ndarray, np.ndarray]] = []
     for rows in several:
         points = [(row["step"], value_of(row, quantity.key.split("/"))) for row in rows]
         known = [(step, value) for step, value in points if value is not None]
         steps, values = np.array(known, dtype=float).reshape(-1, 2).T
-        found.append((steps, quantity.factor * values))
-    steps = found[0][0]
-    if any(not np.array_equal(steps, x) for x, _ in found):
-        return found
-    return [(steps, np.mean([y for _, y in found], axis=0))]
+        curves.append((steps, quantity.factor * values))
+    steps = curves[0][0]
+    if any(not np.array_equal(steps, x) for x, _ in curves):
+        return curves
+    return [(steps, np.mean([y for _, y in curves], axis=0))]
 
 
 def _save_copies(

@@ -31,7 +31,7 @@ def online_report(
     seconds: str,
     standardised: bool,
     figures: Callable[[], Mapping[str, Figure]],
-    **parts: Any,
+    **fields: Any,
 ) -> Report:
     """Return the report of a comparison.
 
@@ -43,9 +43,9 @@ def online_report(
         seconds: whose the seconds are.
         standardised: whether errors are of standardised targets.
         figures: draws what there is beside metrics.
-        parts: further fields of `Report`.
+        fields: further ones of `Report`.
     """
-    methods = {name: [*found.values()] for name, found in runs.items()}
+    methods = {name: [*seeds.values()] for name, seeds in runs.items()}
     metrics = next(iter(methods.values()))[0]["over_tasks"]
     *first, last = [_EXPLAINED.get(metric, LABELS[metric][0]) for metric in metrics]
     listed = " and ".join(filter(None, (", ".join(first), last)))
@@ -53,12 +53,12 @@ def online_report(
         experiment=experiment,
         recipe=recipe,
         title=", ".join(runs),
-        numbers={"methods": {m: {"title": titles[m], "seeds": own} for m, own in runs.items()}},
+        numbers={"methods": {m: {"title": titles[m], "seeds": seeds} for m, seeds in runs.items()}},
         tables=task_tables(methods),
         legend=PAGES["online"]["legend"].format(metrics=listed, seconds=seconds),
         rows=[f"`{method}`: {titles[method]}" for method in runs],
         figures=lambda: {**metric_figures(methods, standardised=standardised), **figures()},
-        **parts,
+        **fields,
     )
 
 

@@ -223,7 +223,7 @@ class ReportSettings:
         if self.table is not None:
             resolve_name(self.table)
 
-    def check_given(self) -> None:
+    def check_complete(self) -> None:
         """Refuse a command line that asks for nothing, or for two things."""
         count = sum((self.table is not None, self.over is not None, self.show_list, self.claims))
         if count > 1 or not (count or self.run_folders):

@@ -113,10 +113,13 @@ class CalibrateSettings(Settings):
         refuse(
             is_text and images, f"shift, ood and validation_corruptions are for images: {self.data}"
         )
-        own = self.reading.tokenizer != WORDS or self.reading.embeddings is not None
-        refuse(own, "tokenizer and embeddings must be left out: a model brings its own tokenizer")
+        replaced = self.reading.tokenizer != WORDS or self.reading.embeddings is not None
+        refuse(
+            replaced,
+            "tokenizer and embeddings must be left out: a model brings its own tokenizer",
+        )
 
-    def check_given(self) -> None:
+    def check_complete(self) -> None:
         """Refuse a command line without a model."""
         refuse(not self.model, "model must be given: a folder, timm:NAME+FILE or torchvision:...")
 

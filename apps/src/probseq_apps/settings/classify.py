@@ -10,14 +10,14 @@ from probseq_apps.data.names import (
     IMAGE_NAMES,
     WORDS,
     data_kind,
-    own_path,
     tokenizer_choice,
+    user_path,
 )
 from probseq_apps.settings.common import (
     DISTINCT,
+    DefaultSelectors,
     Flat,
     Names,
-    Pick,
     Recipes,
     check_known,
     refuse,
@@ -195,7 +195,7 @@ class RegressSettings(MethodSettings):
 
     def check(self) -> None:
         """Refuse unknown data, and methods for classes."""
-        if own_path(self.data) is None or not self.data.startswith(CSV_PREFIX):
+        if user_path(self.data) is None or not self.data.startswith(CSV_PREFIX):
             check_known("data set", self.data, (ZINC, f"{CSV_PREFIX}PATH"))
         super().check()
         for name in self.method:
@@ -210,18 +210,18 @@ class RegressSettings(MethodSettings):
                 refuse(wrong, f"method {name!r} is for classes: leave out {component}")
 
 
-def _for_classes(settings: ClassifySettings, pick: Pick) -> ClassifySettings:
+def _for_classes(settings: ClassifySettings, selectors: DefaultSelectors) -> ClassifySettings:
     """Return settings for other data, which then aren't out of distribution."""
     evaluation = settings.evaluation
-    ood = tuple(name for name in evaluation.ood if name != pick.data)
-    return with_data(replace(settings, evaluation=replace(evaluation, ood=ood)), pick)
+    ood = tuple(name for name in evaluation.ood if name != selectors.data)
+    return with_data(replace(settings, evaluation=replace(evaluation, ood=ood)), selectors)
 
 
-def _for_numbers(settings: RegressSettings, pick: Pick) -> RegressSettings:
+def _for_numbers(settings: RegressSettings, selectors: DefaultSelectors) -> RegressSettings:
     """Return settings for another data set, with its columns and split as by default."""
-    if pick.data in (None, settings.data):
+    if selectors.data in (None, settings.data):
         return settings
-    return replace(settings, data=pick.data, reading=MoleculeSettings())
+    return replace(settings, data=selectors.data, reading=MoleculeSettings())
 
 
 RECIPES = Recipes("classify", ClassifySettings, _for_classes)

@@ -27,8 +27,8 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pick:
-    """Flags that are read first, because they choose the recipe: the defaults of all others."""
+class DefaultSelectors:
+    """Flags read first, because they choose the recipe."""
 
     recipe: str | None = None
     data: str | None = None
@@ -58,9 +58,9 @@ def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
     return result
 
 
-def with_data(settings: Any, pick: Pick) -> Any:
+def with_data(settings: SettingsT, selectors: DefaultSelectors) -> SettingsT:
     """Return settings of a recipe, with the data set that the command line names."""
-    return settings if pick.data is None else replace(settings, data=pick.data)
+    return settings if selectors.data is None else replace(settings, data=selectors.data)
 
 
 class Recipes(Generic[S]):
@@ -74,7 +74,10 @@ class Recipes(Generic[S]):
     """
 
     def __init__(
-        self, name: str, settings: type[Settings], adapt: Callable[[Any, Pick], S] = with_data
+        self,
+        name: str,
+        settings: type[Settings],
+        adapt: Callable[[Any, DefaultSelectors], S] = with_data,
     ) -> None:
         with (Path(__file__).parent / "recipes" / f"{name}.toml").open("rb") as file:
             written: dict[str, dict[str, Any]] = tomllib.load(file)
@@ -106,12 +109,12 @@ class Recipes(Generic[S]):
         check_known("recipe", name, self.known)
         return self.known[name]()
 
-    def __call__(self, pick: Pick) -> tuple[str, S]:
+    def __call__(self, selectors: DefaultSelectors) -> tuple[str, S]:
         """Return the recipe's name and the settings that a command has without other flags."""
-        name = pick.recipe
+        name = selectors.recipe
         if name is None:  # what no recipe suits, the settings refuse
-            name = self._suited.get((pick.data or "").partition(":")[0], self.default)
-        return name, self._adapt(self.load(name), pick)
+            name = self._suited.get((selectors.data or "").partition(":")[0], self.default)
+        return name, self._adapt(self.load(name), selectors)
 
 
 def refuse(wrong: object, message: str) -> None:

@@ -12,8 +12,8 @@ from probseq_apps.engine.config import Device, Fraction, Precision, TrainConfig
 from probseq_apps.settings.common import (
     DISTINCT,
     SOME,
+    DefaultSelectors,
     Flat,
-    Pick,
     Recipes,
     Seeds,
     refuse,
@@ -105,12 +105,12 @@ class Training(Settings):
 
     def train_config(self, machine: Machine, *, seed: int, **others: Any) -> TrainConfig:
         """Return the settings of the training loop for one model."""
-        own = self.to_dict() | machine.to_dict() | others
-        own.pop("importance", None)  # of diffusion, whose loss it is a part of
+        values = self.to_dict() | machine.to_dict() | others
+        values.pop("importance", None)  # of diffusion, whose loss it is a part of
         # Whole where it is but for round-off.
-        own["warmup_steps"] = int(own["steps"] * own.pop("warmup") + 1e-6)
-        own["schedule"] = own.pop("decay", "cosine")
-        return TrainConfig(**own, select="last", checkpoint_every=None, seed=seed)
+        values["warmup_steps"] = int(values["steps"] * values.pop("warmup") + 1e-6)
+        values["schedule"] = values.pop("decay", "cosine")
+        return TrainConfig(**values, select="last", checkpoint_every=None, seed=seed)
 
 
 class Videos(CorruptionSpec):
@@ -144,8 +144,8 @@ class ClassTraining(Settings):
             return ClassSpec()
         hidden = _HIDDEN if self.label_dropout is None else self.label_dropout
         names, numbers = tuple(counts), tuple(counts.values())
-        own: dict[str, Any] = {"class_names": names, "class_counts": numbers}
-        return ClassSpec(num_classes=len(names), label_dropout=hidden, **own)
+        classes: dict[str, Any] = {"class_names": names, "class_counts": numbers}
+        return ClassSpec(num_classes=len(names), label_dropout=hidden, **classes)
 
 
 class Classes(ClassTraining):
@@ -158,10 +158,12 @@ class Classes(ClassTraining):
     def check(self) -> None:
         """Refuse guidance of what was not learned."""
         super().check()
-        told = self.guidance != 1.0
-        refuse(told and not self.labels, f"guidance needs labels, got {self.guidance} without them")
+        guided = self.guidance != 1.0
         refuse(
-            told and self.label_dropout == 0,
+            guided and not self.labels, f"guidance needs labels, got {self.guidance} without them"
+        )
+        refuse(
+            guided and self.label_dropout == 0,
             f"guidance needs label_dropout above 0, got {self.guidance} and label_dropout=0",
         )
 
@@ -300,16 +302,16 @@ class PriorSettings(_Priors):
     seed: Index = 0
     """Of weights, batches and noise."""
 
-    def check_given(self) -> None:
+    def check_complete(self) -> None:
         """Refuse a command line without a tokenizer."""
         missing = not self.tokenizer
         refuse(missing, "tokenizer must be given: name the folder of a trained tokenizer")
 
     def train_config(self) -> TrainConfig:
         """Return the settings of the training loop."""
-        sizes, own = self.sizes(self.prior), self.prior_training.to_dict()
+        sizes, options = self.sizes(self.prior), self.prior_training.to_dict()
         length = Training(steps=sizes.steps, warmup=sizes.warmup)
-        return length.train_config(self.machine, seed=self.seed, **own)
+        return length.train_config(self.machine, seed=self.seed, **options)
 
 
 class GenerateSettings(_Tokenizers, _Priors):
@@ -336,22 +338,23 @@ class GenerateSettings(_Tokenizers, _Priors):
         odd = halved and side % 2
         refuse(odd, f"patch_size must be even for the control with half patches, got {side}")
         kinds = tuple(dict.fromkeys(arm.kind for arm in self.arms))
-        for name, own, known in (
+        for name, asked, known in (
             ("prior_stem", self.priors.prior_stem, self.stem),
             ("prior_arms", self.priors.prior_arms, kinds),
         ):
             # Arms that the run lacks may be named beside those that it has.
-            few = name == "prior_stem" and not set(own) <= set(known)
+            few = name == "prior_stem" and not set(asked) <= set(known)
             refuse(
-                self.priors.prior and (few or not set(own) & set(known)),
-                f"{name} must be of this run ({', '.join(known)}), got {', '.join(own) or 'none'}",
+                self.priors.prior and (few or not set(asked) & set(known)),
+                f"{name} must be of this run ({', '.join(known)}), "
+                f"got {', '.join(asked) or 'none'}",
             )
 
     @property
     def arms(self) -> tuple[TokenArm, ...]:
         """All arms, in the order of the tables."""
-        own = (self.tokenizer.patch_size, self.videos.corruption)
-        return token_arms(self.frames, *own, controls=self.controls)
+        video = (self.tokenizer.patch_size, self.videos.corruption)
+        return token_arms(self.frames, *video, controls=self.controls)
 
     def has_priors(self, arm: TokenArm, stem: str) -> bool:
         """Whether priors are trained on the tokens of an arm."""
@@ -368,27 +371,29 @@ class GenerateSettings(_Tokenizers, _Priors):
     def one_prior(self, tokenizer: str, prior: PriorName, seed: int) -> PriorSettings:
         """Return the settings of a prior on the tokens of a tokenizer."""
         shared = {field.name: getattr(self, field.name) for field in fields(_Priors)}
-        own = self.classes
-        shared["classes"] = ClassTraining(labels=own.labels, label_dropout=own.label_dropout)
+        classes = self.classes
+        shared["classes"] = ClassTraining(
+            labels=classes.labels, label_dropout=classes.label_dropout
+        )
         return PriorSettings(**shared, tokenizer=tokenizer, prior=prior, seed=seed)
 
 
-def _one_tokenizer(settings: GenerateSettings, pick: Pick) -> TokenizerSettings:
+def _one_tokenizer(settings: GenerateSettings, selectors: DefaultSelectors) -> TokenizerSettings:
     """Return the settings of the tokenizer of the longest videos."""
-    settings = with_data(settings, pick)
+    settings = with_data(settings, selectors)
     longest = max((arm for arm in settings.arms if arm.kind == "frames"), key=lambda a: a.frames)
     return settings.one_tokenizer(longest, settings.stem[0], settings.seeds[0])
 
 
 class _PriorRecipes(Recipes[PriorSettings]):
-    def __call__(self, pick: Pick) -> tuple[str, PriorSettings]:
+    def __call__(self, selectors: DefaultSelectors) -> tuple[str, PriorSettings]:
         """As `Recipes`; without a named recipe of that which the tokenizer was trained with."""
-        name, folder = pick.recipe, pick.tokenizer or ""
+        name, folder = selectors.recipe, selectors.tokenizer or ""
         if name is None and folder:
             # A folder that cannot be read is refused when the command runs.
             with suppress(ValueError, OSError):
-                found = saved_settings(Path(folder), GENERATE_TOKENIZER, TokenizerSettings)
-                name = None if found is None else found[0]
+                saved = saved_settings(Path(folder), GENERATE_TOKENIZER, TokenizerSettings)
+                name = None if saved is None else saved[0]
         name = name or self.default
         return name, self.load(name).one_prior(folder, "autoregressive", seed=0)
 
@@ -398,15 +403,15 @@ TOKENIZER_RECIPES = Recipes("tokens", GenerateSettings, _one_tokenizer)
 PRIOR_RECIPES = _PriorRecipes("tokens", GenerateSettings)
 
 
-def made_with(part: Path) -> GenerateSettings | None:
-    """Return the settings of the run that a part of one lies in, else of the part's recipe.
+def made_with(folder: Path) -> GenerateSettings | None:
+    """Return the settings of the run that a model's folder lies in, else of the model's recipe.
 
-    None where nothing tells; a part that cannot be read is refused when the command runs.
+    None where nothing tells; a folder that cannot be read is refused when the command runs.
     """
     with suppress(ValueError, OSError):
-        if run := saved_settings(part.resolve().parent.parent, GENERATE, GenerateSettings):
+        if run := saved_settings(folder.resolve().parent.parent, GENERATE, GenerateSettings):
             return run[1]
-        own = saved_settings(part, GENERATE_TOKENIZER, TokenizerSettings)
-        own = own or saved_settings(part, GENERATE_PRIOR, PriorSettings)
-        return None if own is None else GENERATE_RECIPES.load(own[0])
+        saved = saved_settings(folder, GENERATE_TOKENIZER, TokenizerSettings)
+        saved = saved or saved_settings(folder, GENERATE_PRIOR, PriorSettings)
+        return None if saved is None else GENERATE_RECIPES.load(saved[0])
     return None

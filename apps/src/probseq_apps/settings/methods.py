@@ -6,10 +6,10 @@ A method is a line of METHODS; if its attention has settings of its own, they ar
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from tyro.conf import arg
 
@@ -43,14 +43,9 @@ class Method:
     test_dropout: bool = False  # dropout stays active in prediction
     warm_start: AttentionConfig | None = None  # whose weights it may start from, see `WarmStart`
 
-    def config(self, settings: object) -> AttentionConfig:
-        """Return the settings of its attention."""
-        config = self.attention
-        if isinstance(config, str):
-            config = getattr(settings, config)
-        return replace(config, **self.changes)
 
-
+MethodSettingsT = TypeVar("MethodSettingsT", bound="MethodSettings")
+SettingsT_co = TypeVar("SettingsT_co", bound="MethodSettings", covariant=True)
 _SOFTMAX, _KERNEL = SoftmaxConfig(), KernelConfig()
 # The kernel of CGPT and SCGPT is the RBF, for texts too.
 _ASYMMETRIC = KernelConfig(symmetric=False)
@@ -177,14 +172,42 @@ def trained_rows(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row for name in names for row in parse_row(name).trained))
 
 
-def settings_of(trained: str, settings: Any) -> Any:
-    """Return the settings of a row that is trained: of its method alone, with its own values.
+@dataclass(frozen=True)
+class TrainedMethod(Generic[SettingsT_co]):
+    """A row that is trained, with the settings that are its own."""
+
+    base: str  # name of the method
+    method: Method
+    attention: AttentionConfig
+    settings: SettingsT_co  # of this method alone
+
+    @property
+    def penalty_weight(self) -> Callable[[float], float] | None:
+        """The weight of its penalty by progress; None without a penalty."""
+        penalised = self.attention.penalised or self.method.baseline is not None
+        return self.attention.penalty_weight if penalised else None
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of the report that it is trained for."""
+        return list(map(parse_row, self.settings.method))
+
+    def warm_start(self) -> "TrainedMethod[SettingsT_co]":
+        """Return the method whose weights it may start from."""
+        if self.method.warm_start is None:
+            raise ValueError(f"method {self.base!r} starts from no other method's weights")
+        source = Method("", self.method.warm_start)
+        return replace(self, method=source, attention=self.method.warm_start)
+
+
+def resolve(trained: str, settings: MethodSettingsT) -> TrainedMethod[MethodSettingsT]:
+    """Return a row that is trained, with its own values among the settings.
 
     A name is that of a setting of its attention, else of the model, else of the training.
     """
     row, rows = parse_row(trained), map(parse_row, settings.method)
     names = ["+".join((row.base, *other.additions)) for other in rows if trained in other.trained]
-    changes: dict[str, Any] = {"method": tuple(dict.fromkeys(names))}
+    changes: dict[str, Any] = {"method": tuple(dict.fromkeys(names)) or (row.base,)}
     attention = row.method.attention
     groups = ["training", "model", *([attention] if isinstance(attention, str) else ())]
     # Of equal names the last: those of the attention come before all others. What all methods must
@@ -206,7 +229,10 @@ def settings_of(trained: str, settings: Any) -> Any:
             changes[group] = now.from_dict({**now.to_dict(), name: value})
         except ValueError as error:
             raise ValueError(f"method {trained!r}: {error}") from error
-    return replace(settings, **changes)
+    its_settings = replace(settings, **changes)
+    config = getattr(its_settings, attention) if isinstance(attention, str) else attention
+    config = replace(config, **row.method.changes)
+    return TrainedMethod(row.base, row.method, config, its_settings)
 
 
 class BackboneSettings(TransformerConfig):
@@ -273,6 +299,8 @@ class MethodSettings(Settings):
                     uneven, f"ensemble_size must divide the number of seeds, {count}, got {size}"
                 )
             trained = row.trained if row.choices else ()
-            same = [replace(settings_of(variant, self), method=("mle",)) for variant in trained]
+            same = [
+                replace(resolve(variant, self).settings, method=("mle",)) for variant in trained
+            ]
             twice = any(variant in same[:place] for place, variant in enumerate(same))
             refuse(twice, f"method {name!r} must have values that differ")

@@ -11,9 +11,9 @@ from probseq_apps.engine.config import Device, Fraction, Schedule
 from probseq_apps.settings.common import (
     DISTINCT,
     SOME,
+    DefaultSelectors,
     Flat,
     Names,
-    Pick,
     Recipes,
     Seeds,
     refuse,
@@ -245,7 +245,7 @@ class SampleSettings(Settings):
         for name in self.sampling.differs_from(TokenSampling()) if self.model else others:
             raise ValueError(f"{name} is for {owner}, and none is named: leave it out")
 
-    def check_given(self) -> None:
+    def check_complete(self) -> None:
         """Refuse a command line without anything to draw from."""
         for name in ("tokenizer", "prior"):
             refuse(
@@ -266,7 +266,7 @@ class ExportSettings(Settings):
     license: str | None = None
     """For the model card, such as mit; None: unknown."""
 
-    def check_given(self) -> None:
+    def check_complete(self) -> None:
         """Refuse a command line that lacks one of the folders."""
         for name in ("model", "pipeline"):
             refuse(not getattr(self, name), f"{name} must be given: name a folder")
@@ -295,7 +295,7 @@ class EvaluateSettings(Settings):
         if self.data is not None:
             check_generation_name(self.data)
 
-    def check_given(self) -> None:
+    def check_complete(self) -> None:
         """Refuse a command line without anything to measure."""
         nothing = self.samples is self.tokenizer is None
         refuse(nothing, "samples or tokenizer must be named: there is nothing to measure")
@@ -305,28 +305,30 @@ DIFFUSION_RECIPES = Recipes("diffusion", DiffusionSettings)
 HVAE_RECIPES = Recipes("hvae", HvaeSettings)
 
 
-def sample_defaults(pick: Pick) -> SampleSettings:
+def sample_defaults(selectors: DefaultSelectors) -> SampleSettings:
     """Return the sampling settings of the run that a prior or a model lies in."""
-    if pick.model is not None:
+    if selectors.model is not None:
         defaults: dict[str, Any] = {}
         with suppress(ValueError, OSError):
-            folder = Path(pick.model)
+            folder = Path(selectors.model)
             if saved := saved_settings(folder, DIFFUSION_MODEL, DiffusionSettings):
                 defaults = {"diffusion": saved[1].sampling, "guidance": saved[1].classes.guidance}
             elif saved := saved_settings(folder, HVAE_MODEL, HvaeSettings):
                 defaults = {"guidance": saved[1].classes.guidance}
-        return SampleSettings(model=pick.model, **defaults)
-    run = made_with(Path(pick.prior[0])) if pick.prior else None
+        return SampleSettings(model=selectors.model, **defaults)
+    run = made_with(Path(selectors.prior[0])) if selectors.prior else None
     if run is None:
         return SampleSettings()
     return SampleSettings(sampling=run.sampling, guidance=run.classes.guidance)
 
 
-def evaluate_defaults(pick: Pick) -> EvaluateSettings:
+def evaluate_defaults(selectors: DefaultSelectors) -> EvaluateSettings:
     """Return the settings with the classifier of the run that is measured, or of a recipe."""
-    if pick.tokenizer is None and pick.samples is None:
+    if selectors.tokenizer is None and selectors.samples is None:
         return EvaluateSettings()
-    run = made_with(Path(pick.tokenizer or pick.samples or ""))
-    run = run or GENERATE_RECIPES(Pick(data=pick.data))[1]
+    run = made_with(Path(selectors.tokenizer or selectors.samples or ""))
+    run = run or GENERATE_RECIPES(DefaultSelectors(data=selectors.data))[1]
     features = Features(classifier_steps=run.evaluation.features.classifier_steps)
-    return EvaluateSettings(samples=pick.samples, tokenizer=pick.tokenizer, features=features)
+    return EvaluateSettings(
+        samples=selectors.samples, tokenizer=selectors.tokenizer, features=features
+    )

@@ -14,13 +14,13 @@ from tyro.conf import arg
 import ohsvgp
 from ohsvgp.live_state import check_marks, saved_settings
 from probseq.settings import Bound, Count, NotNegative, Positive, Settings, Share
-from probseq_apps.data.names import CSV_PREFIX, SERIES_NAMES, TABLE_NAMES, own_path
+from probseq_apps.data.names import CSV_PREFIX, SERIES_NAMES, TABLE_NAMES, user_path
 from probseq_apps.engine.config import Fraction
 from probseq_apps.settings.common import (
     DISTINCT,
+    DefaultSelectors,
     Flat,
     Names,
-    Pick,
     Recipes,
     Seeds,
     check_known,
@@ -57,7 +57,7 @@ class Method(NamedTuple):
     live: bool = False  # `online live` has it
 
 
-def _own(name: str, *needs: str) -> "Callable[[Any, Place], Basis]":
+def _basis(name: str, *needs: str) -> "Callable[[Any, Place], Basis]":
     """A basis of `ohsvgp` that is made of M and of what it needs of the place."""
     return lambda s, at: getattr(ohsvgp, name)(s.num_inducing, *(getattr(at, n) for n in needs))
 
@@ -77,15 +77,15 @@ def _at_once(method: Method) -> Method:
 
 def _path(title: str, order: Any) -> Method:
     def basis(s: "GPSettings", _: Place) -> "Basis":
-        kept: Any = {"memory": s.path_memory, "num_features": s.num_features}
-        return ohsvgp.Path(s.num_inducing, order=order, **kept)
+        options: Any = {"memory": s.path_memory, "num_features": s.num_features}
+        return ohsvgp.Path(s.num_inducing, order=order, **options)
 
     return Method(f"OHSVGP: path {title}", basis, "points")
 
 
 def _features(s: "GPSettings", _: Place) -> "Basis":
-    kept: Any = {"num_features": s.num_features, "step": s.recurrence}
-    return ohsvgp.RecurrentFeatures(ohsvgp.LegS(s.num_inducing), **kept)
+    options: Any = {"num_features": s.num_features, "step": s.recurrence}
+    return ohsvgp.RecurrentFeatures(ohsvgp.LegS(s.num_inducing), **options)
 
 
 _RFF = "OHSVGP: LegS by the thesis' recurrence, random features"
@@ -94,22 +94,22 @@ _OVC = "OVC: pivoted-Cholesky inducing points"
 _OVC_OPTZ = _learned("OVC-optZ: pivoted Cholesky, then learned", "PivotedCholesky")
 _OSVGP = _learned("OSVGP: random inducing points, learned", "RandomSubset")
 METHODS: dict[str, Method] = {
-    "ohsvgp": Method("OHSVGP: LegS, exact covariances", _own("LegS"), live=True),
-    "ohsvgp-adam": Method("OHSVGP: q(u) by Adam", _own("LegS"), learned="posterior"),
+    "ohsvgp": Method("OHSVGP: LegS, exact covariances", _basis("LegS"), live=True),
+    "ohsvgp-adam": Method("OHSVGP: q(u) by Adam", _basis("LegS"), learned="posterior"),
     "ohsvgp-rff": Method(_RFF, _features, follows=False),
-    "ohsvgp-legt": Method("OHSVGP: LegT, a sliding window", _own("LegT", "window"), live=True),
-    "ohsvgp-lagt": Method("OHSVGP: LagT, a fading past", _own("LagT", "window"), live=True),
-    "ohsvgp-fout": Method("OHSVGP: FouT, a sliding window", _own("FouT", "window"), live=True),
-    "cosine": Method("cosines on the window so far", _own("Cosine"), live=True),
-    "fading": Method("the latest stamps, older ones the thinner", _own("Fading"), live=True),
-    "grid": Method("moving uniform grid of inducing points", _own("UniformGrid"), live=True),
-    "ovc": Method(_OVC, _own("PivotedCholesky"), "both", live=True),
+    "ohsvgp-legt": Method("OHSVGP: LegT, a sliding window", _basis("LegT", "window"), live=True),
+    "ohsvgp-lagt": Method("OHSVGP: LagT, a fading past", _basis("LagT", "window"), live=True),
+    "ohsvgp-fout": Method("OHSVGP: FouT, a sliding window", _basis("FouT", "window"), live=True),
+    "cosine": Method("cosines on the window so far", _basis("Cosine"), live=True),
+    "fading": Method("the latest stamps, older ones the thinner", _basis("Fading"), live=True),
+    "grid": Method("moving uniform grid of inducing points", _basis("UniformGrid"), live=True),
+    "ovc": Method(_OVC, _basis("PivotedCholesky"), "both", live=True),
     "ovc-optz": _OVC_OPTZ,
     "ovc-optz-at-once": _at_once(_OVC_OPTZ),
     "osgpr": _learned("OSGPR: random inducing points, learned", "RandomSubset"),
     "osvgp": _OSVGP,
     "osvgp-at-once": _at_once(_OSVGP),
-    "ovff": Method(_OVFF, _own("VariationalFourier", "start", "end"), follows=False),
+    "ovff": Method(_OVFF, _basis("VariationalFourier", "start", "end"), follows=False),
     "exact": Method("exact GP that keeps all data", None, "both", follows=False),
     "ohsvgp-o": _path("in the order of the tasks", "given"),
     "ohsvgp-k": _path("of most similar neighbours", "kernel-max"),
@@ -255,7 +255,7 @@ class _Comparison(Settings):
 
     def check(self) -> None:
         """Refuse unknown data."""
-        own_path(self.data)  # refuses an empty path
+        user_path(self.data)  # refuses an empty path
         if not self.data.startswith(CSV_PREFIX):
             check_known("data set", self.data, (*self.known, f"{CSV_PREFIX}PATH"))
 
@@ -275,8 +275,8 @@ class OnlineSettings(_Comparison):
     @property
     def of_time(self) -> bool:
         """Whether the inputs are times."""
-        own = self.data.startswith(CSV_PREFIX) and self.stream.inputs
-        return self.data not in TABLE_NAMES and not own
+        of_points = self.data.startswith(CSV_PREFIX) and self.stream.inputs
+        return self.data not in TABLE_NAMES and not of_points
 
     def check(self) -> None:
         """Refuse unknown names."""
@@ -284,7 +284,7 @@ class OnlineSettings(_Comparison):
         for name in self.method:
             check_known("method", name, METHODS)
 
-    def check_given(self) -> None:
+    def check_complete(self) -> None:
         """Refuse methods, data and a model that don't go together, once all of them are known."""
         model, inputs = self.model, "time" if self.of_time else "points"
         twice = {"osgpr", "osvgp"} <= set(self.method)
@@ -292,8 +292,8 @@ class OnlineSettings(_Comparison):
         other = ", or name inputs" if self.of_time else ", or no inputs"
         other = other if self.data.startswith(CSV_PREFIX) else ""
         for name in self.method:
-            method, kept = METHODS[name], model.path_memory == "inputs"
-            follows = method.follows and (method.inputs != "points" or kept)
+            method, stores_inputs = METHODS[name], model.path_memory == "inputs"
+            follows = method.follows and (method.inputs != "points" or stores_inputs)
             refuse(
                 method.inputs not in (inputs, "both"),
                 f"method {name!r} is for {_INPUTS.get(method.inputs)}, and {self.data!r} is not: "
@@ -467,11 +467,14 @@ class OnlineVaeSettings(_Comparison):
             check_known("method", name, VAE_METHODS)
 
 
-def live_defaults(pick: Pick) -> LiveSettings:
+def live_defaults(selectors: DefaultSelectors) -> LiveSettings:
     """Return the settings with the model of the state that is named."""
     # A file that cannot be read is no wrong usage: the stream refuses it when it begins.
     with suppress(ValueError, OSError, TypeError):
-        if pick.state is not None and (values := saved_settings(Path(pick.state))) is not None:
+        if (
+            selectors.state is not None
+            and (values := saved_settings(Path(selectors.state))) is not None
+        ):
             return LiveSettings(model=LiveModel.from_dict(values))
     return LiveSettings()
 
