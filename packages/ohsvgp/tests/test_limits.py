@@ -15,6 +15,7 @@ from ohsvgp import (
     OnlineGP,
     Poisson,
     StudentT,
+    forecast,
 )
 from ohsvgp.limits import data_limits
 from probseq.kernels import RBF, Walk
@@ -57,7 +58,7 @@ def fitted(likelihood: object, y: Tensor, **options: object) -> tuple[object, ob
     gp = OnlineGP(RBF(1), likelihood, Cosine(10), **options)
     info = gp.fit_hyperparameters(T, y, steps=15 if isinstance(likelihood, Gaussian) else 6)
     gp.update(T, y)
-    return info, gp.forecast(3)
+    return info, forecast(gp, 3)
 
 
 @pytest.mark.parametrize(("kind", "name", "scale"), CASES)

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from ohsvgp import AdamSteps, ExactGP, Gaussian, OnlineGP, Refit
+from ohsvgp.beyond.prior import PRIOR_OPTIONS, fit_prior, make_mean, make_prior
+from ohsvgp.integrations.live import LiveStream
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.live import LiveStream
 from ohsvgp.plots import coefficients_plot, prediction_figures
-from ohsvgp.prior import PRIOR_OPTIONS, fit_prior, make_mean, make_prior
 from ohsvgp.tasks import (
     Seen,
     Task,

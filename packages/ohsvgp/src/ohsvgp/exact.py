@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ohsvgp.likelihoods import Gaussian as GaussianNoise
-from ohsvgp.means import MeanKernel, process_of
 from probseq.checks import check_finite, check_floating, check_sizes
 from probseq.gaussians import DiagonalGaussian, Gaussian
 from probseq.kernels import Kernel
@@ -135,25 +134,16 @@ def exact_posterior(
     """
     check_finite(x=x, y=y, x_new=x_new)
     L = _root(kernel, noise, x, y)
-    process = process_of(kernel)
-    A = torch.linalg.solve_triangular(L, process(x, x_new), upper=False)
-    white = _whitened(L, y)
-    mean, beyond = torch.zeros_like(x_new[..., 0]), A[..., :0, :]
-    if isinstance(kernel, MeanKernel):
-        Q, R, S = _weights(kernel, L, x)
-        # E β/s = R⁻¹Qᵀ(L⁻¹y; 0); the weights leave f* uncertain by BᵀB, B = R⁻ᵀ((sφ*)ᵀ − SᵀA).
-        new = kernel.mean.scaled(x_new)
-        b = torch.linalg.solve_triangular(R, (_pad(white, R)[..., None, :] @ Q).mT, upper=True)
-        white, mean = white - (S @ b)[..., 0], (new @ b)[..., 0]
-        beyond = torch.linalg.solve_triangular(R.mT, new.mT - S.mT @ A, upper=False)
-    mean = mean + (white[..., None, :] @ A)[..., 0, :]
+    # With K_ff + σ²I = LLᵀ and A = L⁻¹K_f*: mean = Aᵀ L⁻¹y, covariance = K_** − AᵀA.
+    A = torch.linalg.solve_triangular(L, kernel(x, x_new), upper=False)
+    mean = (_whitened(L, y)[..., None, :] @ A)[..., 0, :]
     if full_cov:
-        covariance = process(x_new, x_new) - A.mT @ A + beyond.mT @ beyond
+        covariance = kernel(x_new, x_new) - A.mT @ A
         return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
-    prior = process.diag(x_new)
+    prior = kernel.diag(x_new)
     # What the true difference cannot fall below, round-off does.
     floor = torch.finfo(prior.dtype).eps * prior.detach()
-    variance = prior - A.square().sum(-2) + beyond.square().sum(-2)
+    variance = prior - A.square().sum(-2)
     return DiagonalGaussian(mean, torch.maximum(variance, floor).expand(mean.shape))
 
 
@@ -165,8 +155,9 @@ def log_marginal_likelihood(
     *,
     mask: Bool[Tensor, "*#b n"] | None = None,
     weights: Float[Tensor, "*#b n"] | None = None,
+    features: Float[Tensor, "n p"] | None = None,
 ) -> Float[Tensor, "*b"]:
-    """Log N(y; 0, K_ff + σ²I) in nats, one per series.
+    """Return log N(y; 0, K_ff + σ²I + ΦΦᵀ) in nats, one per series.
 
     Args:
         kernel: prior covariance function.
@@ -175,6 +166,7 @@ def log_marginal_likelihood(
         y: targets; leading dimensions are independent series.
         mask: True at points that count; all if None.
         weights: what the noise of each point is divided by; one if None.
+        features: Φ of a mean beside the process, whose weights are N(0, I) a priori; none if None.
 
     Returns:
         The log evidence, differentiable in kernel and noise.
@@ -188,11 +180,11 @@ def log_marginal_likelihood(
     y = y if mask is None else y.masked_fill(~mask, 0.0)
     alpha = _whitened(L, y)
     log_det = 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    if isinstance(kernel, MeanKernel):
-        # |K + ΦS²Φᵀ| = |K| |R|², and yᵀ(K + ΦS²Φᵀ)⁻¹y is the square of what the weights leave.
-        Q, R, _ = _weights(kernel, L, x, mask)
+    if features is not None:
+        # |K + ΦΦᵀ| = |K| |R|², and yᵀ(K + ΦΦᵀ)⁻¹y is the square of what the weights leave.
+        Q, R = _weights(L, features if mask is None else features * mask[..., None])
         log_det = log_det + 2 * R.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
-        alpha = _pad(alpha, R)
+        alpha = torch.nn.functional.pad(alpha, (0, R.shape[-1]))
         for _ in range(2):  # the first difference is of large numbers
             alpha = alpha - ((alpha[..., None, :] @ Q) @ Q.mT)[..., 0, :]
     return -0.5 * (alpha.square().sum(-1) + log_det + count * math.log(2 * math.pi))
@@ -215,7 +207,7 @@ def _root(
     noise = torch.as_tensor(noise, dtype=y.dtype, device=y.device)
     if not bool((noise > 0).all()):
         raise ValueError(f"noise must be a variance above 0, got {noise.tolist()}")
-    covariance = process_of(kernel)(x, x)
+    covariance = kernel(x, x)
     diagonal = noise[..., None].expand(*noise.shape, y.shape[-1])
     diagonal = diagonal if weights is None else diagonal / weights
     if mask is not None:
@@ -225,26 +217,16 @@ def _root(
     return safe_cholesky(total, jitter=torch.finfo(total.dtype).eps, max_tries=_JITTER_TRIES)
 
 
-def _weights(
-    kernel: MeanKernel, L: Tensor, x: Tensor, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Q and R of (S; I) = QR, S = L⁻¹ΦS: the square root of the weights' precision I + SᵀS.
+def _weights(L: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Q and R of (S; I) = QR, S = L⁻¹Φ: RᵀR is the weights' precision I + SᵀS.
 
-    K + ΦS²Φᵀ itself would lose the process beside a wide prior of the weights.
+    K + ΦΦᵀ itself would lose the process beside a wide prior of the weights.
     """
-    features = kernel.mean.scaled(x)
-    if mask is not None:
-        features = features * mask[..., None]
     S = torch.linalg.solve_triangular(
         L, features.expand(*L.shape[:-2], *features.shape[-2:]), upper=False
     )
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand(*S.shape[:-2], -1, -1)
-    Q, R = torch.linalg.qr(torch.cat([S, eye], -2))
-    return Q, R, S
-
-
-def _pad(white: Tensor, R: Tensor) -> Tensor:
-    return torch.nn.functional.pad(white, (0, R.shape[-1]))
+    return torch.linalg.qr(torch.cat([S, eye], -2))
 
 
 def _whitened(L: Tensor, y: Tensor) -> Tensor:

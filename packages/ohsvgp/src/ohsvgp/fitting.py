@@ -11,7 +11,6 @@ from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.hyperparameters import FitInfo, fit
 from ohsvgp.likelihoods import Gaussian
 from ohsvgp.limits import data_limits, near_limits
-from ohsvgp.means import MeanKernel, WithMean
 from ohsvgp.process import Process
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.batch import Batch
@@ -60,7 +59,7 @@ def fit_process(
         )
     kernel, likelihood, basis = process.kernel, process.likelihood, process.basis
     x, y, chosen, weights = batch.data
-    features = basis.mean.scaled(x) if isinstance(basis, WithMean) else None
+    features = None if basis.features is None else basis.features(x)
     limits = data_limits(kernel, likelihood, x, y, chosen, features) if limited else None
     if limits is not None and state is not None and batch.targets().numel() < _FEW:
         # Alone, a line that is met would take the noise to nothing, and one that is missed the
@@ -78,10 +77,9 @@ def fit_process(
         limits=limits,
     )
     if state is None and isinstance(likelihood, Gaussian) and len(x) <= MAX_EXACT:
-        prior = MeanKernel(kernel, basis.mean) if isinstance(basis, WithMean) else kernel
         return search(
             lambda: log_marginal_likelihood(
-                prior, likelihood.noise, x, y, mask=chosen, weights=weights
+                kernel, likelihood.noise, x, y, mask=chosen, weights=weights, features=features
             ).sum(),
             name="evidence",
         )

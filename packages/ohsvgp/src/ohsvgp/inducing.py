@@ -29,8 +29,12 @@ class Inducing(ABC):
 
     @property
     def num_weights(self) -> int:
-        """How many of them, at the end, are weights of a mean; see ``core.residual``."""
+        """Return how many of them, at the end, are weights of a mean; see ``core.residual``."""
         return 0
+
+    def process(self, kernel: Kernel) -> Kernel:
+        """Return the covariance of what f is beside a mean with weights: of all of f without."""
+        return kernel
 
     @abstractmethod
     def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:

@@ -3,7 +3,7 @@
 import copy
 from functools import partial
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,9 +15,8 @@ from ohsvgp.hyperparameters import Refit
 from ohsvgp.inducing import continuous
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.inference.variational import variational_update
+from ohsvgp.information_loss import Losses
 from ohsvgp.likelihoods import Gaussian, Likelihood
-from ohsvgp.lost import Losses
-from ohsvgp.means import Mean, WithMean
 from ohsvgp.process import Process
 from ohsvgp.saved import (
     basis_settings,
@@ -26,21 +25,30 @@ from ohsvgp.saved import (
     differences,
     generator_from_tensors,
     module_shapes,
-    pace_from_tensors,
-    pace_tensors,
     pack,
+    spacing_from_tensors,
+    spacing_tensors,
     unpack,
 )
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.batch import Batch, Stream
 from ohsvgp.stream.clock import Clock, nanoseconds, start_clock
-from ohsvgp.stream.pace import Pace
+from ohsvgp.stream.pace import StampSpacing
 from ohsvgp.stream.window import growth_factor
 from ohsvgp.whitening import check_jitter
 from probseq.checks import check_whole
 from probseq.kernels import Kernel
 
 __all__ = ["StreamModel", "twin"]
+
+
+@runtime_checkable
+class PriorMean(Protocol):
+    """A mean with Gaussian weights, such as ``ohsvgp.Trend``."""
+
+    def beside(self, basis: Basis) -> Basis:
+        """Return the basis with inducing variables that the weights have joined."""
+        ...
 
 
 def _check_kind(name: str, part: object, kind: type) -> None:
@@ -58,7 +66,7 @@ class StreamModel:
         likelihood: Likelihood,
         basis: Basis,
         *,
-        mean: Mean | None = None,
+        mean: PriorMean | None = None,
         whitening: Literal["chol", "eig"] = "chol",
         alpha: float = 0.1,
         rel_jitter: float | None = None,
@@ -74,7 +82,7 @@ class StreamModel:
         _check_kind("likelihood", likelihood, Likelihood)
         _check_kind("basis", basis, Basis)
         if mean is not None:
-            _check_kind("mean", mean, Mean)
+            _check_kind("mean", mean, PriorMean)
         if whitening not in ("chol", "eig"):
             raise ValueError(f'whitening must be "chol" or "eig", got {whitening!r}')
         if not isinstance(alpha, Real) or not 0 <= alpha <= 1:
@@ -104,7 +112,7 @@ class StreamModel:
         # A copy: what the basis draws for this kernel belongs to this model.
         own = copy.deepcopy(basis)
         self.mean = mean
-        self.basis = own if mean is None else WithMean(own, mean)
+        self.basis = own if mean is None else mean.beside(own)
         self.basis.bind(self.kernel, self.generator)
         if continuous(self.kernel) is not self.kernel and not isinstance(likelihood, Gaussian):
             raise ValueError(
@@ -124,8 +132,9 @@ class StreamModel:
         self.clock: Clock | None = None if t0 is None else start_clock([t0], time_unit)
         self._state: OnlineState | None = None
         self._losses = Losses()
-        self.pace = Pace()
-        self.told_beyond = False
+        self.spacing = StampSpacing()
+        # Kinds of warnings that come once a model.
+        self.warned: set[type[Warning]] = set()
         self.refit = refit
         self.updates = 0
         self._identity = self._settings()
@@ -151,7 +160,7 @@ class StreamModel:
                 "basis": self.basis.tensors(),
                 "clock": clock_tensors(self.clock),
                 "updates": {"": torch.tensor(self.updates)},
-                "pace": pace_tensors(self.pace),
+                "pace": spacing_tensors(self.spacing),
                 **({} if self._state is None else self._state.to_tensors()),
             },
         )
@@ -178,8 +187,8 @@ class StreamModel:
         self.clock = clock_from_tensors(groups.get("clock", {}))
         self._state = OnlineState.from_tensors(groups, self.basis.restore)
         self._losses = Losses()
-        self.told_beyond = False
-        self.pace = pace_from_tensors(groups.get("pace", {}))
+        self.warned = set()
+        self.spacing = spacing_from_tensors(groups.get("pace", {}))
         self.updates = int(groups["updates"][""])
 
     def _settings(self) -> dict[str, Any]:

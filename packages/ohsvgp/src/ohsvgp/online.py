@@ -10,10 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.fitting import batch_probability, fit_process
-from ohsvgp.forecasts import Forecast, make_forecast
 from ohsvgp.hyperparameters import FitInfo
-from ohsvgp.lost import warn_of_loss
-from ohsvgp.means import parts_of
+from ohsvgp.information_loss import LostInformationWarning, warn_of_loss
 from ohsvgp.model import StreamModel, twin
 from ohsvgp.state import UpdateInfo
 from ohsvgp.stream.arrays import as_targets
@@ -129,14 +127,15 @@ class OnlineGP(StreamModel):
         generator = twin(self.generator)
         with self._refitted(batch):
             state, info = self.process.update(self._state, batch, generator)
-        told, self._losses = self._losses.warned, self._losses.after(info)
+        self._losses = self._losses.after(info)
         self.clock, self.generator, self._state = batch.clock, generator, state
         # Gaps and moved ends teach nothing.
         self.updates += batch.targets().numel() > 0
         if self.of_time:
-            self.pace = self.pace.after(batch.data.x[:, 0].tolist())
+            self.spacing = self.spacing.updated(batch.data.x[:, 0].tolist())
         # Last: warnings may be errors.
-        if self._losses.warned and not told:
+        if self._losses.large and LostInformationWarning not in self.warned:
+            self.warned.add(LostInformationWarning)
             targets = batch.targets()
             large = not self.likelihood.continuous and float(targets.mean()) > _LARGE_COUNTS
             warn_of_loss(info, large_counts=large)
@@ -155,6 +154,7 @@ class OnlineGP(StreamModel):
             options: mask, missing, sort, t_end, weights.
         """
         later = copy.copy(self)
+        later.warned = self.warned.copy()
         # At once, for what a basis holds of the kernel.
         parts = (self.kernel, self.likelihood, self.basis)
         later.kernel, later.likelihood, later.basis = copy.deepcopy(parts)
@@ -263,24 +263,6 @@ class OnlineGP(StreamModel):
                 latent = self.likelihood.predictive_moments(latent.mean, latent.variance)
             return latent.to(self.dtype)
 
-    def forecast(self, t: Any, *, step: float | None = None) -> Forecast:
-        """Law of new values: mean, variance, quantiles, intervals and joint draws.
-
-        Args:
-            t: stamps not before t0, or points; or a whole number of steps beyond the latest stamp.
-            step: time between steps, in units of time. If None, months, quarters, years or business
-                days where the latest stamps come so, else the median of the latest gaps.
-
-        Raises:
-            ValueError: bad inputs, stamps before t0, fewer than one step, steps of points or
-                before data, or a ``step`` that is not above 0, or needed and not given.
-
-        Warns:
-            ExtrapolationWarning: posterior variances of f beyond the data exceed 95 % of the
-                prior's; once a model.
-        """
-        return make_forecast(self, t, step, stacklevel=3)
-
     def sample(
         self, t: Any, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s *b n"]:
@@ -333,39 +315,11 @@ class OnlineGP(StreamModel):
             ValueError: no data yet.
         """
         state = self._ready("posterior_coefficients")
-        weights = 0 if self.mean is None else self.mean.num_weights
+        weights = state.inducing.num_weights
         with torch.no_grad():
             law = self.process.project(state).to(self.dtype)
         M = law.mean.shape[-1] - weights
         return JointGaussian(law.mean[..., :M], law.covariance[..., :M, :M])
-
-    def decompose(self, t: Any) -> dict[str, DiagonalGaussian]:
-        """Posterior of each part that f is the sum of: terms of the kernel, parts of the mean.
-
-        Their means add up to ``predict``'s. Their variances do not: the data know sums of parts
-        better than the parts.
-
-        Args:
-            t: inputs, anywhere and in any order.
-
-        Returns:
-            Laws by name, in the order of the model: the class of a term, numbered from the second
-            of its kind on.
-
-        Raises:
-            ValueError: bad inputs.
-        """
-        x, process = self.inputs(t), self.process
-        with torch.no_grad():
-            laws = [
-                (name, process.part(self._state, part, x).to(self.dtype))
-                for name, part in parts_of(process.prior)
-            ]
-        found: dict[str, DiagonalGaussian] = {}
-        for name, law in laws:
-            known = sum(other.split(" ")[0] == name for other in found)
-            found[f"{name} {known + 1}" if known else name] = law
-        return found
 
     def reconstruct(self, t: Any) -> DiagonalGaussian:
         """F ≈ Σ u_m g_m(t), u ~ q(u): the finite-basis picture of the posterior (thesis C.2).

@@ -14,7 +14,6 @@ from ohsvgp.core import Bound, Site
 from ohsvgp.inducing import Inducing, hyperparameters
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.means import process_of, variance_beside
 from ohsvgp.saved import fresh
 from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.step import Move, absorb, move
@@ -213,7 +212,7 @@ class Process:
             full_cov: the covariance of all inputs instead of variances.
         """
         prior = self.prior
-        known = prior if state is None else process_of(prior)
+        known = prior if state is None else state.inducing.process(prior)
         K_ss = known(x, x) if full_cov else known.diag(x)
         if state is None:
             mean = torch.zeros_like(K_ss[..., 0] if full_cov else K_ss)
@@ -238,22 +237,6 @@ class Process:
             torch.cat([part.mean for part in parts], -1),
             torch.cat([part.variance for part in parts], -1),
         )
-
-    def part(self, state: OnlineState | None, part: Kernel, x: Tensor) -> DiagonalGaussian:
-        """Posterior at x of one of the independent processes that f is the sum of.
-
-        Args:
-            state: what is remembered; None before the first data.
-            part: its kernel, one of ``ohsvgp.means.parts_of(prior)``.
-            x: inputs.
-        """
-        K_ss = part.diag(x)
-        if state is None or part.continuous is None:
-            return DiagonalGaussian(torch.zeros_like(K_ss), K_ss)
-        now = self.current(state)
-        P = core.features(part, now.inducing, now.whitening, x)
-        weights = now.inducing.num_weights
-        return core.predict(now.moments, P, variance_beside(part, x), weights=weights)
 
     def project(self, state: OnlineState, inducing: Inducing | None = None) -> Gaussian:
         """Posterior of the variables of an inducing set; of the state's own if None."""

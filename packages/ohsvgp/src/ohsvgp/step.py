@@ -11,7 +11,6 @@ from ohsvgp.core import Bound, Carried, Posterior, Site
 from ohsvgp.inducing import Inducing, continuous
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.likelihoods import Gaussian, Likelihood
-from ohsvgp.means import process_of
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.batch import Data
 from ohsvgp.whitening import Whitening
@@ -126,7 +125,8 @@ def absorb(
     """
     smooth = continuous(kernel)
     Psi = core.features(kernel, step.inducing, step.whitening, data.x)
-    K_ff, weights = process_of(smooth).diag(data.x), step.inducing.num_weights
+    process, weights = step.inducing.process, step.inducing.num_weights
+    K_ff = process(smooth).diag(data.x)
     if not isinstance(likelihood, Gaussian):
         site, bound = infer(
             likelihood, step.carried, Psi, K_ff, data.y, mask=data.mask, weights=weights
@@ -134,7 +134,7 @@ def absorb(
         return Absorbed(site, core.posterior(site), bound)
     noise = likelihood.noise[..., None]
     if smooth is not kernel:  # white noise of the kernel is noise of the observations
-        noise = noise + process_of(kernel).diag(data.x) - K_ff
+        noise = noise + process(kernel).diag(data.x) - K_ff
     if data.weights is not None:
         noise = noise / data.weights
     precision = (1 / noise).expand(*noise.shape[:-1], data.y.shape[-1])

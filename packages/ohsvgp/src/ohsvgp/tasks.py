@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ohsvgp.exact import ExactGP
+from ohsvgp.information_loss import LostInformationWarning
 from ohsvgp.likelihoods import Bernoulli, NegativeBinomial, Poisson
 from ohsvgp.likelihoods import Gaussian as GaussianNoise
-from ohsvgp.lost import LostInformationWarning
 from ohsvgp.online import OnlineGP
 from probseq.metrics import coverage_calibration_error, rmse
 

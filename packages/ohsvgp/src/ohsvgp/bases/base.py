@@ -53,11 +53,14 @@ class Basis(ABC):
         fixed_hyperparameters: whether the sets depend on the kernel's hyperparameters in a way
             that cannot be redone later, so that these must stay once data have been absorbed.
         of_window: whether the window alone makes the set.
+        features: of inputs (n, d), those (n, p) of a mean beside the process, whose weights are
+            N(0, I) a priori; None without.
     """
 
     num_inducing: int
     fixed_hyperparameters: bool = False
     of_window: bool = False
+    features: Callable[[Tensor], Tensor] | None = None
 
     @abstractmethod
     def advance(self, step: Advance) -> Inducing:

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 from ohsvgp import Fading, Gaussian, LegS, OnlineGP, Poisson, RandomSubset, Refit
-from ohsvgp.live import LiveStream
-from ohsvgp.live_state import read_facts, saved_settings
-from ohsvgp.monitor import Monitor, standard_errors
+from ohsvgp.beyond.monitor import Monitor, standard_errors
+from ohsvgp.integrations.live import LiveStream
+from ohsvgp.integrations.live.state import read_facts, saved_settings
 from probseq.kernels import RBF, Walk
 
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp.bases import PivotedCholesky
+from ohsvgp.beyond.means import Mean, Seasonal, Trend
 from ohsvgp.likelihoods import (
     Bernoulli,
     Gaussian,
@@ -18,7 +19,7 @@ from ohsvgp.likelihoods import (
     Poisson,
     StudentT,
 )
-from ohsvgp.means import Mean, Seasonal, Trend
+from ohsvgp.model import PriorMean
 from ohsvgp.online import OnlineGP
 from probseq.errors import CholeskyError
 from probseq.kernels import RBF, Kernel, Periodic, parse_kernel
@@ -96,7 +97,7 @@ def fit_prior(
     y: Tensor,
     *,
     seed: int = 0,
-    mean: Mean | None = None,
+    mean: PriorMean | None = None,
     **options: Any,
 ) -> tuple[Kernel, Likelihood]:
     """Return the prior whose evidence on some data is greatest, each fitted to them in place.

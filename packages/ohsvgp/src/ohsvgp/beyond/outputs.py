@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ohsvgp.bases.base import Basis
+from ohsvgp.beyond.forecasts import Forecast, forecast
 from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.fitting import MAX_EXACT
-from ohsvgp.forecasts import Forecast, make_forecast
 from ohsvgp.hyperparameters import FitInfo, fit
 from ohsvgp.likelihoods import Gaussian
 from ohsvgp.likelihoods.quantiles import probabilities
@@ -309,16 +309,16 @@ class MultiOutputGP:
         """Law of new values of all outputs: moments, quantiles, intervals and joint draws.
 
         Args:
-            t: as in ``OnlineGP.forecast``, as is the step.
+            t: as in ``ohsvgp.forecast``, as is the step.
             step: between steps ahead.
 
         Raises:
-            ValueError: as ``OnlineGP.forecast``.
+            ValueError: as ``ohsvgp.forecast``.
 
         Warns:
-            ExtrapolationWarning: as ``OnlineGP.forecast``.
+            ExtrapolationWarning: as ``ohsvgp.forecast``.
         """
-        series = make_forecast(self.gp, t, step, stacklevel=3)
+        series = forecast(self.gp, t, step=step, stacklevel=3)
         return OutputForecast(series, self._mixed.mixing().detach())
 
     def sample(

@@ -74,7 +74,7 @@ class Monitor:
 
     Example:
         >>> from ohsvgp import Gaussian, LegS, OnlineGP
-        >>> from ohsvgp.monitor import Monitor
+        >>> from ohsvgp.beyond.monitor import Monitor
         >>> from probseq.kernels import RBF
         >>> gp, monitor = OnlineGP(RBF(1), Gaussian(0.1), LegS(10)), Monitor()
         >>> for t in range(3):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ohsvgp.bases import Fading
-from ohsvgp.estimators import OnlineGPRegressor, days
+from ohsvgp.integrations.sklearn import OnlineGPRegressor, days
 from probseq.checks import check_counts
 
 __all__ = ["RiverForecaster", "RiverRegressor"]

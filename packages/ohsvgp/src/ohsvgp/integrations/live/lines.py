@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ohsvgp.live_state import check_marks
+from ohsvgp.integrations.live.state import check_marks
 from ohsvgp.stream.clock import parse_stamp
 from probseq.checks import parse_number
 

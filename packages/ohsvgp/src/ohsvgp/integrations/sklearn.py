@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ohsvgp.bases import Cosine, PivotedCholesky
 from ohsvgp.bases.base import Basis
+from ohsvgp.beyond.means import Mean
 from ohsvgp.hyperparameters import Refit
 from ohsvgp.likelihoods import Gaussian, Likelihood, StudentT
-from ohsvgp.means import Mean
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.arrays import as_array, as_targets, real_numbers
 from ohsvgp.stream.clock import stamps

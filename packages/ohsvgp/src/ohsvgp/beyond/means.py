@@ -22,19 +22,18 @@ from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
 from ohsvgp.whitening import Whitening
 from probseq.checks import check_counts, check_positive
-from probseq.kernels import Kernel, Sum
+from probseq.kernels import Kernel
 
 __all__ = [
     "Level",
     "Mean",
     "MeanKernel",
+    "MeanPart",
     "Regressors",
     "Seasonal",
     "Trend",
     "WithMean",
-    "parts_of",
     "process_of",
-    "variance_beside",
 ]
 
 
@@ -60,6 +59,10 @@ class Mean(ABC):
     def parts(self) -> "tuple[Mean, ...]":
         """The means that this is a sum of."""
         return (self,)
+
+    def beside(self, basis: Basis) -> Basis:
+        """Return the basis with inducing variables that the weights have joined."""
+        return WithMean(basis, self)
 
     def __add__(self, other: "Mean") -> "Mean":
         return _Several((*self.parts, *other.parts))
@@ -248,8 +251,13 @@ class MeanKernel(Kernel):
         return self.process.diag(x) + self.mean.scaled(x).square().sum(-1)
 
 
-class _MeanPart(Kernel):
-    """One part of a mean as a kernel of its own."""
+class MeanPart(Kernel):
+    """One part of a mean as a kernel of its own.
+
+    Args:
+        kernel: process and mean together.
+        index: of the part in ``mean.parts``.
+    """
 
     def __init__(self, kernel: MeanKernel, index: int) -> None:
         super().__init__(kernel.dim, batch_shape=kernel.batch_shape)
@@ -270,7 +278,7 @@ class _MeanPart(Kernel):
 class BesideMean(Inducing):
     """Inducing variables u of the process, then the weights b of the mean in units of s.
 
-    The kernels that the methods are given must be a ``MeanKernel`` or one of its ``parts_of``.
+    The kernels that the methods are given must be a ``MeanKernel`` or one of its parts.
 
     Attributes:
         variables: u.
@@ -289,6 +297,10 @@ class BesideMean(Inducing):
     def num_weights(self) -> int:
         """P."""
         return self.mean.num_weights
+
+    def process(self, kernel: Kernel) -> Kernel:
+        """Return the covariance of the process without the mean."""
+        return process_of(kernel)
 
     @property
     def points(self) -> Tensor | None:
@@ -318,7 +330,7 @@ class BesideMean(Inducing):
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
         """K_uf, then s φ(x)."""
-        if isinstance(kernel, _MeanPart):
+        if isinstance(kernel, MeanPart):
             M = self.variables.num_inducing
             b = kernel.scaled(x).mT
             return torch.cat([b.new_zeros(*b.shape[:-2], M, b.shape[-1]), b], -2)
@@ -361,6 +373,7 @@ class WithMean(Basis):
         self.num_inducing = basis.num_inducing + mean.num_weights
         self.fixed_hyperparameters = basis.fixed_hyperparameters
         self.of_window = basis.of_window
+        self.features = mean.scaled
         self.described = repr(mean)
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
@@ -450,27 +463,9 @@ class WithMean(Basis):
         )
 
 
-def parts_of(prior: Kernel) -> list[tuple[str, Kernel]]:
-    """Return the terms of a sum of kernels and of a mean, with the names of their classes."""
-    process = process_of(prior)
-    terms = process.kernels if isinstance(process, Sum) else [process]
-    found = [(type(term).__name__, term) for term in terms]
-    if isinstance(prior, MeanKernel):
-        means = enumerate(prior.mean.parts)
-        found += [(type(part).__name__, _MeanPart(prior, i)) for i, part in means]
-    return found
-
-
 def process_of(kernel: Kernel) -> Kernel:
     """The kernel of the process in a ``MeanKernel``; any other one is that itself."""
     return kernel.process if isinstance(kernel, MeanKernel) else kernel
-
-
-def variance_beside(kernel: Kernel, x: Tensor) -> Tensor:
-    """Return the prior variance at x that weights do not explain: of a part of the mean none."""
-    if isinstance(kernel, _MeanPart):
-        return torch.zeros_like(x[..., 0])
-    return process_of(kernel).diag(x)
 
 
 def _blocks(a: Tensor, b: Tensor) -> Tensor:

@@ -44,15 +44,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from ohsvgp.forecasts import ExtrapolationWarning, Forecast
-from ohsvgp.live_state import SCHEMA, checksum, read_facts
-from ohsvgp.lost import Losses, LostInformationWarning
-from ohsvgp.monitor import Monitor
+from ohsvgp.beyond.forecasts import ExtrapolationWarning, Forecast, forecast
+from ohsvgp.beyond.monitor import Monitor
+from ohsvgp.beyond.prior import fit_prior
+from ohsvgp.information_loss import Losses, LostInformationWarning
+from ohsvgp.integrations.live.lines import LineReader
+from ohsvgp.integrations.live.state import SCHEMA, checksum, read_facts
 from ohsvgp.online import OnlineGP
-from ohsvgp.prior import fit_prior
 from ohsvgp.stream.calendar import calendar_ahead
-from ohsvgp.stream.lines import LineReader
-from ohsvgp.stream.pace import Pace
+from ohsvgp.stream.pace import StampSpacing
 from ohsvgp.tasks import starting_lengthscales
 from probseq.checks import check_counts, check_positive
 from probseq.errors import CholeskyError
@@ -84,7 +84,7 @@ _RATE, _FARTHEST_REACH = 0.2, 4.0
 
 
 @dataclass
-class Position(Pace):
+class Position(StampSpacing):
     """How far a stream has come; stamps of dates are in seconds since 1970.
 
     Attributes:
@@ -119,9 +119,9 @@ class Position(Pace):
     reach: list[float] = field(default_factory=list[float])
     answer: str = ""
 
-    def pass_to(self, stamp: float) -> None:
+    def observe(self, stamp: float) -> None:
         """Take up a stamp; a late one changes nothing."""
-        super().pass_to(stamp)
+        super().observe(stamp)
         self.start = stamp if self.start is None else self.start
 
 
@@ -152,7 +152,7 @@ class LiveStream:
 
     Example:
         >>> from ohsvgp import Gaussian, LegS, OnlineGP, Refit
-        >>> from ohsvgp.live import LiveStream
+        >>> from ohsvgp.integrations.live import LiveStream
         >>> from probseq.kernels import RBF
         >>> model = OnlineGP(RBF(1), Gaussian(0.1), LegS(20), rebase="grow:1.05", refit=Refit())
         >>> stream = LiveStream(model, warmup=3)
@@ -236,8 +236,8 @@ class LiveStream:
 
         Returns:
             None if there is nothing in it; else values that JSON can hold: ``line``, its number;
-            ``t``; ``y``, None if it is missing; ``error``, its standardised error
-            (``ohsvgp.monitor.standard_errors``), None if there was no forecast; ``alerts``: of
+            ``t``; ``y``, None if it is missing; ``error``, its standardised error (of
+            ``standard_errors``), None if there was no forecast; ``alerts``: of
             "missing", "drift" (``Monitor``), "lost information" (as ``LostInformationWarning``),
             "anew" (the model has started anew) and "extrapolation" (the prior forecasts); and
             ``forecasts`` with ``horizon``, ``t``, ``mean``, ``low`` and ``high`` each, ends of the
@@ -300,15 +300,15 @@ class LiveStream:
             if self._due():
                 self._fit(here.recent[-_LATEST:])
             losses = Losses(*here.losses).after(self.model.update(times, target))
-            here.losses = [*losses._replace(warned=False)]
-            if losses.warned:
+            here.losses = [*losses]
+            if losses.large:
                 alerts.append("lost information")
             self._judge(stamp, value)
             if self._astray():
                 alerts.append("anew")
                 self._start_anew()
         here.calendar, here.zoned = calendar, zoned
-        here.pass_to(stamp)
+        here.observe(stamp)
         forecasts, beyond = self._forecasts()
         if beyond:
             alerts.append("extrapolation")
@@ -335,7 +335,7 @@ class LiveStream:
         self._fit(here.recent, first=True)
         targets = [(value - here.centre) / here.scale for value in values]
         info = self.model.update(_times(stamps, calendar), targets)
-        here.losses, here.kept = [*Losses().after(info)._replace(warned=False)], []
+        here.losses, here.kept = [*Losses().after(info)], []
 
     def _due(self) -> bool:
         """Whether to fit the hyperparameters anew before the latest line is learned."""
@@ -445,7 +445,7 @@ class LiveStream:
             stamps = calendar_ahead(here.last, here.gaps, self.horizon)
         if stamps is None:
             stamps = [here.last + step * (k + 1) for k in range(self.horizon)]
-        law = self.model.forecast(_times(stamps, calendar))
+        law = forecast(self.model, _times(stamps, calendar))
         rows = zip(*(part.tolist() for part in (law.mean, *self._interval(law))), strict=True)
         told: list[dict[str, Any]] = []
         for k, (stamp, row) in enumerate(zip(stamps, rows, strict=True), 1):

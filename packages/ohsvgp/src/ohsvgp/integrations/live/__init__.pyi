@@ -1,0 +1,3 @@
+from .stream import LEVEL, LiveStream
+
+__all__ = ["LEVEL", "LiveStream"]
