@@ -1,6 +1,7 @@
 """Fit the hyperparameters of a process to a batch, and tell whether a batch calls for it."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -8,14 +9,13 @@ import torch
 
 from ohsvgp.bases.base import CAN_FOLLOW
 from ohsvgp.exact import log_marginal_likelihood
-from ohsvgp.hyperparameters import FitInfo, fit
+from ohsvgp.hyperparameters import FitInfo, Refit, fit
 from ohsvgp.likelihoods import Gaussian
 from ohsvgp.limits import data_limits, near_limits
 from ohsvgp.process import Process
+from ohsvgp.saved import clone_generator
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.batch import Batch
-
-__all__ = ["MAX_EXACT", "batch_probability", "fit_process"]
 
 # Up to here the exact evidence takes at most about a second an evaluation.
 MAX_EXACT = 2000
@@ -85,12 +85,62 @@ def fit_process(
         )
     still = replace(process, basis=basis.without_learning())
 
-    def energy() -> torch.Tensor:
-        twin = torch.Generator(generator.device)
-        twin.set_state(generator.get_state())
-        return still.energy(state, batch, twin).sum()
+    return search(
+        lambda: still.energy(state, batch, clone_generator(generator)).sum(), name="energy"
+    )
 
-    return search(energy, name="energy")
+
+@contextmanager
+def refitted(
+    process: Process,
+    state: OnlineState | None,
+    batch: Batch,
+    generator: torch.Generator,
+    refit: Refit | None,
+    *,
+    updates: int,
+    seed: int,
+) -> Generator[None]:
+    """Fit the hyperparameters if it is time, and take them back if what follows fails.
+
+    Args:
+        process: what has the parameters.
+        state: what is remembered; None before the first data.
+        batch: the data of the next update.
+        generator: of the inducing set; it is not advanced.
+        refit: when to fit; None for never.
+        updates: how many there were before.
+        seed: of ``fit_process``.
+    """
+    if (
+        refit is None
+        or batch.targets().numel() == 0
+        or not refit.due(
+            updates, lambda: 1.0 if state is None else batch_probability(process, state, batch)
+        )
+    ):
+        yield
+        return
+    parameters = [*process.kernel.parameters(), *process.likelihood.parameters()]
+    before = [parameter.detach().clone() for parameter in parameters]
+    try:
+        fit_process(
+            process,
+            state,
+            batch,
+            generator,
+            steps=refit.steps,
+            priors=refit.priors,
+            restarts=0 if state else refit.restarts,
+            seed=seed,
+            limited=refit.limited,
+        )
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for parameter, value in zip(parameters, before, strict=True):
+                parameter.copy_(value)
+        raise
 
 
 def batch_probability(process: Process, state: OnlineState, batch: Batch) -> float:

@@ -1,33 +1,67 @@
 """Gaussian processes that learn from a stream."""
 
 import copy
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from typing import Any, Literal, overload
+from collections.abc import Mapping
+from functools import partial
+from numbers import Real
+from typing import Any, Literal, Protocol, overload, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.fitting import batch_probability, fit_process
-from ohsvgp.hyperparameters import FitInfo
-from ohsvgp.information_loss import LostInformationWarning, warn_of_loss
-from ohsvgp.model import StreamModel, twin
-from ohsvgp.state import UpdateInfo
+from ohsvgp.bases.base import CAN_FOLLOW, Basis
+from ohsvgp.bases.learning import AdamSteps
+from ohsvgp.fitting import fit_process, refitted
+from ohsvgp.hyperparameters import FitInfo, Refit
+from ohsvgp.inducing import continuous
+from ohsvgp.inference.natural import natural_update
+from ohsvgp.inference.variational import variational_update
+from ohsvgp.information_loss import Losses, LostInformationWarning, warn_of_loss
+from ohsvgp.likelihoods import Gaussian, Likelihood
+from ohsvgp.process import Inference, Process
+from ohsvgp.saved import (
+    basis_settings,
+    clock_from_tensors,
+    clock_tensors,
+    clone_generator,
+    differences,
+    module_settings,
+    pack,
+    spacing_from_tensors,
+    spacing_tensors,
+    state_from_tensors,
+    state_tensors,
+    unpack,
+)
+from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.stream.arrays import as_targets
-from ohsvgp.stream.batch import Batch
-from probseq.checks import check_counts
+from ohsvgp.stream.batch import Batch, Stream
+from ohsvgp.stream.clock import Clock, nanoseconds, start_clock
+from ohsvgp.stream.pace import StampSpacing
+from ohsvgp.stream.window import growth_factor
+from ohsvgp.whitening import check_jitter
+from probseq.checks import check_counts, check_whole
 from probseq.gaussians import DiagonalGaussian
 from probseq.gaussians import Gaussian as JointGaussian
+from probseq.kernels import Kernel
 from probseq.linalg import default_jitter
-
-__all__ = ["OnlineGP"]
 
 # Counts from here on know their rate to a hundredth.
 _LARGE_COUNTS = 1e4
 
 
-class OnlineGP(StreamModel):
+@runtime_checkable
+class PriorMean(Protocol):
+    """A mean with Gaussian weights, such as ``ohsvgp.Trend``."""
+
+    def beside(self, basis: Basis) -> Basis:
+        """Return the basis with inducing variables that the weights have joined."""
+        ...
+
+
+class OnlineGP:
     """Sparse Gaussian process that absorbs a stream and never sees old data again (thesis ch. 4).
 
     It keeps the state of the functions in ``ohsvgp.process``, which change nothing.
@@ -83,6 +117,108 @@ class OnlineGP(StreamModel):
         True
     """
 
+    def __init__(
+        self,
+        kernel: Kernel,
+        likelihood: Likelihood,
+        basis: Basis,
+        *,
+        mean: PriorMean | None = None,
+        whitening: Literal["chol", "eig"] = "chol",
+        alpha: float = 0.1,
+        rel_jitter: float | None = None,
+        t0: Any = None,
+        rebase: str = "task",
+        time_unit: str = "D",
+        inference: Literal["natural"] | AdamSteps = "natural",
+        refit: Refit | None = None,
+        dtype: torch.dtype = torch.float64,
+        seed: int = 0,
+    ) -> None:
+        _check_type("kernel", kernel, Kernel)
+        _check_type("likelihood", likelihood, Likelihood)
+        _check_type("basis", basis, Basis)
+        if mean is not None:
+            _check_type("mean", mean, PriorMean)
+        if whitening not in ("chol", "eig"):
+            raise ValueError(f'whitening must be "chol" or "eig", got {whitening!r}')
+        if not isinstance(alpha, Real) or not 0 <= alpha <= 1:
+            raise ValueError(f"alpha must be from 0 to 1, got {alpha!r}")
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+        self._infer: Inference = natural_update
+        if isinstance(inference, AdamSteps):
+            self._infer = partial(
+                variational_update, steps=inference.steps, learning_rate=inference.learning_rate
+            )
+        elif inference not in ("natural",):
+            raise ValueError(f'inference must be "natural" or AdamSteps, got {inference!r}')
+        self.growth = growth_factor(rebase)
+        check_whole(seed=seed)
+        self.seed = seed
+        check_jitter(rel_jitter)
+        self.kernel = kernel.double()
+        self.likelihood = likelihood.double()
+        self.whitening: Literal["chol", "eig"] = whitening
+        self.alpha = float(alpha)
+        self.rel_jitter = rel_jitter
+        self.time_unit = time_unit
+        self.dtype = dtype
+        self.generator = torch.Generator(kernel.like.device).manual_seed(seed)
+        # A copy: what the basis draws for this kernel belongs to this model.
+        basis_copy = copy.deepcopy(basis)
+        self.mean = mean
+        self.basis = basis_copy if mean is None else mean.beside(basis_copy)
+        self.basis.bind(self.kernel, self.generator)
+        if continuous(self.kernel) is not self.kernel and not isinstance(likelihood, Gaussian):
+            raise ValueError(
+                "kernel must have no white noise beside another likelihood than Gaussian, got "
+                f"{type(likelihood).__name__}: for more noise take NegativeBinomial or StudentT"
+            )
+        if not self.of_time and (t0 is not None or rebase != "task"):
+            raise ValueError(
+                f"t0 and rebase must be left out for points of dim {kernel.dim}: they have no time"
+            )
+        if refit is not None and refit.when != "first" and self.basis.fixed_hyperparameters:
+            raise ValueError(
+                f'refit must be "first" for {type(basis).__name__}, whose hyperparameters must '
+                f"stay once data have been absorbed, got {refit.when!r}. {CAN_FOLLOW}"
+            )
+        nanoseconds(time_unit)
+        self.clock: Clock | None = None if t0 is None else start_clock([t0], time_unit)
+        self._state: OnlineState | None = None
+        self._losses = Losses()
+        # Kinds of warnings that come once a model.
+        self.warned: set[type[Warning]] = set()
+        self.spacing = StampSpacing()
+        self.refit = refit
+        self.updates = 0
+        self._identity = self._settings()
+
+    @property
+    def of_time(self) -> bool:
+        """Return whether inputs are times; otherwise points, and the window counts them."""
+        return self.kernel.dim == 1
+
+    @property
+    def state(self) -> OnlineState | None:
+        """Return what is remembered of the stream; None before the first update."""
+        return self._state
+
+    @property
+    def process(self) -> Process:
+        """Return the functions of ``state`` that ``update`` and ``predict`` call."""
+        return Process(
+            kernel=self.kernel,
+            likelihood=self.likelihood,
+            basis=self.basis,
+            whitening=self.whitening,
+            alpha=self.alpha,
+            rel_jitter=self.rel_jitter,
+            infer=self._infer,
+            stays=self.growth is not None,
+        )
+
     def update(
         self,
         t: Any,
@@ -124,9 +260,12 @@ class OnlineGP(StreamModel):
         batch = self._read(
             t, y, mask=mask, missing=missing, sort=sort, t_end=t_end, weights=weights
         )
-        generator = twin(self.generator)
-        with self._refitted(batch):
-            state, info = self.process.update(self._state, batch, generator)
+        process, generator = self.process, clone_generator(self.generator)
+        learned = self._state if self.updates else None
+        with refitted(
+            process, learned, batch, generator, self.refit, updates=self.updates, seed=self.seed
+        ):
+            state, info = process.update(self._state, batch, generator)
         self._losses = self._losses.after(info)
         self.clock, self.generator, self._state = batch.clock, generator, state
         # Gaps and moved ends teach nothing.
@@ -136,17 +275,15 @@ class OnlineGP(StreamModel):
         # Last: warnings may be errors.
         if self._losses.large and LostInformationWarning not in self.warned:
             self.warned.add(LostInformationWarning)
-            targets = batch.targets()
-            large = not self.likelihood.continuous and float(targets.mean()) > _LARGE_COUNTS
+            counts = not self.likelihood.continuous
+            large = counts and float(batch.targets().mean()) > _LARGE_COUNTS
             warn_of_loss(info, large_counts=large)
         return info
 
     partial_fit = update
 
     def updated(self, t: Any, y: Any, **options: Any) -> "OnlineGP":
-        """A new model that has absorbed the data; this one stays as it is.
-
-        The two share nothing that can change.
+        """Return a new model that has absorbed the data; the two share nothing that can change.
 
         Args:
             t: as in ``update``; so are y and the options.
@@ -156,8 +293,8 @@ class OnlineGP(StreamModel):
         later = copy.copy(self)
         later.warned = self.warned.copy()
         # At once, for what a basis holds of the kernel.
-        parts = (self.kernel, self.likelihood, self.basis)
-        later.kernel, later.likelihood, later.basis = copy.deepcopy(parts)
+        modules = (self.kernel, self.likelihood, self.basis)
+        later.kernel, later.likelihood, later.basis = copy.deepcopy(modules)
         later.update(t, y, **options)
         return later
 
@@ -188,7 +325,7 @@ class OnlineGP(StreamModel):
             mask: False at targets to be ignored.
             missing: what NaN in y means.
             steps: iterations of L-BFGS at most, of each start.
-            priors: (median, factor) of log-normal laws by a parameter's name, such as
+            priors: (median, factor) of log-normal priors by a parameter's name, such as
                 "kernel.raw_lengthscale", in user units: two thirds of the mass lies within the
                 factor of the median.
             restarts: further starts, drawn around the parameters of now by ``seed``.
@@ -224,8 +361,12 @@ class OnlineGP(StreamModel):
         return self.update([], self.kernel.like.new_zeros(0), t_end=t_end)
 
     def energy(self, t: Any, y: Any, **options: Any) -> Float[Tensor, "*b"]:
-        """``UpdateInfo.energy`` of data, differentiable, nothing absorbed; args as ``update``."""
-        return self.process.energy(self._state, self._read(t, y, **options), twin(self.generator))
+        """Return ``UpdateInfo.energy`` of data, differentiable; arguments as ``update``'s.
+
+        Nothing is absorbed.
+        """
+        batch, generator = self._read(t, y, **options), clone_generator(self.generator)
+        return self.process.energy(self._state, batch, generator)
 
     @overload
     def predict(
@@ -238,7 +379,7 @@ class OnlineGP(StreamModel):
     def predict(
         self, t: Any, *, full_cov: bool = False, include_noise: bool = False
     ) -> DiagonalGaussian | JointGaussian:
-        """Posterior of f, or mean and variance of y, at new inputs; the prior before any update.
+        """Return the posterior of f, or mean and variance of y; the prior before any update.
 
         Args:
             t: inputs, anywhere and in any order.
@@ -266,7 +407,7 @@ class OnlineGP(StreamModel):
     def sample(
         self, t: Any, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s *b n"]:
-        """Draws of f from the posterior, jointly over the inputs.
+        """Draw f from the posterior, jointly over the inputs.
 
         Args:
             t: inputs.
@@ -282,14 +423,14 @@ class OnlineGP(StreamModel):
         check_counts(num_samples=num_samples)
         x = self.inputs(t)
         with torch.no_grad():
-            law = self.process.predict(self._state, x, full_cov=True)
+            f = self.process.predict(self._state, x, full_cov=True)
             # What round-off does to a posterior is a share of the prior's variance, not of its own.
             jitter = default_jitter(x.dtype) * self.kernel.diag(x)
-            law = JointGaussian(law.mean, law.covariance + torch.diag_embed(jitter))
-            return law.rsample((num_samples,), generator=generator).to(self.dtype)
+            f = JointGaussian(f.mean, f.covariance + torch.diag_embed(jitter))
+            return f.rsample((num_samples,), generator=generator).to(self.dtype)
 
     def log_prob(self, t: Any, y: Any) -> Float[Tensor, "*b n"]:
-        """Log predictive density of every target by itself, noise included, in nats.
+        """Return the log predictive density of each target by itself, noise included, in nats.
 
         Args:
             t: inputs of the targets, in any order.
@@ -303,11 +444,11 @@ class OnlineGP(StreamModel):
         self.likelihood.check_targets(targets)
         with torch.no_grad():
             latent = self.process.predict(self._state, x)
-            found = self.likelihood.predictive_log_prob(latent.mean, latent.variance, targets)
-            return found.to(self.dtype)
+            log_prob = self.likelihood.predictive_log_prob(latent.mean, latent.variance, targets)
+            return log_prob.to(self.dtype)
 
     def posterior_coefficients(self) -> JointGaussian:
-        """Law q(u) of the inducing variables: of f's projections on the basis (thesis C.2).
+        """Return q(u) of the inducing variables: of f's projections on the basis (thesis C.2).
 
         With a ``mean``, of the process without it.
 
@@ -317,12 +458,12 @@ class OnlineGP(StreamModel):
         state = self._ready("posterior_coefficients")
         weights = state.inducing.num_weights
         with torch.no_grad():
-            law = self.process.project(state).to(self.dtype)
-        M = law.mean.shape[-1] - weights
-        return JointGaussian(law.mean[..., :M], law.covariance[..., :M, :M])
+            u = self.process.project(state).to(self.dtype)
+        M = u.mean.shape[-1] - weights
+        return JointGaussian(u.mean[..., :M], u.covariance[..., :M, :M])
 
     def reconstruct(self, t: Any) -> DiagonalGaussian:
-        """F ≈ Σ u_m g_m(t), u ~ q(u): the finite-basis picture of the posterior (thesis C.2).
+        """Return f ≈ Σ u_m g_m(t), u ~ q(u), the posterior in a finite basis (thesis C.2).
 
         Args:
             t: inputs, inside the window.
@@ -334,38 +475,117 @@ class OnlineGP(StreamModel):
         with torch.no_grad():
             return self.process.reconstruct(state, self.inputs(t)).to(self.dtype)
 
-    @contextmanager
-    def _refitted(self, batch: Batch) -> Generator[None]:
-        """Fit the hyperparameters if it is time, and take them back if what follows fails."""
-        refit, state = self.refit, self._state if self.updates else None
-        due = refit is not None and batch.targets().numel() > 0
-        if (
-            refit is None
-            or not due
-            or not refit.due(
-                self.updates,
-                lambda: 1.0 if state is None else batch_probability(self.process, state, batch),
+    def inputs(self, t: Any) -> Tensor:
+        """Return inputs as ``process`` takes them, shape (n, dim), times counted from t0.
+
+        Args:
+            t: stamps or points, in any order.
+
+        Raises:
+            ValueError: bad inputs.
+        """
+        self._check_settings()
+        return self._stream().inputs(t)
+
+    def user_inputs(self, x: Tensor) -> np.ndarray:
+        """Return the stamps or points of a user that ``inputs`` made x of.
+
+        Args:
+            x: shape (n, dim).
+        """
+        if not self.of_time:
+            return x.detach().cpu().numpy()
+        clock = self.clock or Clock(0.0)
+        return np.array([clock.user(length) for length in x[:, 0].tolist()])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all that predictions and further updates need, as a flat dict of tensors."""
+        groups = {
+            "generator": {"": self.generator.get_state()},
+            "kernel": self.kernel.state_dict(),
+            "likelihood": self.likelihood.state_dict(),
+            "basis": self.basis.tensors(),
+            "clock": clock_tensors(self.clock),
+            "updates": {"": torch.tensor(self.updates)},
+            "pace": spacing_tensors(self.spacing),
+        }
+        return pack(self._settings(), groups | state_tensors(self._state))
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take over a saved state; predictions are then equal to the last bit.
+
+        Args:
+            tensors: from ``state_dict`` of a model made with the same arguments.
+
+        Raises:
+            ValueError: the state of another schema, kernel, likelihood, basis, M or dtype, or one
+                that is not as it was saved. The model is then as it was before.
+        """
+        device, source = self.generator.device, "OnlineGP.state_dict"
+        groups = unpack(tensors, self._settings(), device, source=source)
+        # The generator and the basis refuse what is not theirs; until then nothing is changed.
+        generator = clone_generator(self.generator, groups["generator"][""])
+        self.basis.load_tensors(groups.get("basis", {}))
+        self.generator = generator
+        self.kernel.load_state_dict(groups["kernel"])
+        self.likelihood.load_state_dict(groups.get("likelihood", {}))
+        self.clock = clock_from_tensors(groups.get("clock", {}))
+        self._state = state_from_tensors(groups, self.basis.restore)
+        self._losses, self.warned = Losses(), set()
+        self.spacing = spacing_from_tensors(groups.get("pace", {}))
+        self.updates = int(groups["updates"][""])
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what two models must share for one to read the other's state."""
+        return {
+            **module_settings("kernel", self.kernel),
+            **module_settings("likelihood", self.likelihood),
+            "dim": self.kernel.dim,
+            "kernel_batch": list(self.kernel.batch_shape),
+            **basis_settings(self.basis),
+            "whitening": self.whitening,
+            "alpha": self.alpha,
+            "dtype": str(self.dtype),
+        }
+
+    def _check_settings(self) -> None:
+        """Refuse a kernel, likelihood or basis of another kind, put in place since."""
+        if (now := self._settings()) != self._identity:
+            raise ValueError(
+                f"a model must stay of its kind, got {differences(now, self._identity)}: make a "
+                "new OnlineGP"
             )
-        ):
-            yield
-            return
-        parameters = [*self.kernel.parameters(), *self.likelihood.parameters()]
-        before = [parameter.detach().clone() for parameter in parameters]
-        try:
-            fit_process(
-                self.process,
-                state,
-                batch,
-                self.generator,
-                steps=refit.steps,
-                priors=refit.priors,
-                restarts=0 if state else refit.restarts,
-                seed=self.seed,
-                limited=refit.limited,
-            )
-            yield
-        except BaseException:
-            with torch.no_grad():
-                for parameter, value in zip(parameters, before, strict=True):
-                    parameter.copy_(value)
-            raise
+
+    def _stream(self) -> Stream:
+        state = self._state
+        return Stream(
+            dim=self.kernel.dim,
+            like=self.kernel.like,
+            time_unit=self.time_unit,
+            growth=self.growth,
+            clock=self.clock,
+            length=None if state is None else state.length,
+            count=0 if state is None else state.count,
+            series=() if state is None else tuple(state.site.shift.shape[:-1]),
+        )
+
+    def _read(self, t: Any, y: Any, **options: Any) -> Batch:
+        self._check_settings()
+        batch = self._stream().batch(t, y, **options)
+        self.likelihood.check_targets(batch.targets())
+        if batch.data.weights is not None and not isinstance(self.likelihood, Gaussian):
+            kind = type(self.likelihood).__name__
+            raise ValueError(f"weights must be left out with {kind}: they divide Gaussian noise")
+        return batch
+
+    def _ready(self, caller: str) -> OnlineState:
+        self._check_settings()
+        if self._state is None:
+            raise ValueError(f"{caller} needs data: call update first")
+        return self._state
+
+
+def _check_type(name: str, value: object, expected: type) -> None:
+    """Refuse what cannot stand in a model, such as the name of a kernel."""
+    if not isinstance(value, expected):
+        raise ValueError(f"{name} must be a {expected.__name__}, got {value!r}")

@@ -19,8 +19,7 @@ from ohsvgp.likelihoods import (
     Poisson,
     StudentT,
 )
-from ohsvgp.model import PriorMean
-from ohsvgp.online import OnlineGP
+from ohsvgp.online import OnlineGP, PriorMean
 from probseq.errors import CholeskyError
 from probseq.kernels import RBF, Kernel, Periodic, parse_kernel
 
