@@ -155,11 +155,11 @@ def test_the_variance_of_a_walk_is_looked_for_around_a_share_of_the_steps():
     kernel = (RBF(1) + Walk(step=0.5)).double()
     y = PLAIN.numpy()
     found = data_limits(kernel, Gaussian(0.1).double(), T[:, None], PLAIN)
-    median, factor = found["kernel.parts.1.raw_outputscale"].law
+    median, factor = found["kernel.parts.1.raw_outputscale"].prior
     rate = 0.05 * ((y[1:] - y[:-1]) ** 2).mean()  # stamps are one apart
     assert median == pytest.approx(rate * 500 / 2, rel=1e-6)
     assert factor == 3.0
     assert "kernel.parts.1.raw_lengthscale" in found
     # In other units of time and targets the same process.
     other = data_limits(kernel, Gaussian(0.1).double(), 7 * T[:, None], 10 * PLAIN)
-    assert other["kernel.parts.1.raw_outputscale"].law[0] == pytest.approx(median * 100 / 7)
+    assert other["kernel.parts.1.raw_outputscale"].prior[0] == pytest.approx(median * 100 / 7)

@@ -20,13 +20,13 @@ from ohsvgp.integrations.live import LiveStream
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.plots import coefficients_plot, prediction_figures
 from ohsvgp.tasks import (
-    Seen,
+    GridPrediction,
     Task,
+    concatenate_tasks,
     curves,
     evaluate,
-    joined,
     learn,
-    look,
+    predict_on_grid,
     scores,
     starting_lengthscales,
 )
@@ -128,7 +128,7 @@ class Online(TaskExperiment[dict[int, Stream]]):
             warm_up(job.row, data[self.settings.seeds[0]], self.settings)
             self._warm.add(job.row)
         refit = settings.fit_steps if settings.hyperparameters == "online" else None
-        records, seen = list[dict[str, Any]](), list[Seen]()
+        records, seen = list[dict[str, Any]](), list[GridPrediction]()
         generator = torch.Generator().manual_seed(derive_seed(job.seed, "samples of counts"))
         with naming(job, 1):
             model = build(job.row, stream, settings, self._prior(job, stream), job.seed)
@@ -136,11 +136,11 @@ class Online(TaskExperiment[dict[int, Stream]]):
             with naming(job, number):
                 start, seconds, lost = time.perf_counter(), 0.0, 0.0
                 if number == 1 or not at_once:
-                    lost = learn(model, joined(stream.tasks) if at_once else task, refit)
+                    lost = learn(model, concatenate_tasks(stream.tasks) if at_once else task, refit)
                     seconds = time.perf_counter() - start
                 each, over = evaluate(model, stream.tasks[:number], generator)
                 records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
-                seen.append(look(model, stream.grid))
+                seen.append(predict_on_grid(model, stream.grid))
         save_arrays(
             at.path / "predictions" / f"{job.name}.npz", curves(stream.tasks, stream.grid, seen)
         )

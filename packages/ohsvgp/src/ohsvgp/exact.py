@@ -13,8 +13,6 @@ from probseq.gaussians import DiagonalGaussian, Gaussian
 from probseq.kernels import Kernel
 from probseq.linalg import safe_cholesky
 
-__all__ = ["ExactGP", "exact_posterior", "log_marginal_likelihood"]
-
 # The noise keeps K + σ²I well conditioned: jitter starts at round-off, unlike that of K_uu.
 _JITTER_TRIES = 8
 
@@ -46,7 +44,7 @@ class ExactGP:
 
         Args:
             t: times (n,) or points (n, d), a tensor or an array.
-            y: targets (*b, n), with the *b of all that was kept before.
+            y: targets (*b, n), with the *b of the data before.
 
         Raises:
             ValueError: NaN or infinity, whole numbers, or shapes that don't go together.
@@ -60,7 +58,7 @@ class ExactGP:
         self._y.append(y.double())
 
     def predict(self, t: Any, *, include_noise: bool = False) -> DiagonalGaussian:
-        """Posterior of f, or mean and variance of y, given all data.
+        """Return the posterior of f, or mean and variance of y, given all data.
 
         Raises:
             ValueError: no data yet, or times and points that ``update`` would refuse.
@@ -113,7 +111,7 @@ def exact_posterior(
     *,
     full_cov: bool = False,
 ) -> DiagonalGaussian | Gaussian:
-    """Posterior of f at new inputs given all data at once.
+    """Return the posterior of f at new inputs given all data at once.
 
     mean = K_*f (K_ff + σ²I)⁻¹ y, covariance = K_** − K_*f (K_ff + σ²I)⁻¹ K_f*.
 
@@ -198,7 +196,7 @@ def _root(
     mask: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Cholesky factor of K_ff + σ²I without a mean; hidden points are independent, of unit size."""
+    """Return the Cholesky factor of K_ff + σ²I, where hidden points are independent, of size 1."""
     if x.ndim < 2 or y.ndim < 1 or x.shape[-2] != y.shape[-1]:
         raise ValueError(
             "x and y must have the shapes (..., n, d) and (..., n), got "
@@ -230,7 +228,7 @@ def _weights(L: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _whitened(L: Tensor, y: Tensor) -> Tensor:
-    """L⁻¹y; series that share one factor are solved for together, without copies of it."""
+    """Return L⁻¹y; series that share one factor are solved for together, without copies of it."""
     if L.ndim > 2:
         return torch.linalg.solve_triangular(L, y[..., None], upper=False)[..., 0]
     columns = y.reshape(-1, y.shape[-1]).mT

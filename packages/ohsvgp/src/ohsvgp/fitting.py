@@ -43,7 +43,7 @@ def fit_process(
         batch: the data.
         generator: of the inducing set; each evaluation starts from its state.
         steps: of ``hyperparameters.fit``, as are the next ones.
-        priors: laws of parameters.
+        priors: of parameters.
         restarts: further starts.
         seed: of these.
         limited: whether parameters stay within ``data_limits``.
@@ -144,7 +144,7 @@ def refitted(
 
 
 def batch_probability(process: Process, state: OnlineState, batch: Batch) -> float:
-    """Probability under the model of errors at least as large as those of a batch.
+    """Return the probability under the model of errors at least as large as those of a batch.
 
     Of the sum of squares (y − m)ᵀ S⁻¹ (y − m), S the joint covariance of Gaussian targets: χ² with
     as many degrees of freedom as targets. For other likelihoods S is diagonal and this is rough.
@@ -158,20 +158,20 @@ def batch_probability(process: Process, state: OnlineState, batch: Batch) -> flo
     chosen = torch.ones_like(y, dtype=torch.bool) if mask is None else mask.expand_as(y)
     with torch.no_grad():
         if isinstance(process.likelihood, Gaussian):
-            law = process.predict(state, x, full_cov=True)
+            predicted = process.predict(state, x, full_cov=True)
             noise = process.likelihood.noise[..., None].expand(y.shape)
             noise = noise if weights is None else noise / weights
             # Hidden targets are as predicted, and independent of the others.
             both = chosen[..., None] & chosen[..., None, :]
-            S = (law.covariance + torch.diag_embed(noise)) * both + torch.diag_embed(
+            S = (predicted.covariance + torch.diag_embed(noise)) * both + torch.diag_embed(
                 (~chosen).to(y)
             )
             root = torch.linalg.cholesky(S)
-            error = ((y - law.mean) * chosen)[..., None]
+            error = ((y - predicted.mean) * chosen)[..., None]
             square = torch.linalg.solve_triangular(root, error, upper=False).square().sum()
         else:
             latent = process.predict(state, x)
-            law = process.likelihood.predictive_moments(latent.mean, latent.variance)
-            square = ((y - law.mean).square() / law.variance * chosen).sum()
+            predicted = process.likelihood.predictive_moments(latent.mean, latent.variance)
+            square = ((y - predicted.mean).square() / predicted.variance * chosen).sum()
     degrees = chosen.sum().to(square)
     return float(torch.special.gammaincc(0.5 * degrees, 0.5 * square))

@@ -17,8 +17,6 @@ from probseq.checks import check_counts, check_whole
 from probseq.errors import CholeskyError, JitterWarning
 from probseq.kernels import Kernel
 
-__all__ = ["FitInfo", "Refit", "fit"]
-
 # Nats per target below the best that hyperparameters count where the objective fails.
 _PENALTY = 1.0
 # The noise stays above this share of the mean square of y: at zero the evidence has no maximum
@@ -63,7 +61,7 @@ class Refit:
     """When a model fits its hyperparameters by itself, on the batch that it is about to absorb.
 
     After the first batch the objective is the online energy, in which the old site stands for all
-    data before, so that the whole stream so far has its say (thesis section 4.3).
+    data before: it approximates the evidence of the whole stream (thesis section 4.3).
 
     Args:
         when: "first" for the first batch only; "every:5" for it and every fifth update after it;
@@ -92,13 +90,13 @@ class Refit:
 
     @property
     def period(self) -> int | None:
-        """Updates from one fit to the next; None if they are not counted."""
+        """Return the number of updates from one fit to the next; None if they are not counted."""
         word, _, count = str(self.when).partition(":")
         counted = word == "every" and count.isascii() and count.isdigit() and int(count) > 0
         return int(count) if counted else None
 
     def due(self, updates: int, probability: Callable[[], float]) -> bool:
-        """Whether to fit before an update.
+        """Return whether to fit before an update.
 
         Args:
             updates: how many there were before.
@@ -126,7 +124,7 @@ def fit(
 ) -> FitInfo:
     """Maximise an objective by L-BFGS over the parameters of kernel and likelihood, in place.
 
-    Those with ``requires_grad=False`` stay; the best that were met are kept.
+    Those with ``requires_grad=False`` stay; the best values that were evaluated remain.
 
     Args:
         kernel: covariance function.
@@ -135,7 +133,7 @@ def fit(
         targets: those that the objective takes; the loss is per target.
         steps: iterations at most, of each start.
         name: of the objective.
-        priors: log-normal laws of parameters by name, as (median, factor): two thirds of the mass
+        priors: log-normal priors of parameters by name, as (median, factor): two thirds of the mass
             lies within the factor of the median. The objective is then that of greatest posterior.
         restarts: further starts, each a factor e^ε away from the first in each parameter, ε of
             deviation 1.
@@ -152,15 +150,15 @@ def fit(
     """
     _check_search(steps, priors, restarts)
     named = {
-        f"{part}.{parameter}": value
-        for part, module in (("kernel", kernel), ("likelihood", likelihood))
+        f"{owner}.{parameter}": value
+        for owner, module in (("kernel", kernel), ("likelihood", likelihood))
         for parameter, value in module.named_parameters()
         if value.requires_grad
     }
     parameters = list(named.values())
     limits = {} if limits is None else limits
-    weak = {name: side.law for name, side in limits.items() if side.law and name in named}
-    laws = [_prior(name, law, named) for name, law in (weak | dict(priors or {})).items()]
+    weak = {name: side.prior for name, side in limits.items() if side.prior and name in named}
+    densities = [_prior(name, pair, named) for name, pair in (weak | dict(priors or {})).items()]
     if not parameters:
         raise ValueError("model must have parameters that require gradients, got none")
     if targets.numel() < 1:
@@ -189,7 +187,8 @@ def fit(
 
     def posterior() -> Tensor:
         value = objective()
-        for raw, centre, width in laws:
+        for raw, centre, width in densities:
+            # −½ ((log θ − log median)/log factor)².
             value = value - 0.5 * ((raw - centre) / width).square().sum()
         return value
 
@@ -231,28 +230,28 @@ def _check_search(steps: object, priors: object, restarts: int) -> None:
         return
     if not isinstance(priors, Mapping):
         raise ValueError(f"priors must map names of parameters to pairs, got {priors!r}")
-    for name, law in cast("Mapping[object, Any]", priors).items():
-        pair: Any = isinstance(law, Sequence) and [x for x in law if isinstance(x, Real)]
-        if not pair or not len(law) == len(pair) == 2:
-            pair = (0, 0)
-        if not (0 < pair[0] < math.inf and 1 < pair[1] < math.inf):
+    for name, pair in cast("Mapping[object, Any]", priors).items():
+        numbers: Any = isinstance(pair, Sequence) and [x for x in pair if isinstance(x, Real)]
+        if not numbers or not len(pair) == len(numbers) == 2:
+            numbers = (0, 0)
+        if not (0 < numbers[0] < math.inf and 1 < numbers[1] < math.inf):
             raise ValueError(
-                f"priors must be (median above 0, factor above 1), got {law} of {name}"
+                f"priors must be (median above 0, factor above 1), got {pair} of {name}"
             )
 
 
 def _prior(
-    name: str, law: tuple[float, float], named: Mapping[str, Tensor]
+    name: str, pair: tuple[float, float], named: Mapping[str, Tensor]
 ) -> tuple[Tensor, float, float]:
     """Return a parameter, the logarithm of its median and that of its factor."""
     if name not in named:
         raise ValueError(f"priors must be of {', '.join(named)}, got {name!r}")
-    median, factor = law
+    median, factor = pair
     return named[name], math.log(median), math.log(factor)
 
 
 class _Objective:
-    """The objective as a function of free coordinates z, and the best parameters met so far.
+    """The objective as a function of free coordinates z, and the best parameters so far.
 
     A raw parameter is a logarithm. With limits a and b, exp(raw) = (e^z + a)/(1 + e^z/b), which is
     all but e^z between them: raw = z + log(1 + a e^−z) − log(1 + e^z/b).
@@ -305,14 +304,14 @@ class _Objective:
         self.restore()
 
     def start(self) -> list[Tensor]:
-        """Coordinates of the parameters of now."""
+        """Return the coordinates of the parameters of now."""
         return [
             raw + torch.log1p(-(low - raw).exp()) - torch.log1p(-(raw - high).exp())
             for raw, (low, high) in zip(self.values, self.logs, strict=True)
         ]
 
     def at_limit(self) -> list[bool]:
-        """Whether some of each parameter lies within a factor of two of a limit."""
+        """Return whether some of each parameter lies within a factor of two of a limit."""
         near = math.log(2)
         return [
             bool(((raw < low + near) | (raw > high - near)).any())
@@ -320,7 +319,7 @@ class _Objective:
         ]
 
     def loss(self, free: list[Tensor]) -> Tensor:
-        """Minus the objective per target at coordinates whose gradients are set.
+        """Return minus the objective per target at coordinates whose gradients are set.
 
         Where it cannot be computed it is one nat above the least so far, and flat.
         """
@@ -349,7 +348,7 @@ class _Objective:
         return free[0].new_tensor(-value / self.count)
 
     def restore(self) -> None:
-        """Give the parameters the best values met."""
+        """Give the parameters their best values."""
         self._write(self.values)
 
     def _write(self, values: list[Tensor]) -> None:
@@ -358,7 +357,7 @@ class _Objective:
                 parameter.copy_(value)
 
     def _evaluate(self) -> tuple[float, tuple[Tensor, ...]]:
-        """Objective and gradients at the parameters of now; what fails is a CholeskyError."""
+        """Return objective and gradients at the parameters of now, or raise a CholeskyError."""
         try:
             with torch.enable_grad():
                 value = self.function()
@@ -366,7 +365,7 @@ class _Objective:
         except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
             raise CholeskyError(str(error)) from error
         finite = [value.isfinite().all(), *(gradient.isfinite().all() for gradient in gradients)]
-        if not all(bool(part) for part in finite):
+        if not all(map(bool, finite)):
             raise CholeskyError(
                 f"the objective and its gradient must be finite, got {value.item()} in nats"
             )

@@ -55,7 +55,7 @@ def features_of(mean):
 
     def features(a):
         a, found = mpmath.mpf(a), []
-        for part in mean.parts:
+        for part in mean.terms:
             if isinstance(part, Level):
                 found += [mpmath.mpf(part.deviation)]
             elif isinstance(part, Trend):

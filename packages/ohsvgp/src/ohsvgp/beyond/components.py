@@ -7,19 +7,17 @@ from typing import Any
 import torch
 
 from ohsvgp import core
-from ohsvgp.beyond.means import MeanKernel, MeanPart, process_of
+from ohsvgp.beyond.means import MeanKernel, MeanTerm, process_of
 from ohsvgp.online import OnlineGP
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import Kernel, Sum
 
-__all__ = ["decompose"]
-
 
 def decompose(gp: OnlineGP, t: Any) -> dict[str, DiagonalGaussian]:
-    """Return the posterior of each term of the kernel and of each part of the mean.
+    """Return the posterior of each term of the kernel and of each term of the mean.
 
     Their means add up to ``OnlineGP.predict``'s. Their variances do not: the data know sums of
-    parts better than the parts. Not in the papers.
+    terms better than the terms. Not in the papers.
 
     Args:
         gp: a model; it stays as it is.
@@ -44,8 +42,8 @@ def decompose(gp: OnlineGP, t: Any) -> dict[str, DiagonalGaussian]:
             else:
                 # cov(v, f_term(x)) = R cov(u, f_term(x)): the terms are independent a priori.
                 P = core.features(term, state.inducing, state.whitening, x)
-                # Of a part of the mean nothing is left beside its weights.
-                rest = torch.zeros_like(K_ss) if isinstance(term, MeanPart) else K_ss
+                # The weights explain a term of the mean in full.
+                rest = torch.zeros_like(K_ss) if isinstance(term, MeanTerm) else K_ss
                 weights = state.inducing.num_weights
                 marginal = core.predict(state.moments, P, rest, weights=weights)
             counts[name] += 1
@@ -60,5 +58,5 @@ def _terms(prior: Kernel) -> Iterator[tuple[str, Kernel]]:
     for kernel in process.kernels if isinstance(process, Sum) else [process]:
         yield type(kernel).__name__, kernel
     if isinstance(prior, MeanKernel):
-        for index, mean in enumerate(prior.mean.parts):
-            yield type(mean).__name__, MeanPart(prior, index)
+        for index, mean in enumerate(prior.mean.terms):
+            yield type(mean).__name__, MeanTerm(prior, index)

@@ -1,4 +1,4 @@
-"""Laws of new values of a stream: intervals, quantiles and draws."""
+"""Predictive distributions of new values: intervals, quantiles and draws."""
 
 import copy
 import warnings
@@ -23,8 +23,6 @@ from probseq.gaussians import DiagonalGaussian
 from probseq.gaussians import Gaussian as JointGaussian
 from probseq.linalg import default_jitter
 
-__all__ = ["ExtrapolationWarning", "Forecast", "forecast", "stamps_ahead"]
-
 # Of the prior's variance: where data explain less, the prior answers.
 _EXPLAINED = 0.05
 
@@ -35,17 +33,17 @@ class ExtrapolationWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """Law of new values y at n stamps; later updates of the model do not change it.
+    """Predictive distribution of y at n stamps; later updates of the model do not change it.
 
     Not in the papers.
 
     Attributes:
         stamps: numbers or ``datetime64``, shape (n,); points of shape (n, dim).
-        marginal: law of f stamp by stamp, without noise, in float64.
+        marginal: posterior of f stamp by stamp, without noise, in float64.
         prior: variance of f before any data, shape (n,) or (*b, n).
         smooth: that without the kernel's white noise, of which data tell nothing; the same shape.
         beside: that without the mean.
-        likelihood: law of y given f.
+        likelihood: of y given f.
         joint: computes ``latent``.
         dtype: of what the methods return.
     """
@@ -61,23 +59,23 @@ class Forecast:
 
     @cached_property
     def latent(self) -> JointGaussian:
-        """Joint law of f, without noise, in float64; made when first asked for, in O(n²)."""
+        """Return the joint posterior of f, without noise, in float64; O(n²), on first use."""
         with torch.no_grad():
             return self.joint()
 
     @property
     def mean(self) -> Float[Tensor, "*b n"]:
-        """Mean of y."""
+        """Return the mean of y."""
         return self._moments()[0].to(self.dtype)
 
     @property
     def variance(self) -> Float[Tensor, "*b n"]:
-        """Variance of y, noise included."""
+        """Return the variance of y, noise included."""
         return self._moments()[1].to(self.dtype)
 
     @property
     def beyond(self) -> Bool[Tensor, " n"]:
-        """Where the prior answers: the data explain less than 5 % of f's variance in any series.
+        """Return where the prior answers: data explain less than 5 % of f's variance in any series.
 
         Of what f is beside the kernel's white noise.
         """
@@ -85,7 +83,7 @@ class Forecast:
         return ~explained.reshape(-1, len(self.stamps)).any(0)
 
     def quantile(self, p: float | Sequence[float] | Tensor) -> Float[Tensor, "..."]:
-        """The least y with P(Y ≤ y) ≥ p, stamp by stamp; of counts whole numbers.
+        """Return the least y with P(Y ≤ y) ≥ p, stamp by stamp; of counts whole numbers.
 
         Args:
             p: a level of shape (*b, n), or q of them of shape (q, *b, n).
@@ -105,7 +103,7 @@ class Forecast:
         )
 
     def interval(self, level: float) -> tuple[Float[Tensor, "*b n"], Float[Tensor, "*b n"]]:
-        """Lower and upper end of what holds y with a probability, as much below as above.
+        """Return both ends of what holds y with a probability, as much below as above.
 
         Args:
             level: the probability, such as 0.95.
@@ -122,7 +120,7 @@ class Forecast:
     def sample(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s *b n"]:
-        """Draws of y, jointly over the stamps.
+        """Draw y, jointly over the stamps.
 
         Args:
             num_samples: S.
@@ -135,15 +133,15 @@ class Forecast:
         latent = self.latent
         # What round-off does to a posterior is a share of the process' variance, not of its own.
         jitter = torch.diag_embed(default_jitter(self.beside.dtype) * self.beside)
-        law = JointGaussian(latent.mean, latent.covariance + jitter)
+        joint = JointGaussian(latent.mean, latent.covariance + jitter)
         with torch.no_grad():
-            f = law.rsample((num_samples,), generator=generator)
+            f = joint.rsample((num_samples,), generator=generator)
             return self.likelihood.sample(f, generator).to(self.dtype)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            law = self.likelihood.predictive_moments(self.marginal.mean, self.marginal.variance)
-        return law.mean, law.variance
+            y = self.likelihood.predictive_moments(self.marginal.mean, self.marginal.variance)
+        return y.mean, y.variance
 
 
 def _levels(name: str, value: object, like: Tensor) -> Tensor:
@@ -208,7 +206,7 @@ def forecast(gp: OnlineGP, t: Any, *, step: float | None = None, stacklevel: int
 
 
 def stamps_ahead(gp: OnlineGP, t: Any, step: float | None) -> Tensor:
-    """Inputs of a forecast, shape (n, dim), times told since t0.
+    """Return inputs of a forecast, shape (n, dim), times counted from t0.
 
     Args:
         gp: the gp.
@@ -246,6 +244,6 @@ def stamps_ahead(gp: OnlineGP, t: Any, step: float | None) -> Tensor:
             return clock.internal(stamps).to(gp.kernel.like)[:, None]
     step = gp.spacing.step if step is None else step
     if step is None:
-        raise ValueError("step must be given where there are no two different stamps, got None")
+        raise ValueError("step must be a number where there are no two different stamps, got None")
     count = torch.arange(1, int(t) + 1, dtype=torch.float64)
     return (last + step * count).to(gp.kernel.like)[:, None]

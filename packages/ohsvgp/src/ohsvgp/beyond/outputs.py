@@ -29,12 +29,10 @@ from probseq.errors import CholeskyError
 from probseq.gaussians import Gaussian as JointGaussian
 from probseq.kernels import Constant, Kernel, Product
 
-__all__ = ["MultiOutputGP", "OutputForecast"]
-
 # Of an output's mean square: noise that its prior keeps.
 _NOISE_SHARE = 1e-6
 # Of the precision of a series: what an output that says nothing of it adds.
-_LEAST = 1e-12
+_MIN_PRECISION = 1e-12
 
 
 class MultiOutputGP:
@@ -48,7 +46,7 @@ class MultiOutputGP:
     the z_j are independent series with prior d_j k(s, t) and noise of variance one: an ``OnlineGP``
     of D series learns them, in closed form and at their cost, O(D M³) a move of the window in place
     of the dense O(D³M³). Where some outputs of a stamp are missing, those that are there tell of
-    several z at once: their law given these has the right means and variances, and is then taken
+    several z at once: their posterior has the right means and variances, and is then taken
     for independent, by observations of each z whose noise leads to these (assumed density).
 
     Args:
@@ -116,19 +114,19 @@ class MultiOutputGP:
 
     @property
     def covariance(self) -> Float[Tensor, "d d"]:
-        """B = V diag(d) Vᵀ."""
+        """Return B = V diag(d) Vᵀ."""
         V = self._mixed.mixing()
         return ((V * self._scales.outputscale) @ V.mT).detach()
 
     @property
     def noise(self) -> Float[Tensor, "d d"]:
-        """Σ = V Vᵀ."""
+        """Return Σ = V Vᵀ."""
         V = self._mixed.mixing()
         return (V @ V.mT).detach()
 
     @property
     def state(self) -> OnlineState | None:
-        """What is remembered of the series z; None before the first update."""
+        """Return what is remembered of the series z; None before the first update."""
         return self.gp.state
 
     def update(
@@ -154,20 +152,20 @@ class MultiOutputGP:
         count = z.shape[-1] if rows is None else int(rows.sum())
         # log p(y) = Σ_j log p(z_j) − n log|V|.
         energy = info.energy.sum() - count * self._mixed.log_det().detach()
-        for stamp, seen in self._partial(t, y) if rows is not None else ():
-            energy = energy + self._see_some(stamp, seen)
+        for stamp, seen in self._incomplete(t, y) if rows is not None else ():
+            energy = energy + self._absorb_incomplete(stamp, seen)
         return info._replace(energy=energy)
 
     partial_fit = update
 
-    def _partial(self, t: Any, y: Any) -> Iterator[tuple[Any, Tensor]]:
-        """Stamps of which some outputs are missing, and these, NaN where they are."""
+    def _incomplete(self, t: Any, y: Any) -> Iterator[tuple[Any, Tensor]]:
+        """Return stamps of which some outputs are missing, and these, NaN where they are."""
         outputs, x = as_real(y, self.gp.kernel.like, "y").double(), self.gp.inputs(t)
         some = outputs.isnan().any(-1) & ~outputs.isnan().all(-1)
         for index in some.nonzero()[:, 0].tolist():
             yield self.gp.user_inputs(x[index : index + 1]), outputs[index]
 
-    def _see_some(self, stamp: Any, y: Tensor) -> Tensor:
+    def _absorb_incomplete(self, stamp: Any, y: Tensor) -> Tensor:
         """Learn a stamp with some outputs, and return their log density."""
         latent, V = self.gp.predict(stamp), self._mixed.mixing().detach()
         mean, variance = latent.mean[:, 0].double(), latent.variance[:, 0].double()
@@ -178,7 +176,7 @@ class MultiOutputGP:
         # Of z given A z + ε: cov z Aᵀ S⁻¹.
         gain = torch.linalg.solve(S, A * variance).mT
         new = variance - (gain * (A * variance).mT).sum(-1)
-        precision = (1 / new - 1 / variance).clamp_min(_LEAST / variance)
+        precision = (1 / new - 1 / variance).clamp_min(_MIN_PRECISION / variance)
         target = mean + gain @ error / (new * precision)
         self.gp.update(stamp, target[:, None], weights=precision[:, None])
         return JointGaussian(y.new_zeros(len(error)), S).log_prob(error)
@@ -217,10 +215,9 @@ class MultiOutputGP:
                 update.
         """
         z, rows = self._series(y, missing)
-        given: dict[str, Any] = {"steps": steps, "priors": priors, "restarts": restarts}
-        given["limited"] = limited
+        options: dict[str, Any] = {"steps": steps, "priors": priors, "restarts": restarts}
         if self.gp.state is not None:
-            return self.gp.fit_hyperparameters(t, z, mask=rows, **given)
+            return self.gp.fit_hyperparameters(t, z, mask=rows, limited=limited, **options)
         count = z.shape[-1] if rows is None else int(rows.sum())
         if count > MAX_EXACT:
             raise ValueError(f"t must hold at most {MAX_EXACT} stamps to fit first, got {count}")
@@ -228,7 +225,6 @@ class MultiOutputGP:
         if rows is not None:
             x, outputs = x[rows], outputs[:, rows]
         kernel, mixed, scales = self.gp.kernel, self._mixed, self._scales
-        del given["limited"]
         unit, ridge, limits = torch.ones_like(outputs[:, :1]), 0.0, None
         if limited:
             square = outputs.square().mean(-1, keepdim=True)
@@ -247,9 +243,9 @@ class MultiOutputGP:
         def evidence(ridge: float = ridge) -> Tensor:
             # Σ_j log N(z_j; 0, d_j K + I) − n log|V|, of outputs in their units: V there is V/unit.
             series = mixed.unmixing @ scaled
-            found = log_marginal_likelihood(kernel, mixed.noise, x, series).sum()
+            log_prob = log_marginal_likelihood(kernel, mixed.noise, x, series).sum()
             log_det = mixed.log_det() + unit.log().sum()
-            return found - count * log_det - 0.5 * ridge * mixed.unmixing.square().sum()
+            return log_prob - count * log_det - 0.5 * ridge * mixed.unmixing.square().sum()
 
         before, held = -math.inf, [*kernel.parameters(), mixed.unmixing]
         values = [parameter.detach().clone() for parameter in held]
@@ -272,7 +268,7 @@ class MultiOutputGP:
                 name="evidence",
                 seed=self.gp.seed,
                 limits=limits,
-                **given,
+                **options,
             )
             with torch.no_grad():
                 info = info._replace(before=before, after=float(evidence(0.0)))
@@ -287,7 +283,7 @@ class MultiOutputGP:
         return info
 
     def predict(self, t: Any, *, include_noise: bool = False) -> JointGaussian:
-        """Law of all outputs of f, or of new y, at each input; the prior before any update.
+        """Return the posterior of all outputs of f, or of new y, at each input; the prior at first.
 
         Args:
             t: n inputs, anywhere and in any order.
@@ -299,14 +295,14 @@ class MultiOutputGP:
         Raises:
             ValueError: bad inputs.
         """
-        law = self.gp.predict(t, include_noise=include_noise)
+        z = self.gp.predict(t, include_noise=include_noise)
         # E y = V E z,   cov y = V diag(var z) Vᵀ.
-        V = self._mixed.mixing().detach().to(law.mean)
-        mean, variance = law.mean.mT @ V.mT, law.variance.mT
+        V = self._mixed.mixing().detach().to(z.mean)
+        mean, variance = z.mean.mT @ V.mT, z.variance.mT
         return JointGaussian(mean, (V * variance[:, None, :]) @ V.mT)
 
     def forecast(self, t: Any, *, step: float | None = None) -> "OutputForecast":
-        """Law of new values of all outputs: moments, quantiles, intervals and joint draws.
+        """Return the predictive distribution of new values of all outputs.
 
         Args:
             t: as in ``ohsvgp.forecast``, as is the step.
@@ -324,7 +320,7 @@ class MultiOutputGP:
     def sample(
         self, t: Any, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s n d"]:
-        """Draws of f from the posterior, jointly over inputs and outputs.
+        """Draw f from the posterior, jointly over inputs and outputs.
 
         Args:
             t: n inputs.
@@ -338,7 +334,7 @@ class MultiOutputGP:
         return z.mT @ self._mixed.mixing().detach().to(z).mT
 
     def log_prob(self, t: Any, y: Any) -> Float[Tensor, " n"]:
-        """Log predictive density of all outputs of each stamp, noise included, in nats.
+        """Return the log predictive density of all outputs of each stamp, noise included, in nats.
 
         Args:
             t: n inputs.
@@ -348,11 +344,11 @@ class MultiOutputGP:
             ValueError: bad inputs or targets.
         """
         z, _ = self._series(y, "raise")
-        found = self.gp.log_prob(t, z)
-        return found.sum(-2) - self._mixed.log_det().detach().to(found)
+        log_prob = self.gp.log_prob(t, z)
+        return log_prob.sum(-2) - self._mixed.log_det().detach().to(log_prob)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that predictions and further updates need, as a flat dict of tensors."""
+        """Return all that predictions and further updates need, as a flat dict of tensors."""
         return self.gp.state_dict()
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -385,7 +381,7 @@ class MultiOutputGP:
 
 @dataclass(frozen=True, eq=False)
 class OutputForecast:
-    """Law of new values y of D outputs at n stamps; later updates of the model do not change it.
+    """Predictive distribution of D outputs at n stamps; later updates do not change it.
 
     Attributes:
         series: that of z = V⁻¹y.
@@ -397,29 +393,29 @@ class OutputForecast:
 
     @property
     def stamps(self) -> np.ndarray:
-        """Numbers or ``datetime64``, shape (n,)."""
+        """Return numbers or ``datetime64``, shape (n,)."""
         return self.series.stamps
 
     @property
     def mean(self) -> Float[Tensor, "n d"]:
-        """Mean of y."""
+        """Return the mean of y."""
         mean = self.series.mean
         return mean.mT @ self.mixing.to(mean).mT
 
     @property
     def covariance(self) -> Float[Tensor, "n d d"]:
-        """Covariance of the outputs of a stamp, V diag(var z) Vᵀ, noise included."""
+        """Return the covariance of the outputs of a stamp, V diag(var z) Vᵀ, noise included."""
         variance = self.series.variance.mT
         V = self.mixing.to(variance)
         return (V * variance[:, None, :]) @ V.mT
 
     @property
     def variance(self) -> Float[Tensor, "n d"]:
-        """Variance of each output, noise included."""
+        """Return the variance of each output, noise included."""
         return self.covariance.diagonal(dim1=-2, dim2=-1)
 
     def quantile(self, p: float | Sequence[float] | Tensor) -> Float[Tensor, "..."]:
-        """The y with P(Y ≤ y) = p, of each stamp and output by itself.
+        """Return the y with P(Y ≤ y) = p, of each stamp and output by itself.
 
         Args:
             p: a level, or q of them for a result of shape (q, n, D).
@@ -433,7 +429,7 @@ class OutputForecast:
         return mean + z * self.variance.sqrt()
 
     def interval(self, level: float) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-        """Lower and upper end of what holds each output with a probability.
+        """Return the lower and upper end of what holds each output with a probability.
 
         Args:
             level: the probability, such as 0.95.
@@ -447,7 +443,7 @@ class OutputForecast:
     def sample(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s n d"]:
-        """Draws of y, jointly over stamps and outputs.
+        """Draw y, jointly over stamps and outputs.
 
         Args:
             num_samples: S.
@@ -469,11 +465,11 @@ class _MixedNoise(Gaussian):
         self.unmixing = nn.Parameter(unmixing.contiguous(), requires_grad=False)
 
     def mixing(self) -> Tensor:
-        """V."""
+        """Return V."""
         return torch.linalg.inv(self.unmixing)
 
     def log_det(self) -> Tensor:
-        """log|det V|."""
+        """Return log|det V|."""
         return -torch.linalg.slogdet(self.unmixing).logabsdet
 
 

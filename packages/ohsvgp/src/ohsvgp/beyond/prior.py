@@ -23,8 +23,6 @@ from ohsvgp.online import OnlineGP, PriorMean
 from probseq.errors import CholeskyError
 from probseq.kernels import RBF, Kernel, Periodic, parse_kernel
 
-__all__ = ["PRIOR_OPTIONS", "fit_prior", "make_mean", "make_prior"]
-
 PRIOR_OPTIONS = ("kernel", "likelihood", "lengthscale", "outputscale", "noise", "dispersion")
 
 
@@ -85,9 +83,9 @@ def make_mean(*, trend: bool, season: Iterable[float]) -> Mean | None:
         trend: whether there is a line, whose slope may reach ten units of y in a unit of time.
         season: periods, of three harmonics each.
     """
-    parts: list[Mean] = [Trend(10.0, 10.0)] if trend else []
-    parts += [Seasonal(period, 3, deviation=3.0) for period in season]
-    return reduce(add, parts) if parts else None
+    terms: list[Mean] = [Trend(10.0, 10.0)] if trend else []
+    terms += [Seasonal(period, 3, deviation=3.0) for period in season]
+    return reduce(add, terms) if terms else None
 
 
 def fit_prior(

@@ -1,3 +1,3 @@
-from .stream import LEVEL, LiveStream
+from .stream import LiveStream
 
-__all__ = ["LEVEL", "LiveStream"]
+__all__ = ["LiveStream"]
