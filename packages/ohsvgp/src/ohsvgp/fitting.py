@@ -1,6 +1,6 @@
 """Fit the hyperparameters of a process to a batch, and tell whether a batch calls for it."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,12 +28,9 @@ def fit_process(
     state: OnlineState | None,
     batch: Batch,
     generator: torch.Generator,
+    options: Refit,
     *,
-    steps: int,
-    priors: Mapping[str, tuple[float, float]] | None,
-    restarts: int,
     seed: int,
-    limited: bool,
 ) -> FitInfo:
     """Maximise the evidence of a batch, or the online energy, over kernel and likelihood, in place.
 
@@ -42,11 +39,8 @@ def fit_process(
         state: what is remembered; None before the first data.
         batch: the data.
         generator: of the inducing set; each evaluation starts from its state.
-        steps: of ``hyperparameters.fit``, as are the next ones.
-        priors: of parameters.
-        restarts: further starts.
-        seed: of these.
-        limited: whether parameters stay within ``data_limits``.
+        options: of the search.
+        seed: of its restarts.
 
     Raises:
         ValueError: as ``OnlineGP.fit_hyperparameters``.
@@ -60,7 +54,7 @@ def fit_process(
     kernel, likelihood, basis = process.kernel, process.likelihood, process.basis
     x, y, chosen, weights = batch.data
     features = None if basis.features is None else basis.features(x)
-    limits = data_limits(kernel, likelihood, x, y, chosen, features) if limited else None
+    limits = data_limits(kernel, likelihood, x, y, chosen, features) if options.limited else None
     if limits is not None and state is not None and batch.targets().numel() < _FEW:
         # Alone, a line that is met would take the noise to nothing, and one that is missed the
         # variance to no end.
@@ -70,9 +64,7 @@ def fit_process(
         kernel,
         likelihood,
         targets=batch.targets(),
-        steps=steps,
-        priors=priors,
-        restarts=restarts,
+        options=options,
         seed=seed,
         limits=limits,
     )
@@ -124,17 +116,8 @@ def refitted(
     parameters = [*process.kernel.parameters(), *process.likelihood.parameters()]
     before = [parameter.detach().clone() for parameter in parameters]
     try:
-        fit_process(
-            process,
-            state,
-            batch,
-            generator,
-            steps=refit.steps,
-            priors=refit.priors,
-            restarts=0 if state else refit.restarts,
-            seed=seed,
-            limited=refit.limited,
-        )
+        options = replace(refit, restarts=0) if state else refit
+        fit_process(process, state, batch, generator, options, seed=seed)
         yield
     except BaseException:
         with torch.no_grad():

@@ -67,10 +67,15 @@ class Refit:
         when: "first" for the first batch only; "every:5" for it and every fifth update after it;
             "drift" for it and batches that the model before them gives a probability below 1e-3,
             by the sum of their squared standardised errors.
-        steps: of ``OnlineGP.fit_hyperparameters``.
-        priors: of ``OnlineGP.fit_hyperparameters``.
-        restarts: of ``OnlineGP.fit_hyperparameters``, for the first batch.
-        limited: of ``OnlineGP.fit_hyperparameters``.
+        steps: iterations of L-BFGS at most, of each start.
+        priors: (median, factor) of log-normal priors by a parameter's name, such as
+            "kernel.raw_lengthscale", in user units: two thirds of the mass lies within the factor
+            of the median.
+        restarts: further starts, each a factor e^ε away from the first in each parameter, ε of
+            deviation 1; along a stream for the first batch only.
+        limited: whether parameters stay within wide limits in the units of the data
+            (``ohsvgp.limits.data_limits``), which matter where data say nothing of them; by fewer
+            than ten targets beside a state each moves by a factor of two at most.
 
     Raises:
         ValueError: another ``when``, ``steps`` below 1, ``restarts`` below 0, or priors that are no
@@ -115,10 +120,8 @@ def fit(
     objective: Callable[[], Tensor],
     *,
     targets: Tensor,
-    steps: int,
     name: Literal["evidence", "energy"],
-    priors: Mapping[str, tuple[float, float]] | None = None,
-    restarts: int = 0,
+    options: Refit,
     seed: int = 0,
     limits: Mapping[str, Limits] | None = None,
 ) -> FitInfo:
@@ -131,24 +134,19 @@ def fit(
         likelihood: observation model.
         objective: its value in nats at the parameters of now, differentiable in them.
         targets: those that the objective takes; the loss is per target.
-        steps: iterations at most, of each start.
         name: of the objective.
-        priors: log-normal priors of parameters by name, as (median, factor): two thirds of the mass
-            lies within the factor of the median. The objective is then that of greatest posterior.
-        restarts: further starts, each a factor e^ε away from the first in each parameter, ε of
-            deviation 1.
-        seed: of the ε.
+        options: steps, priors and restarts of the search; with priors the objective is that of
+            greatest posterior.
+        seed: of the restarts.
         limits: of parameters by name, which hold the values of now; without them the noise alone
             has a lower one.
 
     Raises:
-        ValueError: ``steps`` below 1, ``restarts`` below 0, a prior of a parameter that is not
-            fitted, or one whose numbers are no median above 0 and factor above 1, no targets, no
-            parameter that requires gradients, or without limits the evidence of zeros, which has no
-            maximum in the noise.
+        ValueError: a prior of a parameter that is not fitted, no targets, no parameter that
+            requires gradients, or without limits the evidence of zeros, which has no maximum in
+            the noise.
         CholeskyError: the objective cannot be computed at the parameters of now.
     """
-    _check_search(steps, priors, restarts)
     named = {
         f"{owner}.{parameter}": value
         for owner, module in (("kernel", kernel), ("likelihood", likelihood))
@@ -158,7 +156,9 @@ def fit(
     parameters = list(named.values())
     limits = {} if limits is None else limits
     weak = {name: side.prior for name, side in limits.items() if side.prior and name in named}
-    densities = [_prior(name, pair, named) for name, pair in (weak | dict(priors or {})).items()]
+    densities = [
+        _prior(name, pair, named) for name, pair in (weak | dict(options.priors or {})).items()
+    ]
     if not parameters:
         raise ValueError("model must have parameters that require gradients, got none")
     if targets.numel() < 1:
@@ -198,14 +198,16 @@ def fit(
         with warnings.catch_warnings():
             # On the way matrices may need more jitter; the model tells if they do in the end.
             warnings.simplefilter("ignore", JitterWarning)
-            for attempt in range(1 + restarts):
+            for attempt in range(1 + options.restarts):
                 free = [
                     (z + bool(attempt) * torch.randn(z.shape, generator=generator).to(z))
                     .detach()
                     .requires_grad_()
                     for z in first
                 ]
-                optimizer = torch.optim.LBFGS(free, max_iter=steps, line_search_fn="strong_wolfe")
+                optimizer = torch.optim.LBFGS(
+                    free, max_iter=options.steps, line_search_fn="strong_wolfe"
+                )
                 optimizer.step(lambda free=free: search.loss(free))
     finally:
         search.restore()

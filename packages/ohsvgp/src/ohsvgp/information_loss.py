@@ -3,12 +3,16 @@
 import warnings
 from typing import NamedTuple
 
+from torch import Tensor
+
 from ohsvgp.state import UpdateInfo
 
 # Nats lost per new observation above which an update warns: predictions with errors of more than
 # four standard deviations occurred only above it.
 _WARN_NATS_PER_POINT = 0.1
 _WARN_MIN_NATS = 1.0
+# Counts from here on know their rate to a hundredth.
+_LARGE_COUNTS = 1e4
 _LARGE_COUNTS_HINT = (
     ". Counts as large as these tell their rate so precisely that few variables hold it: take a "
     "Gaussian likelihood of their logarithms, whose noise is fitted"
@@ -49,18 +53,19 @@ class Losses(NamedTuple):
         return Losses(total, observed, 0 if carried > 0 else since, large)
 
 
-def warn_of_loss(info: UpdateInfo, *, large_counts: bool = False) -> None:
+def warn_of_loss(info: UpdateInfo, counts: Tensor | None) -> None:
     """Warn the caller of ``OnlineGP.update`` of what the update lost.
 
     Args:
         info: of the update.
-        large_counts: whether targets are counts of many thousands, which know f to a hundredth.
+        counts: its targets if they are counts: of many thousands they know f to a hundredth.
 
     Warns:
         LostInformationWarning: always.
     """
     old, new = float(info.lost_information.max()), float(info.unexplained.max())
-    hint = _LARGE_COUNTS_HINT if large_counts else ""
+    large = counts is not None and float(counts.mean()) > _LARGE_COUNTS
+    hint = _LARGE_COUNTS_HINT if large else ""
     warnings.warn(
         f"{info.rank} inducing variables cannot hold the stream: this update lost {old:.3g} nats "
         f"of what was known and {new:.3g} of {info.n_new} new observations, and predictions may be "

@@ -4,14 +4,15 @@ import copy
 from collections.abc import Mapping
 from functools import partial
 from numbers import Real
-from typing import Any, Literal, Protocol, overload, runtime_checkable
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.bases.base import CAN_FOLLOW, Basis
+from ohsvgp import saved
+from ohsvgp.bases.base import CAN_FOLLOW, Basis, PriorMean
 from ohsvgp.bases.learning import AdamSteps
 from ohsvgp.fitting import fit_process, refitted
 from ohsvgp.hyperparameters import FitInfo, Refit
@@ -21,20 +22,6 @@ from ohsvgp.inference.variational import variational_update
 from ohsvgp.information_loss import Losses, LostInformationWarning, warn_of_loss
 from ohsvgp.likelihoods import Gaussian, Likelihood
 from ohsvgp.process import Inference, Process
-from ohsvgp.saved import (
-    basis_settings,
-    clock_from_tensors,
-    clock_tensors,
-    clone_generator,
-    differences,
-    module_settings,
-    pack,
-    spacing_from_tensors,
-    spacing_tensors,
-    state_from_tensors,
-    state_tensors,
-    unpack,
-)
 from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.stream.arrays import as_targets
 from ohsvgp.stream.batch import Batch, Stream
@@ -48,31 +35,16 @@ from probseq.gaussians import Gaussian as JointGaussian
 from probseq.kernels import Kernel
 from probseq.linalg import default_jitter
 
-# Counts from here on know their rate to a hundredth.
-_LARGE_COUNTS = 1e4
-
-
-@runtime_checkable
-class PriorMean(Protocol):
-    """A mean with Gaussian weights, such as ``ohsvgp.Trend``."""
-
-    def beside(self, basis: Basis) -> Basis:
-        """Return the basis with inducing variables that the weights have joined."""
-        ...
-
 
 class OnlineGP:
     """Sparse Gaussian process that absorbs a stream and never sees old data again (thesis ch. 4).
 
-    It keeps the state of the functions in ``ohsvgp.process``, which change nothing.
-
-    Inducing variables follow the stream as ``basis`` says; the posterior on them is carried along
-    exactly where the inducing set stays, and by the online bound of Bui et al. 2017 or its form of
-    power EP (``alpha``) where it moves. Memory is O(M²), whatever the length of the stream, and
-    O(MQ) of bases with Q quadrature nodes, which grow with the window up to a limit
-    (``QuadratureBasis``); ``Path(memory="inputs")`` keeps all inputs. All algebra is in float64:
-    K_uu of smooth kernels is nearly singular. With two threads of torch updates of a few points are
-    no faster and take twice the processor time: ``torch.set_num_threads(1)``.
+    It keeps the state of the functions in ``ohsvgp.process``: the posterior on inducing variables
+    that follow the stream as ``basis`` says, carried along exactly where the inducing set stays,
+    and by the online bound of Bui et al. 2017 or its form of power EP (``alpha``) where it moves.
+    Memory is O(M²), whatever the length of the stream, and O(MQ) of bases with Q quadrature nodes;
+    ``Path(memory="inputs")`` keeps all inputs. All algebra is in float64: K_uu of smooth kernels is
+    nearly singular. ``torch.set_num_threads(1)`` halves the processor time of small updates.
 
     Inputs are torch tensors, numpy arrays, lists or pandas series. With a kernel of dim 1 they are
     times of shape (n,), numbers or calendar stamps; otherwise points of shape (n, dim). Targets
@@ -101,9 +73,9 @@ class OnlineGP:
         seed: of the model's own random numbers (random inducing points, random features).
 
     Raises:
-        ValueError: an option that is not one of the above, ``rel_jitter`` not in (0, 1e-4],
-            ``alpha`` not in [0, 1], a kernel that the basis cannot serve, white noise in it beside
-            another likelihood than the Gaussian, or ``t0`` or ``rebase`` for points, not times.
+        ValueError: an option that is not one of the above, ``rel_jitter`` not in (0, 1e-4], a
+            kernel that the basis cannot serve, white noise in it beside another likelihood than the
+            Gaussian, or ``t0`` or ``rebase`` for points, not times.
 
     Example:
         >>> import torch
@@ -153,17 +125,14 @@ class OnlineGP:
             )
         elif inference not in ("natural",):
             raise ValueError(f'inference must be "natural" or AdamSteps, got {inference!r}')
-        self.growth = growth_factor(rebase)
         check_whole(seed=seed)
-        self.seed = seed
         check_jitter(rel_jitter)
+        self.growth, self.seed = growth_factor(rebase), seed
         self.kernel = kernel.double()
         self.likelihood = likelihood.double()
         self.whitening: Literal["chol", "eig"] = whitening
         self.alpha = float(alpha)
-        self.rel_jitter = rel_jitter
-        self.time_unit = time_unit
-        self.dtype = dtype
+        self.rel_jitter, self.time_unit, self.dtype = rel_jitter, time_unit, dtype
         self.generator = torch.Generator(kernel.like.device).manual_seed(seed)
         # A copy: what the basis draws for this kernel belongs to this model.
         basis_copy = copy.deepcopy(basis)
@@ -190,9 +159,7 @@ class OnlineGP:
         self._losses = Losses()
         # Kinds of warnings that come once a model.
         self.warned: set[type[Warning]] = set()
-        self.spacing = StampSpacing()
-        self.refit = refit
-        self.updates = 0
+        self.spacing, self.refit, self.updates = StampSpacing(), refit, 0
         self._identity = self._settings()
 
     @property
@@ -209,12 +176,12 @@ class OnlineGP:
     def process(self) -> Process:
         """Return the functions of ``state`` that ``update`` and ``predict`` call."""
         return Process(
-            kernel=self.kernel,
-            likelihood=self.likelihood,
-            basis=self.basis,
-            whitening=self.whitening,
-            alpha=self.alpha,
-            rel_jitter=self.rel_jitter,
+            self.kernel,
+            self.likelihood,
+            self.basis,
+            self.whitening,
+            self.alpha,
+            self.rel_jitter,
             infer=self._infer,
             stays=self.growth is not None,
         )
@@ -233,19 +200,14 @@ class OnlineGP:
         """Absorb new observations; one is enough. ``partial_fit`` is the same.
 
         Args:
-            t: stamps of shape (n,), sorted, not before t0; later than what came before or inside
-                the window, duplicates allowed. Points of shape (n, dim) if the kernel's dim is
-                not 1.
+            t: stamps of shape (n,), sorted, not before t0, duplicates allowed; points of shape
+                (n, dim) if the kernel's dim is not 1.
             y: targets of shape (*b, n).
-            mask: False at targets to be ignored, of y's shape (leading dimensions may be left out).
+            mask: False at targets to be ignored; y's shape, leading dimensions may be left out.
             missing: what NaN in y means: an error, or a gap ("drop").
             sort: sort by time first.
             t_end: move the window's end at least to here; it never moves back.
-            weights: what the Gaussian noise of each target is divided by, of y's shape (leading
-                dimensions may be left out).
-
-        Returns:
-            The online objective, the information lost by moving, and what the factorisation took.
+            weights: what the Gaussian noise of each target is divided by, shaped like ``mask``.
 
         Raises:
             ValueError: bad shapes, NaN or infinity, unsorted or too early stamps, targets outside
@@ -260,7 +222,7 @@ class OnlineGP:
         batch = self._read(
             t, y, mask=mask, missing=missing, sort=sort, t_end=t_end, weights=weights
         )
-        process, generator = self.process, clone_generator(self.generator)
+        process, generator = self.process, saved.clone_generator(self.generator)
         learned = self._state if self.updates else None
         with refitted(
             process, learned, batch, generator, self.refit, updates=self.updates, seed=self.seed
@@ -275,9 +237,8 @@ class OnlineGP:
         # Last: warnings may be errors.
         if self._losses.large and LostInformationWarning not in self.warned:
             self.warned.add(LostInformationWarning)
-            counts = not self.likelihood.continuous
-            large = counts and float(batch.targets().mean()) > _LARGE_COUNTS
-            warn_of_loss(info, large_counts=large)
+            counts = None if self.likelihood.continuous else batch.targets()
+            warn_of_loss(info, counts)
         return info
 
     partial_fit = update
@@ -288,7 +249,7 @@ class OnlineGP:
         Args:
             t: as in ``update``; so are y and the options.
             y: targets.
-            options: mask, missing, sort, t_end, weights.
+            **options: mask, missing, sort, t_end, weights.
         """
         later = copy.copy(self)
         later.warned = self.warned.copy()
@@ -316,56 +277,37 @@ class OnlineGP:
         marginal likelihood (ML-II); otherwise by ``energy`` of these data, which sees the old ones
         through the posterior. L-BFGS on the unconstrained parameters; those with
         ``requires_grad=False`` stay, and the Gaussian noise cannot fall below 1e-6 of the mean
-        square of y. The best parameters that were met are kept. Bases that learn inducing points
-        do not learn them meanwhile.
+        square of y. The best parameters that were evaluated remain. Bases that learn inducing
+        points do not learn them meanwhile.
 
         Args:
             t: as in ``update``; so are y, mask and missing.
             y: targets.
             mask: False at targets to be ignored.
             missing: what NaN in y means.
-            steps: iterations of L-BFGS at most, of each start.
-            priors: (median, factor) of log-normal priors by a parameter's name, such as
-                "kernel.raw_lengthscale", in user units: two thirds of the mass lies within the
-                factor of the median.
-            restarts: further starts, drawn around the parameters of now by ``seed``.
-            limited: whether parameters stay within wide limits in the units of the data
-                (``ohsvgp.limits.data_limits``), which matter where data say nothing of them; by
-                fewer than ten targets beside a state each moves by a factor of two at most.
-
-        Returns:
-            The objective before and after, how often it failed, and whether the search converged.
+            steps: of ``Refit``, as are the next ones.
+            priors: of parameters by name.
+            restarts: further starts, drawn by ``seed``.
+            limited: whether parameters stay within limits in the units of the data.
 
         Raises:
-            ValueError: bad data, ``steps`` below 1, ``restarts`` below 0, priors of what is not
-                fitted, no parameter to fit, without limits a noise to be fitted to
-                zeros by the evidence, or data have been absorbed under a basis whose
-                hyperparameters must stay.
+            ValueError: bad data or options, priors of what is not fitted, no parameter to fit,
+                without limits a noise to be fitted to zeros by the evidence, or data have been
+                absorbed under a basis whose hyperparameters must stay.
             CholeskyError: the objective cannot be computed at the hyperparameters before.
         """
         batch = self._read(t, y, mask=mask, missing=missing)
-        return fit_process(
-            self.process,
-            self._state,
-            batch,
-            self.generator,
-            steps=steps,
-            priors=priors,
-            restarts=restarts,
-            seed=self.seed,
-            limited=limited,
-        )
+        options = Refit(steps=steps, priors=priors, restarts=restarts, limited=limited)
+        process, generator = self.process, self.generator
+        return fit_process(process, self._state, batch, generator, options, seed=self.seed)
 
     def rebase(self, t_end: Any) -> UpdateInfo:
         """Move the window's end without new data; one before the end of now changes nothing."""
         return self.update([], self.kernel.like.new_zeros(0), t_end=t_end)
 
     def energy(self, t: Any, y: Any, **options: Any) -> Float[Tensor, "*b"]:
-        """Return ``UpdateInfo.energy`` of data, differentiable; arguments as ``update``'s.
-
-        Nothing is absorbed.
-        """
-        batch, generator = self._read(t, y, **options), clone_generator(self.generator)
+        """Return ``UpdateInfo.energy`` of data that are not absorbed; arguments as ``update``'s."""
+        batch, generator = self._read(t, y, **options), saved.clone_generator(self.generator)
         return self.process.energy(self._state, batch, generator)
 
     @overload
@@ -385,9 +327,6 @@ class OnlineGP:
             t: inputs, anywhere and in any order.
             full_cov: the covariance of all inputs instead of variances.
             include_noise: mean and variance of a new y instead of f.
-
-        Returns:
-            A Gaussian with batch dimensions of the series.
 
         Raises:
             ValueError: bad inputs, or both options at once.
@@ -413,9 +352,6 @@ class OnlineGP:
             t: inputs.
             num_samples: S.
             generator: source of randomness; torch's own if None.
-
-        Returns:
-            Samples of shape (S, *b, n).
 
         Raises:
             ValueError: bad inputs, or S below 1.
@@ -476,10 +412,7 @@ class OnlineGP:
             return self.process.reconstruct(state, self.inputs(t)).to(self.dtype)
 
     def inputs(self, t: Any) -> Tensor:
-        """Return inputs as ``process`` takes them, shape (n, dim), times counted from t0.
-
-        Args:
-            t: stamps or points, in any order.
+        """Return stamps or points as ``process`` takes them, shape (n, dim), times counted from t0.
 
         Raises:
             ValueError: bad inputs.
@@ -488,11 +421,7 @@ class OnlineGP:
         return self._stream().inputs(t)
 
     def user_inputs(self, x: Tensor) -> np.ndarray:
-        """Return the stamps or points of a user that ``inputs`` made x of.
-
-        Args:
-            x: shape (n, dim).
-        """
+        """Return the stamps or points of a user that ``inputs`` made x of shape (n, dim) of."""
         if not self.of_time:
             return x.detach().cpu().numpy()
         clock = self.clock or Clock(0.0)
@@ -505,11 +434,11 @@ class OnlineGP:
             "kernel": self.kernel.state_dict(),
             "likelihood": self.likelihood.state_dict(),
             "basis": self.basis.tensors(),
-            "clock": clock_tensors(self.clock),
+            "clock": saved.clock_tensors(self.clock),
             "updates": {"": torch.tensor(self.updates)},
-            "pace": spacing_tensors(self.spacing),
+            "pace": saved.spacing_tensors(self.spacing),
         }
-        return pack(self._settings(), groups | state_tensors(self._state))
+        return saved.pack(self._settings(), groups | saved.state_tensors(self._state))
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take over a saved state; predictions are then equal to the last bit.
@@ -522,39 +451,29 @@ class OnlineGP:
                 that is not as it was saved. The model is then as it was before.
         """
         device, source = self.generator.device, "OnlineGP.state_dict"
-        groups = unpack(tensors, self._settings(), device, source=source)
+        groups = saved.unpack(tensors, self._settings(), device, source=source)
         # The generator and the basis refuse what is not theirs; until then nothing is changed.
-        generator = clone_generator(self.generator, groups["generator"][""])
+        generator = saved.clone_generator(self.generator, groups["generator"][""])
         self.basis.load_tensors(groups.get("basis", {}))
         self.generator = generator
         self.kernel.load_state_dict(groups["kernel"])
         self.likelihood.load_state_dict(groups.get("likelihood", {}))
-        self.clock = clock_from_tensors(groups.get("clock", {}))
-        self._state = state_from_tensors(groups, self.basis.restore)
+        self.clock = saved.clock_from_tensors(groups.get("clock", {}))
+        self._state = saved.state_from_tensors(groups, self.basis.restore)
         self._losses, self.warned = Losses(), set()
-        self.spacing = spacing_from_tensors(groups.get("pace", {}))
+        self.spacing = saved.spacing_from_tensors(groups.get("pace", {}))
         self.updates = int(groups["updates"][""])
 
     def _settings(self) -> dict[str, Any]:
         """Return what two models must share for one to read the other's state."""
-        return {
-            **module_settings("kernel", self.kernel),
-            **module_settings("likelihood", self.likelihood),
-            "dim": self.kernel.dim,
-            "kernel_batch": list(self.kernel.batch_shape),
-            **basis_settings(self.basis),
-            "whitening": self.whitening,
-            "alpha": self.alpha,
-            "dtype": str(self.dtype),
-        }
+        options = {"whitening": self.whitening, "alpha": self.alpha, "dtype": str(self.dtype)}
+        return options | saved.model_settings(self.kernel, self.likelihood, self.basis)
 
     def _check_settings(self) -> None:
         """Refuse a kernel, likelihood or basis of another kind, put in place since."""
         if (now := self._settings()) != self._identity:
-            raise ValueError(
-                f"a model must stay of its kind, got {differences(now, self._identity)}: make a "
-                "new OnlineGP"
-            )
+            changes = saved.differences(now, self._identity)
+            raise ValueError(f"a model must stay of its kind, got {changes}: make a new OnlineGP")
 
     def _stream(self) -> Stream:
         state = self._state

@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ohsvgp.bases.base import Basis
 from ohsvgp.core import Site
 from ohsvgp.inducing import Inducing
+from ohsvgp.likelihoods import Likelihood
 from ohsvgp.state import OnlineState, contiguous_copy
 from ohsvgp.stream.clock import Clock
 from ohsvgp.stream.pace import StampSpacing
 from ohsvgp.whitening import Whitening
+from probseq.kernels import Kernel
 
 _SCHEMA = 3
 _NO_UNIT = -1
@@ -187,12 +189,15 @@ def basis_settings(basis: Basis, name: str = "basis") -> dict[str, Any]:
     return settings
 
 
-def module_settings(name: str, module: nn.Module) -> dict[str, Any]:
-    """Return the class of a module, with those of a sum's or product's terms, and its shapes."""
-    kinds = [type(child).__name__ for child in module.modules()]
-    shapes = {key: list(tensor.shape) for key, tensor in module.state_dict().items()}
-    kind = " ".join(kind for kind in kinds if kind != "ModuleList")
-    return {name: kind, f"{name}_parameters": shapes}
+def model_settings(kernel: Kernel, likelihood: Likelihood, basis: Basis) -> dict[str, Any]:
+    """Return classes, with those of the terms of sums and products, shapes and numbers."""
+    settings: dict[str, Any] = {"dim": kernel.dim, "kernel_batch": list(kernel.batch_shape)}
+    for name, module in (("kernel", kernel), ("likelihood", likelihood)):
+        kinds = [type(child).__name__ for child in module.modules()]
+        settings[name] = " ".join(kind for kind in kinds if kind != "ModuleList")
+        tensors = module.state_dict().items()
+        settings[f"{name}_parameters"] = {key: list(tensor.shape) for key, tensor in tensors}
+    return settings | basis_settings(basis)
 
 
 def differences(actual: dict[str, Any], expected: dict[str, Any]) -> str:

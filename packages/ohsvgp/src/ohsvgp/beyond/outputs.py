@@ -18,7 +18,7 @@ from ohsvgp.bases.base import Basis
 from ohsvgp.beyond.forecasts import Forecast, forecast
 from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.fitting import MAX_EXACT
-from ohsvgp.hyperparameters import FitInfo, fit
+from ohsvgp.hyperparameters import FitInfo, Refit, fit
 from ohsvgp.likelihoods import Gaussian
 from ohsvgp.likelihoods.quantiles import probabilities
 from ohsvgp.limits import Limits, data_limits
@@ -215,9 +215,10 @@ class MultiOutputGP:
                 update.
         """
         z, rows = self._series(y, missing)
-        options: dict[str, Any] = {"steps": steps, "priors": priors, "restarts": restarts}
         if self.gp.state is not None:
-            return self.gp.fit_hyperparameters(t, z, mask=rows, limited=limited, **options)
+            search: dict[str, Any] = {"steps": steps, "priors": priors, "restarts": restarts}
+            return self.gp.fit_hyperparameters(t, z, mask=rows, limited=limited, **search)
+        options = Refit(steps=steps, priors=priors, restarts=restarts)
         count = z.shape[-1] if rows is None else int(rows.sum())
         if count > MAX_EXACT:
             raise ValueError(f"t must hold at most {MAX_EXACT} stamps to fit first, got {count}")
@@ -268,7 +269,7 @@ class MultiOutputGP:
                 name="evidence",
                 seed=self.gp.seed,
                 limits=limits,
-                **options,
+                options=options,
             )
             with torch.no_grad():
                 info = info._replace(before=before, after=float(evidence(0.0)))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp.bases import PivotedCholesky
+from ohsvgp.bases.base import PriorMean
 from ohsvgp.beyond.means import Mean, Seasonal, Trend
 from ohsvgp.likelihoods import (
     Bernoulli,
@@ -19,7 +20,7 @@ from ohsvgp.likelihoods import (
     Poisson,
     StudentT,
 )
-from ohsvgp.online import OnlineGP, PriorMean
+from ohsvgp.online import OnlineGP
 from probseq.errors import CholeskyError
 from probseq.kernels import RBF, Kernel, Periodic, parse_kernel
 
