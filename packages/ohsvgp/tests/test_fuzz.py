@@ -181,6 +181,7 @@ def model_targets():
             dict(self=model, t=t, full_cov=st.just(False), include_noise=st.just(True)),
         )
         yield Target(OnlineGP.log_prob, dict(self=model, t=t, y=UPDATE["y"]))
+        yield Target(OnlineGP.inputs, dict(self=model, t=t))
         yield Target(
             OnlineGP.sample, dict(self=model, t=t, num_samples=COUNTS, generator=GENERATORS)
         )
@@ -612,6 +613,8 @@ NOT_FUZZED = {
     **{f"{kind}.sample": CALLED for kind in ("Bernoulli", "Gaussian", "Poisson")},
     **{f"{kind}.sample": CALLED for kind in ("NegativeBinomial", "StudentT")},
     "OnlineGP.posterior_coefficients": "takes nothing",
+    "OnlineGP.state_dict": "takes nothing",
+    "OnlineGP.user_inputs": "takes what inputs returns",
     "MultiOutputGP.*state_dict": "is OnlineGP's",
     "Forecast*": "made by forecast; its laws are tested",
     "*.scaled": "called by update and predict",

@@ -167,6 +167,7 @@ def carry(
     if T is None:
         return Carried(old, -partition, none)
     if C is None or alpha == 0:
+        # −c = ½ tr(G_a C).
         lost = none if C is None else 0.5 * (old.precision * C).sum((-2, -1))
         site = Site(T.mT @ old.precision @ T, (T.mT @ old.shift[..., None])[..., 0])
         return Carried(site, -lost - partition, lost)
@@ -233,10 +234,10 @@ def whitened_update(
     Returns:
         The site on v_b.
     """
-    scaled = Psi * precision[..., None, :]
-    return Site(
-        carried.precision + scaled @ Psi.mT, carried.shift + (Psi @ shift[..., None])[..., 0]
-    )
+    # Ψ diag(λ) Ψᵀ and Ψ s.
+    G = (Psi * precision[..., None, :]) @ Psi.mT
+    h = (Psi @ shift[..., None])[..., 0]
+    return Site(carried.precision + G, carried.shift + h)
 
 
 def posterior(site: Site) -> Posterior:
@@ -282,6 +283,7 @@ def nearest_psd(matrix: Float[Tensor, "*b k k"]) -> Float[Tensor, "*b k k"]:
 
 def log_partition(site: Site, moments: Posterior) -> Float[Tensor, "*b"]:
     """Return the log of the site's integral against N(0, I): −½ log|I + G| + ½ hᵀ(I + G)⁻¹h."""
+    # log|I + G| = 2 Σ log C_mm, C Cᵀ = I + G.
     log_det = 2 * moments.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return 0.5 * ((site.shift * moments.mean).sum(-1) - log_det)
 
@@ -404,6 +406,7 @@ def predict(
         of ``K_ss``: they are positive by construction, but for round-off.
     """
     mean = (P.mT @ moments.mean[..., None])[..., 0]
+    # A = C⁻¹P: AᵀA is the variance that q(v) leaves, PᵀP what u explains of the prior's.
     A = torch.linalg.solve_triangular(moments.root, P, upper=False)
     floor = torch.finfo(K_ss.dtype).eps
     if full_cov:

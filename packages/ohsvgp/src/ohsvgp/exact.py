@@ -173,6 +173,7 @@ def log_marginal_likelihood(
         ValueError: x and y of different length, or σ² not above 0.
         CholeskyError: the matrix holds NaN or infinity, or the noise is below round-off.
     """
+    # K_ff + σ²I = LLᵀ; −½ [|L⁻¹y|² + 2 Σ log L_ii + n log 2π].
     L = _root(kernel, noise, x, y, mask, weights)
     count = y.shape[-1] if mask is None else mask.sum(-1)
     y = y if mask is None else y.masked_fill(~mask, 0.0)

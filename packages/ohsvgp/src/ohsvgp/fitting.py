@@ -56,8 +56,8 @@ def fit_process(
     features = None if basis.features is None else basis.features(x)
     limits = data_limits(kernel, likelihood, x, y, chosen, features) if options.limited else None
     if limits is not None and state is not None and batch.targets().numel() < _FEW:
-        # Alone, a line that is met would take the noise to nothing, and one that is missed the
-        # variance to no end.
+        # Alone, a target that is predicted exactly would take the noise to zero, and one that is
+        # not the variance to infinity.
         limits = near_limits(kernel, likelihood)
     search = partial(
         fit,

@@ -26,7 +26,7 @@ _SHARE, _FACTOR = 0.05, 3.0
 
 
 class Limits(NamedTuple):
-    """Where a parameter is looked for, in user units, in shapes that broadcast with it.
+    """Interval of a parameter, in user units, in shapes that broadcast with it.
 
     Attributes:
         low: lower limit.

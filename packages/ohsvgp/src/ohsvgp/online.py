@@ -68,7 +68,7 @@ class OnlineGP:
         time_unit: numpy's code of the unit that calendar stamps are counted in, e.g. "D" or "h".
         inference: for other likelihoods than the Gaussian, whose updates are in closed form:
             natural-gradient steps, or Adam on the uncollapsed bound, as the thesis has it.
-        refit: when updates fit the hyperparameters first; None for only when told.
+        refit: when updates fit the hyperparameters first; None for never.
         dtype: of predictions, samples and log densities, float32 or float64.
         seed: of the model's own random numbers (random inducing points, random features).
 

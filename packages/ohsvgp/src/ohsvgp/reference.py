@@ -79,6 +79,7 @@ class StreamingGP:
 
     def _absorb(self, x: Tensor, y: Tensor, z: Tensor) -> StreamingState:
         K_bb, K_bf = self._covariance(z), self.kernel(z, x)
+        # K_bf K_fb/σ² and K_bf y/σ².
         added = K_bf @ K_bf.mT / self.noise
         c = K_bf @ y / self.noise
         if (old := self.state) is not None:

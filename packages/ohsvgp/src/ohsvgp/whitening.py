@@ -87,6 +87,7 @@ def whiten(
     """
     relative = default_jitter(K_uu.dtype) if rel_jitter is None else rel_jitter
     if method == "eig":
+        # R = Λ^(-1/2) Vᵀ, rows of small eigenvalues zero.
         if not bool(K_uu.isfinite().all()):
             raise CholeskyError("K_uu must be finite, got NaN or infinity")
         values, vectors = torch.linalg.eigh(K_uu.detach())

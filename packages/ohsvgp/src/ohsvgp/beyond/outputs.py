@@ -69,8 +69,8 @@ class MultiOutputGP:
         >>> B = torch.tensor([[1.0, 0.9], [0.9, 1.0]])
         >>> gp = MultiOutputGP(RBF(1), B, 0.01, LegS(20))
         >>> info = gp.update(t, y)
-        >>> law = gp.predict(t[:5])
-        >>> law.mean.shape, law.covariance.shape
+        >>> f = gp.predict(t[:5])
+        >>> f.mean.shape, f.covariance.shape
         (torch.Size([5, 2]), torch.Size([5, 2, 2]))
     """
 
@@ -141,8 +141,7 @@ class MultiOutputGP:
             **options: ``sort`` and ``t_end`` of ``OnlineGP.update``.
 
         Returns:
-            As ``OnlineGP.update``; the energy is that of y, summed over outputs, and what is lost
-            is of each series z.
+            The energy is that of y, summed over outputs, and what is lost is of each series z.
 
         Raises:
             ValueError: as ``OnlineGP.update``.
@@ -206,7 +205,7 @@ class MultiOutputGP:
             priors: of parameters of the kernel, by their names in ``gp.gp.kernel``.
             restarts: further starts.
             limited: as in ``OnlineGP.fit_hyperparameters``. B and Σ of the first fit are then
-                looked for in units of the outputs' root mean squares, with a prior
+                searched in units of the outputs' root mean squares, with a prior
                 exp(−½ψ tr Σ⁻¹), ψ of n stamps n · 1e-6 there, which keeps the noise of outputs that
                 are the same from vanishing.
 
@@ -305,15 +304,7 @@ class MultiOutputGP:
     def forecast(self, t: Any, *, step: float | None = None) -> "OutputForecast":
         """Return the predictive distribution of new values of all outputs.
 
-        Args:
-            t: as in ``ohsvgp.forecast``, as is the step.
-            step: between steps ahead.
-
-        Raises:
-            ValueError: as ``ohsvgp.forecast``.
-
-        Warns:
-            ExtrapolationWarning: as ``ohsvgp.forecast``.
+        Arguments, errors and warnings are those of ``ohsvgp.forecast``.
         """
         series = forecast(self.gp, t, step=step, stacklevel=3)
         return OutputForecast(series, self._mixed.mixing().detach())
@@ -323,13 +314,7 @@ class MultiOutputGP:
     ) -> Float[Tensor, "s n d"]:
         """Draw f from the posterior, jointly over inputs and outputs.
 
-        Args:
-            t: n inputs.
-            num_samples: S.
-            generator: source of randomness; torch's own if None.
-
-        Raises:
-            ValueError: bad inputs, or S below 1.
+        Arguments and errors are those of ``OnlineGP.sample``.
         """
         z = self.gp.sample(t, num_samples, generator)
         return z.mT @ self._mixed.mixing().detach().to(z).mT
@@ -353,14 +338,7 @@ class MultiOutputGP:
         return self.gp.state_dict()
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take over a saved state, B and Σ included; as ``OnlineGP.load_state_dict``.
-
-        Args:
-            tensors: from ``state_dict`` of a model made with the same arguments.
-
-        Raises:
-            ValueError: as ``OnlineGP.load_state_dict``.
-        """
+        """Take over a saved state, B and Σ included, as ``OnlineGP.load_state_dict`` does."""
         self.gp.load_state_dict(tensors)
 
     def _series(self, y: Any, missing: str) -> tuple[Tensor, Tensor | None]:
@@ -432,11 +410,7 @@ class OutputForecast:
     def interval(self, level: float) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
         """Return the lower and upper end of what holds each output with a probability.
 
-        Args:
-            level: the probability, such as 0.95.
-
-        Raises:
-            ValueError: ``level`` not above 0 and below 1.
+        Argument and error are those of ``Forecast.interval``.
         """
         low, high = self.quantile([0.5 * (1.0 - level), 0.5 * (1.0 + level)])
         return low, high
@@ -444,15 +418,7 @@ class OutputForecast:
     def sample(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s n d"]:
-        """Draw y, jointly over stamps and outputs.
-
-        Args:
-            num_samples: S.
-            generator: source of randomness; torch's own if None.
-
-        Raises:
-            ValueError: S below 1.
-        """
+        """Draw y, jointly over stamps and outputs; arguments as ``Forecast.sample``'s."""
         z = self.series.sample(num_samples, generator)
         return z.mT @ self.mixing.to(z).mT
 

@@ -52,7 +52,7 @@ def read_facts(path: Path) -> dict[str, str] | None:
 
 
 def check_marks(separator: str, decimal: str) -> None:
-    """Refuse marks of lines that could not be told apart from what is in the cells.
+    """Refuse marks of lines that could be in their cells.
 
     Args:
         separator: between cells.

@@ -201,8 +201,8 @@ class LiveStream:
         """Write the state, all or nothing; nothing without a file."""
         if self.file is None:
             return
-        held = {"position": vars(self.position), "monitor": self.monitor.state_dict()}
-        position = json.dumps(held)
+        place = {"position": vars(self.position), "monitor": self.monitor.state_dict()}
+        position = json.dumps(place)
         facts = {"schema": SCHEMA, "model": self._settings, "position": position}
         facts["sha256"] = checksum(self._settings, position)
         try:
@@ -361,8 +361,8 @@ class LiveStream:
             )
         try:
             self.model.load_state_dict(load_file(path))
-            held = json.loads(facts["position"])
-            self.position = Position(**held["position"])
-            self.monitor.load_state_dict(held["monitor"])
+            place = json.loads(facts["position"])
+            self.position = Position(**place["position"])
+            self.monitor.load_state_dict(place["monitor"])
         except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
