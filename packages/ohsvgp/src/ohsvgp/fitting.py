@@ -20,7 +20,7 @@ from ohsvgp.stream.batch import Batch
 # Up to here the exact evidence takes at most about a second an evaluation.
 MAX_EXACT = 2000
 # Fewer targets along a stream move each parameter by a factor of two at most.
-_FEW = 10
+_FEW_TARGETS = 10
 
 
 def fit_process(
@@ -55,7 +55,7 @@ def fit_process(
     x, y, chosen, weights = batch.data
     features = None if basis.features is None else basis.features(x)
     limits = data_limits(kernel, likelihood, x, y, chosen, features) if options.limited else None
-    if limits is not None and state is not None and batch.targets().numel() < _FEW:
+    if limits is not None and state is not None and batch.targets().numel() < _FEW_TARGETS:
         # Alone, a target that is predicted exactly would take the noise to zero, and one that is
         # not the variance to infinity.
         limits = near_limits(kernel, likelihood)
@@ -88,7 +88,7 @@ def refitted(
     state: OnlineState | None,
     batch: Batch,
     generator: torch.Generator,
-    refit: Refit | None,
+    refit: Refit,
     *,
     updates: int,
     seed: int,
@@ -100,17 +100,15 @@ def refitted(
         state: what is remembered; None before the first data.
         batch: the data of the next update.
         generator: of the inducing set; it is not advanced.
-        refit: when to fit; None for never.
+        refit: when to fit.
         updates: how many there were before.
         seed: of ``fit_process``.
     """
-    if (
-        refit is None
-        or batch.targets().numel() == 0
-        or not refit.due(
-            updates, lambda: 1.0 if state is None else batch_probability(process, state, batch)
-        )
-    ):
+
+    def probability() -> float:
+        return 1.0 if state is None else batch_probability(process, state, batch)
+
+    if batch.targets().numel() == 0 or not refit.due(updates, probability):
         yield
         return
     parameters = [*process.kernel.parameters(), *process.likelihood.parameters()]

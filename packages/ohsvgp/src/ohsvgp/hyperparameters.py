@@ -23,9 +23,9 @@ _PENALTY = 1.0
 # for targets that the kernel can interpolate.
 _NOISE_FLOOR = 1e-6
 # Nats per target and unit of a logarithm below which a gradient counts as zero.
-_FLAT = 1e-3
+_CONVERGED_SLOPE = 1e-3
 # Probability of errors below which a batch counts as drift.
-_UNLIKELY = 1e-3
+_DRIFT_PROBABILITY = 1e-3
 
 
 class FitInfo(NamedTuple):
@@ -111,7 +111,7 @@ class Refit:
             return True
         if self.period is not None:
             return updates % self.period == 0
-        return self.when == "drift" and probability() < _UNLIKELY
+        return self.when == "drift" and probability() < _DRIFT_PROBABILITY
 
 
 def fit(
@@ -218,7 +218,7 @@ def fit(
         evaluations=search.evaluations,
         failures=search.failures,
         last_failure=search.last_failure,
-        converged=search.slope < _FLAT,
+        converged=search.slope < _CONVERGED_SLOPE,
         at_limit=tuple(name for name, at in zip(named, search.at_limit(), strict=True) if at),
     )
 

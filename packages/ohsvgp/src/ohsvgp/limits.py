@@ -20,9 +20,9 @@ from probseq.kernels import Kernel, RationalQuadratic, StationaryKernel, Walk
 # Of targets whose spread is less than this share of their size, nothing but round-off is left.
 _ROUND_OFF = 1e-12
 # Around values that lie beyond the limits, or searches could not leave them.
-_NEAR, _ROOM = 1.1, 3.0
+_BEYOND_FACTOR, _WIDENING = 1.1, 3.0
 # Of a walk: its share of the squares of the targets' steps, and the factor of its prior.
-_SHARE, _FACTOR = 0.05, 3.0
+_WALK_SHARE, _WALK_FACTOR = 0.05, 3.0
 
 
 class Limits(NamedTuple):
@@ -42,7 +42,16 @@ class Limits(NamedTuple):
 
 
 class _Units(NamedTuple):
-    """Squares of deviations, limits of lengthscales, shares of a variance, squared steps a time."""
+    """Units of the data.
+
+    Attributes:
+        least: the least mean square of targets over series.
+        most: the largest.
+        span: upper limit of lengthscales.
+        gap: lower limit of lengthscales.
+        scales: limits of an outputscale, as shares of a mean square.
+        rate: mean square of the targets' steps, per time.
+    """
 
     least: Tensor
     most: Tensor
@@ -99,11 +108,11 @@ def data_limits(
                 prior = (3.0, 3.0) if name == "raw_dispersion" else None
                 if isinstance(owner, Walk) and name == "raw_outputscale":
                     # A step of h has the variance 2σ²h/ℓ.
-                    median = _SHARE * units.rate * 0.5 * owner.lengthscale.detach().max()
-                    prior = (float(median.clamp(low.max(), high.min())), _FACTOR)
+                    median = _WALK_SHARE * units.rate * 0.5 * owner.lengthscale.detach().max()
+                    prior = (float(median.clamp(low.max(), high.min())), _WALK_FACTOR)
                 limits[f"{path}.{name}"] = Limits(
-                    torch.where(now < _NEAR * low, now / _ROOM, low),
-                    torch.where(now * _NEAR > high, now * _ROOM, high),
+                    torch.where(now < _BEYOND_FACTOR * low, now / _WIDENING, low),
+                    torch.where(now * _BEYOND_FACTOR > high, now * _WIDENING, high),
                     (low * high).sqrt().expand_as(now) if outside else None,
                     prior,
                 )

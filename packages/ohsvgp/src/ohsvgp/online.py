@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, overload
@@ -223,10 +224,11 @@ class OnlineGP:
             t, y, mask=mask, missing=missing, sort=sort, t_end=t_end, weights=weights
         )
         process, generator = self.process, saved.clone_generator(self.generator)
-        learned = self._state if self.updates else None
-        with refitted(
-            process, learned, batch, generator, self.refit, updates=self.updates, seed=self.seed
-        ):
+        fitted = nullcontext()
+        if self.refit is not None:
+            before = (process, self._state if self.updates else None, batch, generator)
+            fitted = refitted(*before, self.refit, updates=self.updates, seed=self.seed)
+        with fitted:
             state, info = process.update(self._state, batch, generator)
         self._losses = self._losses.after(info)
         self.clock, self.generator, self._state = batch.clock, generator, state

@@ -25,11 +25,11 @@ Split = tuple[NDArray[np.intp], NDArray[np.intp]]
 GridPrediction = tuple[Tensor | None, dict[str, Tensor]]
 _START_SHARES = (1.0 / 3.0, 1.0 / 10.0, 1.0 / 30.0)
 # Of a task: one point for evaluation, and two that make a curve.
-_LEAST_POINTS = 3
+_MIN_TASK_POINTS = 3
 # Standard deviations from the mean within which 95 % of a Gaussian lie.
 _Z_95 = 1.959963984540054
 # Draws of a count, for the coverage of thesis Eq. 4.20.
-_SAMPLES = 100
+_NUM_COUNT_SAMPLES = 100
 
 
 class Task(NamedTuple):
@@ -83,9 +83,9 @@ def stratified_splits(count: int, num_tasks: int, test_share: float, *, seed: in
     Raises:
         ValueError: a task would have fewer than 3 points.
     """
-    if count < _LEAST_POINTS * num_tasks:
+    if count < _MIN_TASK_POINTS * num_tasks:
         raise ValueError(
-            f"{count:,} points cannot be cut into {num_tasks} tasks of {_LEAST_POINTS} or more: "
+            f"{count:,} points cannot be cut into {num_tasks} tasks of {_MIN_TASK_POINTS} or more: "
             "lower num_tasks"
         )
     generator = np.random.default_rng(seed)
@@ -155,8 +155,8 @@ def cut_channels(
         ValueError: there are too few time steps, or the first task takes no time.
     """
     K, length = num_tasks, task_length or len(time) // num_tasks
-    if length < _LEAST_POINTS or K * length > len(time):
-        wanted = task_length or f"{_LEAST_POINTS} or more"
+    if length < _MIN_TASK_POINTS or K * length > len(time):
+        wanted = task_length or f"{_MIN_TASK_POINTS} or more"
         raise ValueError(f"{len(time):,} time steps are too few for {K} tasks of {wanted}")
     origin, end = time[0], time[length - 1]
     if not end > origin:
@@ -205,7 +205,7 @@ def evaluate(
         mean, half_width = moments.mean, _Z_95 * moments.variance.sqrt()
         samples = mean[None]
         if counts:
-            noise = torch.randn(_SAMPLES, *y.shape, dtype=y.dtype, generator=generator)
+            noise = torch.randn(_NUM_COUNT_SAMPLES, *y.shape, dtype=y.dtype, generator=generator)
             f = latent.mean + latent.variance.clamp(min=0.0).sqrt() * noise
             samples = likelihood.sample(f, generator=generator)
 

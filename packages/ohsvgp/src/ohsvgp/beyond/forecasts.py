@@ -24,7 +24,7 @@ from probseq.gaussians import Gaussian as JointGaussian
 from probseq.linalg import default_jitter
 
 # Of the prior's variance: where data explain less, the prior answers.
-_EXPLAINED = 0.05
+_MIN_EXPLAINED_SHARE = 0.05
 
 
 class ExtrapolationWarning(UserWarning):
@@ -79,7 +79,7 @@ class Forecast:
 
         Of what f is beside the kernel's white noise.
         """
-        explained = self.prior - self.marginal.variance >= _EXPLAINED * self.smooth
+        explained = self.prior - self.marginal.variance >= _MIN_EXPLAINED_SHARE * self.smooth
         return ~explained.reshape(-1, len(self.stamps)).any(0)
 
     def quantile(self, p: float | Sequence[float] | Tensor) -> Float[Tensor, "..."]:

@@ -319,7 +319,7 @@ class BesideMean(Inducing):
         return torch.nn.functional.pad(self.variables.noise(jitter), (0, self.mean.num_weights))
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
-        """Return K_uf, then s φ(x)."""
+        """Return K_uf, then s φ(x): cov(b, f(x)) = s φ(x) with b = β/s."""
         if isinstance(kernel, MeanTerm):
             M = self.variables.num_inducing
             b = kernel.scaled(x).mT

@@ -19,9 +19,9 @@ from probseq.kernels import ARDKernel, Sum, Walk
 # Lines that fits see.
 LATEST = 100
 # Standardised errors beyond it come once in a hundred; a new start takes so many lines at least.
-_FAR, _FEWEST = 2.576, 5
+_Z_99, _MIN_RESTART_LINES = 2.576, 5
 # … and this one once in a thousand. Mean squares of twenty that are below it hardly ever come.
-_UNLIKELY, _NEAR = 3.291, 0.0625
+_Z_999, _CALM_MEAN_SQUARE = 3.291, 0.0625
 
 
 def refit_due(position: Position, refit: Refit) -> bool:
@@ -31,7 +31,7 @@ def refit_due(position: Position, refit: Refit) -> bool:
         position: of the stream, the latest line counted.
         refit: when the user wants it.
     """
-    far = [abs(error) > _UNLIKELY for *_, error in position.recent[-2:]]
+    far = [abs(error) > _Z_999 for *_, error in position.recent[-2:]]
     if refit.period is None:
         return refit.when == "drift" and far[-1]
     due = position.since >= min(refit.period, position.fitted)
@@ -86,13 +86,13 @@ def lines_to_restart_from(position: Position, warmup: int) -> list[list[float]] 
         warmup: lines that the model began with.
     """
     rows = position.recent[-2 * warmup :]
-    if warmup < _FEWEST or len(rows) < warmup:
+    if warmup < _MIN_RESTART_LINES or len(rows) < warmup:
         return None
     errors = [error for *_, error in rows]
-    far = [abs(error) > _FAR for error in errors]
+    far = [abs(error) > _Z_99 for error in errors]
     first: int | None = len(rows) - warmup
     # What the model was fitted to are no forecasts, and have no errors.
-    calm = all(errors[first:]) and fmean(e * e for e in errors[first:]) < _NEAR
+    calm = all(errors[first:]) and fmean(e * e for e in errors[first:]) < _CALM_MEAN_SQUARE
     if not calm:
         # Two at once: one alone may be an outlier of what was before.
         begins = (k for k in range(first + 1) if far[k] and far[k + 1])
