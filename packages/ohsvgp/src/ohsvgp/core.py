@@ -20,7 +20,7 @@ all series, the covariances have none, and h has those of the targets.
 """
 
 import math
-from typing import Literal, NamedTuple, overload
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -371,53 +371,56 @@ def uncollapsed_bound(
     return Bound(value, carried.lost_information.expand(value.shape), unexplained)
 
 
-@overload
-def predict(
-    moments: Posterior,
-    P: Tensor,
-    K_ss: Tensor,
-    *,
-    full_cov: Literal[False] = False,
-    weights: int = 0,
-) -> DiagonalGaussian: ...
-@overload
-def predict(
-    moments: Posterior, P: Tensor, K_ss: Tensor, *, full_cov: Literal[True], weights: int = 0
-) -> Gaussian: ...
 def predict(
     moments: Posterior,
     P: Float[Tensor, "*#b m n"],
-    K_ss: Float[Tensor, "*#b n"] | Float[Tensor, "*#b n n"],
+    K_ss: Float[Tensor, "*#b n"],
     *,
-    full_cov: bool = False,
     weights: int = 0,
-) -> DiagonalGaussian | Gaussian:
+) -> DiagonalGaussian:
     """Return the posterior of f at new inputs: mean Pᵀ(I + G)⁻¹h, variance k** − ΣP² + Σ(C⁻¹P)².
 
     Args:
         moments: of q(v), from ``posterior``.
         P: Ψ at the new inputs, from ``features``.
-        K_ss: prior covariance there if ``full_cov``, else its diagonal.
-        full_cov: whether to return the covariance of f or only its diagonal.
+        K_ss: prior variances there.
         weights: of ``residual``.
 
     Returns:
-        ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``. Variances stay above round-off
-        of ``K_ss``: they are positive by construction, but for round-off.
+        Mean and variances, without noise. These stay above round-off of ``K_ss``: they are positive
+        by construction, but for round-off.
     """
     mean = (P.mT @ moments.mean[..., None])[..., 0]
-    # A = C⁻¹P: AᵀA is the variance that q(v) leaves, PᵀP what u explains of the prior's.
+    # A = C⁻¹P: ΣA² is the variance that q(v) leaves, ΣP² what u explains of the prior's.
     A = torch.linalg.solve_triangular(moments.root, P, upper=False)
-    floor = torch.finfo(K_ss.dtype).eps
-    if full_cov:
-        U = P[..., : P.shape[-2] - weights, :]
-        covariance = K_ss - U.mT @ U + A.mT @ A
-        least = floor * K_ss.detach().diagonal(dim1=-2, dim2=-1)
-        short = (least - covariance.diagonal(dim1=-2, dim2=-1)).clamp_min(0)
-        covariance = covariance + torch.diag_embed(short)
-        return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
     variance = residual(K_ss, P, weights) + A.square().sum(-2)
-    return DiagonalGaussian(mean, torch.maximum(variance, floor * K_ss.detach()).expand(mean.shape))
+    floor = torch.finfo(K_ss.dtype).eps * K_ss.detach()
+    return DiagonalGaussian(mean, torch.maximum(variance, floor).expand(mean.shape))
+
+
+def predict_joint(
+    moments: Posterior,
+    P: Float[Tensor, "*#b m n"],
+    K_ss: Float[Tensor, "*#b n n"],
+    *,
+    weights: int = 0,
+) -> Gaussian:
+    """Return the joint posterior of f at new inputs, with covariance K** − PᵀP + (C⁻¹P)ᵀ(C⁻¹P).
+
+    Args:
+        moments: as in ``predict``, as are P and the weights.
+        P: Ψ at the new inputs.
+        K_ss: prior covariance there.
+        weights: of ``residual``.
+    """
+    mean = (P.mT @ moments.mean[..., None])[..., 0]
+    A = torch.linalg.solve_triangular(moments.root, P, upper=False)
+    U = P[..., : P.shape[-2] - weights, :]
+    covariance = K_ss - U.mT @ U + A.mT @ A
+    floor = torch.finfo(K_ss.dtype).eps * K_ss.detach().diagonal(dim1=-2, dim2=-1)
+    short = (floor - covariance.diagonal(dim1=-2, dim2=-1)).clamp_min(0)
+    covariance = covariance + torch.diag_embed(short)
+    return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
 
 
 def residual(

@@ -139,7 +139,7 @@ def batch_probability(process: Process, state: OnlineState, batch: Batch) -> flo
     chosen = torch.ones_like(y, dtype=torch.bool) if mask is None else mask.expand_as(y)
     with torch.no_grad():
         if isinstance(process.likelihood, Gaussian):
-            predicted = process.predict(state, x, full_cov=True)
+            predicted = process.predict_joint(state, x)
             noise = process.likelihood.noise[..., None].expand(y.shape)
             noise = noise if weights is None else noise / weights
             # Hidden targets are as predicted, and independent of the others.

@@ -248,10 +248,7 @@ class OnlineGP:
     def updated(self, t: Any, y: Any, **options: Any) -> "OnlineGP":
         """Return a new model that has absorbed the data; the two share nothing that can change.
 
-        Args:
-            t: as in ``update``; so are y and the options.
-            y: targets.
-            **options: mask, missing, sort, t_end, weights.
+        Arguments are those of ``update``.
         """
         later = copy.copy(self)
         later.warned = self.warned.copy()
@@ -340,7 +337,9 @@ class OnlineGP:
             )
         x = self.inputs(t)
         with torch.no_grad():
-            latent = self.process.predict(self._state, x, full_cov=full_cov)
+            if full_cov:
+                return self.process.predict_joint(self._state, x).to(self.dtype)
+            latent = self.process.predict(self._state, x)
             if include_noise:
                 latent = self.likelihood.predictive_moments(latent.mean, latent.variance)
             return latent.to(self.dtype)
@@ -351,7 +350,7 @@ class OnlineGP:
         """Draw f from the posterior, jointly over the inputs.
 
         Args:
-            t: inputs.
+            t: inputs, anywhere and in any order.
             num_samples: S.
             generator: source of randomness; torch's own if None.
 
@@ -361,7 +360,7 @@ class OnlineGP:
         check_counts(num_samples=num_samples)
         x = self.inputs(t)
         with torch.no_grad():
-            f = self.process.predict(self._state, x, full_cov=True)
+            f = self.process.predict_joint(self._state, x)
             # What round-off does to a posterior is a share of the prior's variance, not of its own.
             jitter = default_jitter(x.dtype) * self.kernel.diag(x)
             f = JointGaussian(f.mean, f.covariance + torch.diag_embed(jitter))
@@ -478,17 +477,11 @@ class OnlineGP:
             raise ValueError(f"a model must stay of its kind, got {changes}: make a new OnlineGP")
 
     def _stream(self) -> Stream:
-        state = self._state
-        return Stream(
-            dim=self.kernel.dim,
-            like=self.kernel.like,
-            time_unit=self.time_unit,
-            growth=self.growth,
-            clock=self.clock,
-            length=None if state is None else state.length,
-            count=0 if state is None else state.count,
-            series=() if state is None else tuple(state.site.shift.shape[:-1]),
-        )
+        length, count, series = None, 0, ()
+        if (state := self._state) is not None:
+            length, count, series = state.length, state.count, tuple(state.site.shift.shape[:-1])
+        units = (self.kernel.dim, self.kernel.like, self.time_unit, self.growth)
+        return Stream(*units, self.clock, length, count, series)
 
     def _read(self, t: Any, y: Any, **options: Any) -> Batch:
         self._check_settings()

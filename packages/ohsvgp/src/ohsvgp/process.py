@@ -7,7 +7,7 @@ of both is in ``ohsvgp.core``.
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -314,43 +314,22 @@ class Process:
             )
         return changed
 
-    @overload
-    def predict(
-        self, state: OnlineState | None, x: Tensor, *, full_cov: Literal[False] = False
-    ) -> DiagonalGaussian: ...
-    @overload
-    def predict(
-        self, state: OnlineState | None, x: Tensor, *, full_cov: Literal[True]
-    ) -> JointGaussian: ...
-    @overload
-    def predict(
-        self, state: OnlineState | None, x: Tensor, *, full_cov: bool
-    ) -> DiagonalGaussian | JointGaussian: ...
-    def predict(
-        self, state: OnlineState | None, x: Tensor, *, full_cov: bool = False
-    ) -> DiagonalGaussian | JointGaussian:
-        """Return the posterior of f at x of shape (n, d); the prior without a state.
+    def predict(self, state: OnlineState | None, x: Tensor) -> DiagonalGaussian:
+        """Return the posterior of f at each x, of shape (n, d); the prior without a state.
 
         Args:
             state: what is remembered; None before the first data.
             x: inputs.
-            full_cov: the covariance of all inputs instead of variances.
         """
-        prior = self.prior
-        known = prior if state is None else state.inducing.process(prior)
-        K_ss = known(x, x) if full_cov else known.diag(x)
         if state is None:
-            mean = torch.zeros_like(K_ss[..., 0] if full_cov else K_ss)
-            return JointGaussian(mean, K_ss) if full_cov else DiagonalGaussian(mean, K_ss)
-        now = self.current(state)
-        weights = now.inducing.num_weights
-        if full_cov:
-            P = core.features(prior, now.inducing, now.whitening, x)
-            return core.predict(now.moments, P, K_ss, full_cov=True, weights=weights)
+            K_ss = self.prior.diag(x)
+            return DiagonalGaussian(torch.zeros_like(K_ss), K_ss)
+        prior, K_ss = self.prior, state.inducing.process(self.prior).diag(x)
+        now, weights = self.current(state), state.inducing.num_weights
         blocks: list[DiagonalGaussian] = []
         for inputs, k in zip(x.split(_BLOCK, -2), K_ss.split(_BLOCK, -1), strict=True):
-            Psi = core.features(prior, now.inducing, now.whitening, inputs)
-            blocks.append(core.predict(now.moments, Psi, k, weights=weights))
+            P = core.features(prior, now.inducing, now.whitening, inputs)
+            blocks.append(core.predict(now.moments, P, k, weights=weights))
         if len(blocks) == 1:
             return blocks[0]
         return DiagonalGaussian(
@@ -358,12 +337,22 @@ class Process:
             torch.cat([block.variance for block in blocks], -1),
         )
 
+    def predict_joint(self, state: OnlineState | None, x: Tensor) -> JointGaussian:
+        """Return the joint posterior of f at all x, of shape (n, d); arguments as ``predict``'s."""
+        if state is None:
+            K_ss = self.prior(x, x)
+            return JointGaussian(torch.zeros_like(K_ss[..., 0]), K_ss)
+        prior, K_ss = self.prior, state.inducing.process(self.prior)(x, x)
+        now, weights = self.current(state), state.inducing.num_weights
+        P = core.features(prior, now.inducing, now.whitening, x)
+        return core.predict_joint(now.moments, P, K_ss, weights=weights)
+
     def project(self, state: OnlineState, inducing: Inducing | None = None) -> JointGaussian:
         """Return the posterior of an inducing set's variables; of the state's own if None."""
         now, prior = self.current(state), self.prior
         inducing = now.inducing if inducing is None else inducing
         P = now.whitening.apply(now.inducing.cross_inducing(prior, inducing))
-        return core.predict(now.moments, P, inducing.covariance(prior), full_cov=True)
+        return core.predict_joint(now.moments, P, inducing.covariance(prior))
 
     def reconstruct(self, state: OnlineState, x: Tensor) -> DiagonalGaussian:
         """Return f ≈ Σ u_m g_m(x), u ~ q(u), at x of shape (n, 1) in the window (thesis C.2).

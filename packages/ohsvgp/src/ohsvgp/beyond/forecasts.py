@@ -186,7 +186,7 @@ def forecast(gp: OnlineGP, t: Any, *, step: float | None = None, stacklevel: int
         smooth,
         beside,
         likelihood,
-        lambda: still.predict(state, x, full_cov=True),
+        lambda: still.predict_joint(state, x),
         gp.dtype,
     )
     last = gp.spacing.last

@@ -151,14 +151,14 @@ class MultiOutputGP:
         count = z.shape[-1] if rows is None else int(rows.sum())
         # log p(y) = Σ_j log p(z_j) − n log|V|.
         energy = info.energy.sum() - count * self._mixed.log_det().detach()
-        for stamp, seen in self._incomplete(t, y) if rows is not None else ():
-            energy = energy + self._absorb_incomplete(stamp, seen)
+        for stamp, outputs in self._incomplete(t, y) if rows is not None else ():
+            energy = energy + self._absorb_incomplete(stamp, outputs)
         return info._replace(energy=energy)
 
     partial_fit = update
 
     def _incomplete(self, t: Any, y: Any) -> Iterator[tuple[Any, Tensor]]:
-        """Return stamps of which some outputs are missing, and these, NaN where they are."""
+        """Yield stamps of which some outputs are missing, and the outputs, NaN where they are."""
         outputs, x = as_real(y, self.gp.kernel.like, "y").double(), self.gp.inputs(t)
         some = outputs.isnan().any(-1) & ~outputs.isnan().all(-1)
         for index in some.nonzero()[:, 0].tolist():
@@ -168,13 +168,15 @@ class MultiOutputGP:
         """Learn a stamp with some outputs, and return their log density."""
         latent, V = self.gp.predict(stamp), self._mixed.mixing().detach()
         mean, variance = latent.mean[:, 0].double(), latent.variance[:, 0].double()
-        there = ~y.isnan()
-        A = V[there]
+        observed = ~y.isnan()
+        # The outputs observed are A z + ε, cov ε = A Aᵀ; S is their covariance.
+        A = V[observed]
         S = (A * variance) @ A.mT + A @ A.mT
-        error = y[there] - A @ mean
-        # Of z given A z + ε: cov z Aᵀ S⁻¹.
+        error = y[observed] - A @ mean
+        # Of z given these: gain cov z Aᵀ S⁻¹, variances of the posterior.
         gain = torch.linalg.solve(S, A * variance).mT
         new = variance - (gain * (A * variance).mT).sum(-1)
+        # Observations of each z alone that lead to the same means and variances.
         precision = (1 / new - 1 / variance).clamp_min(_MIN_PRECISION / variance)
         target = mean + gain @ error / (new * precision)
         self.gp.update(stamp, target[:, None], weights=precision[:, None])
