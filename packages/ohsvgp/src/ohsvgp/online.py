@@ -44,8 +44,8 @@ class OnlineGP:
     that follow the stream as ``basis`` says, carried along exactly where the inducing set stays,
     and by the online bound of Bui et al. 2017 or its form of power EP (``alpha``) where it moves.
     Memory is O(M²), whatever the length of the stream, and O(MQ) of bases with Q quadrature nodes;
-    ``Path(memory="inputs")`` keeps all inputs. All algebra is in float64: K_uu of smooth kernels is
-    nearly singular. ``torch.set_num_threads(1)`` halves the processor time of small updates.
+    ``Path(memory="inputs")`` keeps all inputs. All algebra is in float64. Small updates are fastest
+    with ``torch.set_num_threads(1)``.
 
     Inputs are torch tensors, numpy arrays, lists or pandas series. With a kernel of dim 1 they are
     times of shape (n,), numbers or calendar stamps; otherwise points of shape (n, dim). Targets
@@ -158,8 +158,7 @@ class OnlineGP:
         self.clock: Clock | None = None if t0 is None else start_clock([t0], time_unit)
         self._state: OnlineState | None = None
         self._losses = Losses()
-        # Kinds of warnings that come once a model.
-        self.warned: set[type[Warning]] = set()
+        self.warned: set[type[Warning]] = set()  # kinds that come once a model
         self.spacing, self.refit, self.updates = StampSpacing(), refit, 0
         self._identity = self._settings()
 
@@ -201,8 +200,7 @@ class OnlineGP:
         """Absorb new observations; one is enough. ``partial_fit`` is the same.
 
         Args:
-            t: stamps of shape (n,), sorted, not before t0, duplicates allowed; points of shape
-                (n, dim) if the kernel's dim is not 1.
+            t: sorted stamps of shape (n,), not before t0, or points of shape (n, dim).
             y: targets of shape (*b, n).
             mask: False at targets to be ignored; y's shape, leading dimensions may be left out.
             missing: what NaN in y means: an error, or a gap ("drop").
@@ -224,11 +222,9 @@ class OnlineGP:
             t, y, mask=mask, missing=missing, sort=sort, t_end=t_end, weights=weights
         )
         process, generator = self.process, saved.clone_generator(self.generator)
-        fitted = nullcontext()
-        if self.refit is not None:
-            before = (process, self._state if self.updates else None, batch, generator)
-            fitted = refitted(*before, self.refit, updates=self.updates, seed=self.seed)
-        with fitted:
+        learned = (process, self._state if self.updates else None, batch, generator)
+        numbers = {"updates": self.updates, "seed": self.seed}
+        with refitted(*learned, self.refit, **numbers) if self.refit else nullcontext():
             state, info = process.update(self._state, batch, generator)
         self._losses = self._losses.after(info)
         self.clock, self.generator, self._state = batch.clock, generator, state
@@ -297,8 +293,8 @@ class OnlineGP:
         """
         batch = self._read(t, y, mask=mask, missing=missing)
         options = Refit(steps=steps, priors=priors, restarts=restarts, limited=limited)
-        process, generator = self.process, self.generator
-        return fit_process(process, self._state, batch, generator, options, seed=self.seed)
+        fixed = (self.process, self._state, batch, self.generator)
+        return fit_process(*fixed, options, seed=self.seed)
 
     def rebase(self, t_end: Any) -> UpdateInfo:
         """Move the window's end without new data; one before the end of now changes nothing."""
@@ -332,8 +328,7 @@ class OnlineGP:
         """
         if full_cov and include_noise:
             raise ValueError(
-                "full_cov and include_noise exclude each other: noise is independent across "
-                "points, add it to the covariance's diagonal"
+                "full_cov and include_noise exclude each other: add noise to the diagonal"
             )
         x = self.inputs(t)
         with torch.no_grad():

@@ -193,7 +193,7 @@ def test_steps_need_stamps_before_them() -> None:
         forecast(model(), 2)
     gp = model()
     gp.update([1.0], [0.0])
-    with pytest.raises(ValueError, match="step must be given"):
+    with pytest.raises(ValueError, match="step must be a number"):
         forecast(gp, 2)
     np.testing.assert_allclose(forecast(gp, 2, step=1.0).stamps, [2.0, 3.0])
 
