@@ -19,7 +19,9 @@ def processes(pytestconfig: pytest.Config) -> Iterator[BaseContext]:
     A fork of the tests' own process would wait forever for threads that only the parent has.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pytest", "ohsvgp.live", "pseudovideo.token_cache"])
+    context.set_forkserver_preload(
+        ["pytest", "ohsvgp.integrations.live.stream", "pseudovideo.token_cache"]
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(pytestconfig.rootpath)  # where modules of tests are imported from
         yield context

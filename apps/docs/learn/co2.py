@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 from statsmodels.datasets import co2
 
-from ohsvgp import Cosine, Gaussian, OnlineGP, Refit, Seasonal, Trend
+from ohsvgp import Cosine, Gaussian, OnlineGP, Refit, Seasonal, Trend, forecast
 from ohsvgp.plots import components_plot, forecast_plot
 from probseq.kernels import parse_kernel
 
@@ -53,10 +53,10 @@ for start in range(0, 40, 8):
 
 # %%
 new = (years >= 40) & (years < 42)
-forecast = gp.forecast(years[new])
-low, high = (bound.numpy() for bound in forecast.interval(0.95))
+ahead = forecast(gp, years[new])
+low, high = (bound.numpy() for bound in ahead.interval(0.95))
 season = np.abs(ppm.to_numpy()[52:] - ppm.to_numpy()[:-52]).mean()
-error = np.abs(forecast.mean.numpy() - ppm[new]).mean()
+error = np.abs(ahead.mean.numpy() - ppm[new]).mean()
 print(f"MASE {error / season:.2f}, inside 95 % {np.mean((low < ppm[new]) & (ppm[new] < high)):.2f}")
 
 # %% [markdown]

@@ -11,7 +11,7 @@ from sklearn.datasets import make_moons
 from statsmodels.datasets import sunspots
 
 from ohsvgp import Bernoulli, LegS, NegativeBinomial, OnlineGP, Path
-from ohsvgp.monitor import Monitor
+from ohsvgp.beyond.monitor import Monitor
 from ohsvgp.plots import boundaries_plot, forecast_plot
 from ohsvgp.plots.plane import Plane
 from probseq.kernels import RBF

@@ -24,7 +24,7 @@ import torch
 from ohsvgp import Gaussian, OnlineGP
 from ohsvgp.bases import TimeBasis
 from ohsvgp.inducing import Inducing, PointFunctional
-from ohsvgp.live import LiveStream
+from ohsvgp.integrations.live import LiveStream
 from probseq.kernels import Kernel
 from probseq_apps.experiments.online import build_live_model
 from probseq_apps.settings.online import LiveModel

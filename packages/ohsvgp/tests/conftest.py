@@ -13,7 +13,7 @@ install_import_hook(["probseq", "ohsvgp"], "beartype.beartype")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the tests of this folder use models of few inducing variables, which lose much."""
-    few = pytest.mark.filterwarnings("ignore::ohsvgp.lost.LostInformationWarning")
+    few = pytest.mark.filterwarnings("ignore::ohsvgp.information_loss.LostInformationWarning")
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(few)

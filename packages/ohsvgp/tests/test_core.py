@@ -60,8 +60,8 @@ def test_the_posterior_is_that_of_dense_conditioning_when_data_lie_on_the_induci
     R = whitener(kernel(x, x))
     site = absorbed(kernel, u, R, empty(6), x, y)
     new = points(-0.5, 0.3, 1.7, 4.0)
-    law = core.predict(
-        core.posterior(site), core.features(kernel, u, R, new), kernel(new, new), full_cov=True
+    law = core.predict_joint(
+        core.posterior(site), core.features(kernel, u, R, new), kernel(new, new)
     )
     gain = torch.linalg.solve(
         kernel(x, x) + NOISE * torch.eye(6, dtype=torch.float64), kernel(x, new)

@@ -22,7 +22,7 @@ from ohsvgp.core import (
     features,
     online_bound,
     posterior,
-    predict,
+    predict_joint,
     transition,
     uncollapsed_bound,
     whitened_update,
@@ -157,7 +157,7 @@ def test_update_bound_and_loss_equal_the_explicit_form_under_changing_hyperparam
         torch.testing.assert_close(found.lost_information, explicit.lost, rtol=1e-7, atol=1e-8)
         torch.testing.assert_close(found.unexplained, explicit.unexplained, rtol=1e-7, atol=1e-8)
         P = features(kernel, inducing, R_b, x_new)
-        law = predict(posterior(new), P, kernel(x_new, x_new), full_cov=True)
+        law = predict_joint(posterior(new), P, kernel(x_new, x_new))
         mean, covariance = explicit_prediction(kernel, explicit.q, x_new)
         torch.testing.assert_close(law.mean, mean, rtol=0, atol=1e-8)
         torch.testing.assert_close(law.covariance, covariance, rtol=0, atol=1e-8)

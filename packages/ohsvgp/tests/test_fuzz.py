@@ -16,9 +16,9 @@ from ohsvgp import (
     bases,
     layers,
     likelihoods,
-    means,
     vae,
 )
+from ohsvgp.beyond import means
 from ohsvgp.hippo import transitions
 from probseq import kernels
 from probseq.testing.arguments import (
@@ -150,12 +150,18 @@ UPDATE = dict(
 GP = st.shared(models(), key="model")
 
 
-@functools.wraps(OnlineGP.forecast)
+@functools.wraps(ohsvgp.forecast)
 def forecast(self, t, **options):
     """A million steps take more memory than there is; ten go as far as any."""
     with warnings.catch_warnings(action="ignore", category=ohsvgp.ExtrapolationWarning):
-        law = OnlineGP.forecast(self, 10 if type(t) is int and t > 10 else t, **options)
+        law = ohsvgp.forecast(self, 10 if type(t) is int and t > 10 else t, **options)
     return law.quantile([0.05, 0.5]), law.sample(2)
+
+
+@functools.wraps(ohsvgp.decompose)
+def decompose(self, t):
+    """Of a model that nothing replaces."""
+    return ohsvgp.decompose(self, t)
 
 
 def model_targets():
@@ -175,6 +181,7 @@ def model_targets():
             dict(self=model, t=t, full_cov=st.just(False), include_noise=st.just(True)),
         )
         yield Target(OnlineGP.log_prob, dict(self=model, t=t, y=UPDATE["y"]))
+        yield Target(OnlineGP.inputs, dict(self=model, t=t))
         yield Target(
             OnlineGP.sample, dict(self=model, t=t, num_samples=COUNTS, generator=GENERATORS)
         )
@@ -184,7 +191,7 @@ def model_targets():
     yield Target(OnlineGP.updated, dict(self=models(), t=times(2.0), y=UPDATE["y"]))
     yield Target(OnlineGP.rebase, dict(self=models(), t_end=SCALES))
     yield Target(OnlineGP.rebase, dict(self=models(calendar=True), t_end=times(0.0, True, "1")))
-    yield Target(OnlineGP.decompose, dict(self=models(), t=times(0.5)))
+    yield Target(decompose, dict(self=models(), t=times(0.5)))
     yield Target(OnlineGP.reconstruct, dict(self=models(least=1), t=times(0.5)))
     yield Target(
         OnlineGP.load_state_dict,
@@ -606,8 +613,10 @@ NOT_FUZZED = {
     **{f"{kind}.sample": CALLED for kind in ("Bernoulli", "Gaussian", "Poisson")},
     **{f"{kind}.sample": CALLED for kind in ("NegativeBinomial", "StudentT")},
     "OnlineGP.posterior_coefficients": "takes nothing",
+    "OnlineGP.state_dict": "takes nothing",
+    "OnlineGP.user_inputs": "takes what inputs returns",
     "MultiOutputGP.*state_dict": "is OnlineGP's",
-    "Forecast*": "made by OnlineGP.forecast; its laws are tested",
+    "Forecast*": "made by forecast; its laws are tested",
     "*.scaled": "called by update and predict",
     "*.without_learning": "takes nothing",
     "OnlineGPRegressor": "stores its arguments; fit checks them",

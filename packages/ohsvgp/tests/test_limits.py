@@ -15,6 +15,7 @@ from ohsvgp import (
     OnlineGP,
     Poisson,
     StudentT,
+    forecast,
 )
 from ohsvgp.limits import data_limits
 from probseq.kernels import RBF, Walk
@@ -57,7 +58,7 @@ def fitted(likelihood: object, y: Tensor, **options: object) -> tuple[object, ob
     gp = OnlineGP(RBF(1), likelihood, Cosine(10), **options)
     info = gp.fit_hyperparameters(T, y, steps=15 if isinstance(likelihood, Gaussian) else 6)
     gp.update(T, y)
-    return info, gp.forecast(3)
+    return info, forecast(gp, 3)
 
 
 @pytest.mark.parametrize(("kind", "name", "scale"), CASES)
@@ -154,11 +155,11 @@ def test_the_variance_of_a_walk_is_looked_for_around_a_share_of_the_steps():
     kernel = (RBF(1) + Walk(step=0.5)).double()
     y = PLAIN.numpy()
     found = data_limits(kernel, Gaussian(0.1).double(), T[:, None], PLAIN)
-    median, factor = found["kernel.parts.1.raw_outputscale"].law
+    median, factor = found["kernel.parts.1.raw_outputscale"].prior
     rate = 0.05 * ((y[1:] - y[:-1]) ** 2).mean()  # stamps are one apart
     assert median == pytest.approx(rate * 500 / 2, rel=1e-6)
     assert factor == 3.0
     assert "kernel.parts.1.raw_lengthscale" in found
     # In other units of time and targets the same process.
     other = data_limits(kernel, Gaussian(0.1).double(), 7 * T[:, None], 10 * PLAIN)
-    assert other["kernel.parts.1.raw_outputscale"].law[0] == pytest.approx(median * 100 / 7)
+    assert other["kernel.parts.1.raw_outputscale"].prior[0] == pytest.approx(median * 100 / 7)

@@ -25,10 +25,10 @@ from ohsvgp import (
     exact_posterior,
 )
 from ohsvgp.bases import Basis, RecurrentFeatures
+from ohsvgp.beyond.means import MeanKernel
 from ohsvgp.exact import log_marginal_likelihood
+from ohsvgp.information_loss import LostInformationWarning
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.lost import LostInformationWarning
-from ohsvgp.means import MeanKernel
 from probseq.kernels import RBF, Kernel, White
 
 NOISE = 0.02

@@ -51,7 +51,7 @@ def assert_unchanged(gp: OnlineGP, act: Callable[[], object]) -> None:
         ({"kernel": RBF}, "kernel must be a Kernel, got <class"),
         ({"likelihood": 0.1}, "likelihood must be a Likelihood, got 0.1"),
         ({"basis": 10}, "basis must be a Basis, got 10"),
-        ({"mean": 3.0}, "mean must be a Mean, got 3.0"),
+        ({"mean": 3.0}, "mean must be a PriorMean, got 3.0"),
         ({"alpha": "a"}, "alpha must be from 0 to 1, got 'a'"),
     ],
 )

@@ -10,7 +10,7 @@ from ohsvgp.state import OnlineState
 from probseq.kernels import RBF
 
 
-@pytest.mark.filterwarnings("ignore::ohsvgp.lost.LostInformationWarning")
+@pytest.mark.filterwarnings("ignore::ohsvgp.information_loss.LostInformationWarning")
 @pytest.mark.parametrize(
     ("dim", "basis"), [(1, LegS(8)), (1, RandomSubset(8)), (2, RandomSubset(8))]
 )

@@ -25,7 +25,7 @@ from ohsvgp import (
 )
 from ohsvgp.bases import RecurrentFeatures
 from ohsvgp.bases.base import Basis
-from ohsvgp.lost import LostInformationWarning
+from ohsvgp.information_loss import LostInformationWarning
 from ohsvgp.saved import pack
 from probseq.kernels import RBF, Matern32
 

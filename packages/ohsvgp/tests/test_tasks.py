@@ -11,13 +11,13 @@ from ohsvgp.likelihoods import Bernoulli, Poisson
 from ohsvgp.tasks import (
     Task,
     curves,
-    cut,
     cut_channels,
     evaluate,
     learn,
-    look,
+    predict_on_grid,
     scores,
     sequential_splits,
+    split_into_tasks,
     standardised,
     starting_lengthscales,
     stratified_splits,
@@ -33,7 +33,7 @@ def rng(seed=0):
 def test_sequential_tasks_are_equal_disjoint_and_have_their_own_points_for_evaluation():
     x, test = np.linspace(3.0, 8.0, 101), np.zeros(101, dtype=np.bool_)
     test[rng().choice(101, 20, replace=False)] = True
-    tasks = cut(x, np.sin(x), sequential_splits(x, test, 4))
+    tasks = split_into_tasks(x, np.sin(x), sequential_splits(x, test, 4))
     lengths = [len(task.y) for task in tasks]
     assert sum(lengths) == 81
     assert max(lengths) - min(lengths) <= 1
@@ -204,7 +204,7 @@ def test_early_inducing_points_are_filled_up_with_nan():
     model, seen = OnlineGP(RBF(1), Gaussian(0.5), PivotedCholesky(3), t0=2.0), []
     for task in tasks:
         assert learn(model, task) >= 0.0
-        seen.append(look(model, grid))
+        seen.append(predict_on_grid(model, grid))
     arrays = curves(tasks, grid, seen)
     noisy = model.predict(grid, include_noise=True).variance.sqrt()
     assert arrays["sd"][1].tolist() == pytest.approx(noisy.tolist())  # of a new y

@@ -33,7 +33,7 @@ from ohsvgp import (
 from ohsvgp import Path as InputPath
 from ohsvgp.bases import Advance, Basis
 from ohsvgp.inducing import PointFunctional
-from ohsvgp.live import LiveStream
+from ohsvgp.integrations.live import LiveStream
 from ohsvgp.reference import StreamingGP
 from probseq.kernels import RBF
 from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed

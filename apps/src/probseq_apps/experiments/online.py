@@ -16,18 +16,18 @@ import numpy as np
 import torch
 
 from ohsvgp import AdamSteps, ExactGP, Gaussian, OnlineGP, Refit
+from ohsvgp.beyond.prior import PRIOR_OPTIONS, fit_prior, make_mean, make_prior
+from ohsvgp.integrations.live import LiveStream
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.live import LiveStream
 from ohsvgp.plots import coefficients_plot, prediction_figures
-from ohsvgp.prior import PRIOR_OPTIONS, fit_prior, make_mean, make_prior
 from ohsvgp.tasks import (
-    Seen,
+    GridPrediction,
     Task,
+    concatenate_tasks,
     curves,
     evaluate,
-    joined,
     learn,
-    look,
+    predict_on_grid,
     scores,
     starting_lengthscales,
 )
@@ -124,7 +124,7 @@ def learn_stream(
         warm_up(job.row, streams.by_seed[settings.seeds[0]], settings)
         streams.warm.add(job.row)
     refit = model_settings.fit_steps if model_settings.hyperparameters == "online" else None
-    records, seen = list[dict[str, Any]](), list[Seen]()
+    records, seen = list[dict[str, Any]](), list[GridPrediction]()
     generator = torch.Generator().manual_seed(derive_seed(job.seed, "samples of counts"))
     with naming(job, 1):
         prior = prior_for(job, streams, settings.model)
@@ -133,11 +133,11 @@ def learn_stream(
         with naming(job, number):
             start, seconds, lost = time.perf_counter(), 0.0, 0.0
             if number == 1 or not at_once:
-                lost = learn(model, joined(stream.tasks) if at_once else task, refit)
+                lost = learn(model, concatenate_tasks(stream.tasks) if at_once else task, refit)
                 seconds = time.perf_counter() - start
             each, over = evaluate(model, stream.tasks[:number], generator)
             records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
-            seen.append(look(model, stream.grid))
+            seen.append(predict_on_grid(model, stream.grid))
     file = at.path / PREDICTIONS / f"{job.name}.npz"
     save_arrays(file, curves(stream.tasks, stream.grid, seen))
     return scores(records, len(stream.tasks))

@@ -9,7 +9,14 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ohsvgp.tasks import Split, Task, cut, sequential_splits, standardised, stratified_splits
+from ohsvgp.tasks import (
+    Split,
+    Task,
+    sequential_splits,
+    split_into_tasks,
+    standardised,
+    stratified_splits,
+)
 from probseq_apps.data.names import CSV_PREFIX, user_path
 from probseq_apps.data.series import Columns, Series, load_series
 from probseq_apps.data.tables import Marks, Table, load_table, read_csv_points
@@ -77,7 +84,7 @@ def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream
     first, last = float(series.time[0]), float(series.time[-1])
     grid = torch.linspace(first, last, _GRID, dtype=torch.float64)
     labels = (series.time_label, series.target_label, (*series.notes, *note))
-    return Stream(series.name, cut(series.time, y, splits), grid, *labels)
+    return Stream(series.name, split_into_tasks(series.time, y, splits), grid, *labels)
 
 
 def cut_table(table: Table, settings: OnlineSettings) -> Stream:
@@ -97,7 +104,7 @@ def cut_table(table: Table, settings: OnlineSettings) -> Stream:
     y, note = _targets(table.y, splits, settings)
     grid = _plane(x) if x.shape[1] == 2 else None
     labels = (", ".join(table.columns), table.target_label, (*notes, *note))
-    return Stream(table.name, cut(x, y, splits), grid, *labels)
+    return Stream(table.name, split_into_tasks(x, y, splits), grid, *labels)
 
 
 def _targets(

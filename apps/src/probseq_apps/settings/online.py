@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from tyro.conf import arg
 
 import ohsvgp
-from ohsvgp.live_state import check_marks, saved_settings
+from ohsvgp.integrations.live.state import check_marks, saved_settings
 from probseq.settings import Bound, Count, NotNegative, Positive, Settings, Share
 from probseq_apps.data.names import CSV_PREFIX, SERIES_NAMES, TABLE_NAMES, user_path
 from probseq_apps.engine.config import Fraction

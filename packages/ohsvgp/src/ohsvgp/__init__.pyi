@@ -13,17 +13,18 @@ from .bases import (
     UniformGrid,
     VariationalFourier,
 )
-from .estimators import OnlineGPRegressor
+from .beyond.components import decompose
+from .beyond.forecasts import ExtrapolationWarning, Forecast, forecast
+from .beyond.means import Level, Regressors, Seasonal, Trend
+from .beyond.outputs import MultiOutputGP
 from .exact import ExactGP, exact_posterior
-from .forecasts import ExtrapolationWarning, Forecast
 from .hyperparameters import FitInfo, Refit
+from .information_loss import LostInformationWarning
+from .integrations.river import RiverForecaster, RiverRegressor
+from .integrations.sklearn import OnlineGPRegressor
 from .layers import HiPPOLayer, MaternLayer
 from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
-from .lost import LostInformationWarning
-from .means import Level, Regressors, Seasonal, Trend
 from .online import OnlineGP
-from .outputs import MultiOutputGP
-from .river import RiverForecaster, RiverRegressor
 from .state import UpdateInfo
 from .tasks import Task
 from .vae import OnlineSVGPVAE
@@ -67,7 +68,9 @@ __all__ = [
     "UniformGrid",
     "UpdateInfo",
     "VariationalFourier",
+    "decompose",
     "exact_posterior",
+    "forecast",
 ]
 
 __version__: str

@@ -1,7 +1,7 @@
 """Online sparse variational inference on whitened inducing variables, as pure functions.
 
 Letters (thesis chapter 4, in whitened form): a is the old inducing set, b the new one. R_a and R_b
-whiten them, v = R u. The posterior is kept as a Gaussian site on v beside its prior N(0, I),
+whiten them, v = R u. The posterior is stored as a Gaussian site on v beside its prior N(0, I),
 
     q(v) = N((I + G)⁻¹ h, (I + G)⁻¹),
 
@@ -20,7 +20,7 @@ all series, the covariances have none, and h has those of the targets.
 """
 
 import math
-from typing import Literal, NamedTuple, overload
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -31,25 +31,6 @@ from ohsvgp.whitening import Whitening
 from probseq.gaussians import DiagonalGaussian, Gaussian
 from probseq.kernels import Kernel
 from probseq.linalg import safe_cholesky
-
-__all__ = [
-    "Bound",
-    "Carried",
-    "Posterior",
-    "Site",
-    "carry",
-    "features",
-    "log_partition",
-    "online_bound",
-    "positive_part",
-    "posterior",
-    "precision_root",
-    "predict",
-    "residual",
-    "transition",
-    "uncollapsed_bound",
-    "whitened_update",
-]
 
 
 class Site(NamedTuple):
@@ -116,7 +97,7 @@ def features(
     R: Whitening | Float[Tensor, "*b m m"],
     x: Float[Tensor, "*#b n d"],
 ) -> Float[Tensor, "*b m n"]:
-    """Ψ = R K_uf: covariance of the whitened inducing variables and f(x).
+    """Return Ψ = R K_uf: covariance of the whitened inducing variables and f(x).
 
     Args:
         kernel: prior covariance function of f.
@@ -125,7 +106,7 @@ def features(
         x: inputs.
 
     Returns:
-        Ψ; diag(ΨᵀΨ) is the part of the prior variance that u explains.
+        Ψ; diag(ΨᵀΨ) is the share of the prior variance that u explains.
     """
     return _whitened(R, inducing.cross(kernel, x))
 
@@ -135,7 +116,7 @@ def transition(
     K_ab: Float[Tensor, "*#b m k"],
     R_b: Whitening | Float[Tensor, "*#b k k"],
 ) -> Float[Tensor, "*b m k"]:
-    """T = R_a K_ab R_bᵀ: E[v_a | v_b] = T v_b, the carrier of the old site to the new set.
+    """Return T = R_a K_ab R_bᵀ: E[v_a | v_b] = T v_b carries the old site to the new set.
 
     Args:
         R_a: whitening of the old set, or a matrix.
@@ -186,6 +167,7 @@ def carry(
     if T is None:
         return Carried(old, -partition, none)
     if C is None or alpha == 0:
+        # −c = ½ tr(G_a C).
         lost = none if C is None else 0.5 * (old.precision * C).sum((-2, -1))
         site = Site(T.mT @ old.precision @ T, (T.mT @ old.shift[..., None])[..., 0])
         return Carried(site, -lost - partition, lost)
@@ -196,7 +178,7 @@ def carry(
     root, info = torch.linalg.cholesky_ex(eye + alpha * FCF)
     if bool((info != 0).any()):
         # Round-off of C, which a large G_a multiplies.
-        root = torch.linalg.cholesky(eye + alpha * positive_part(FCF))
+        root = torch.linalg.cholesky(eye + alpha * nearest_psd(FCF))
     # (I + α G_a C)⁻¹ h_a = F S⁻¹ Fᵀ (m − α C m) + m, and (I + α G_a C)⁻¹ G_a = F S⁻¹ Fᵀ.
     rest = F.mT @ (m - alpha * (C @ m))
     solved = torch.linalg.solve_triangular(root, rest, upper=False)
@@ -211,7 +193,7 @@ def carry(
 
 
 def _square_root(G: Tensor) -> Tensor:
-    """F with F Fᵀ = G, but for round-off of each variable's own information."""
+    """Return F with F Fᵀ = G, but for round-off of each variable's own information."""
     scaled, scale = _scaled(G)
     # Its own round-off makes a singular G regular, as a rule.
     shift = torch.finfo(G.dtype).eps * G.shape[-1] * scaled.diagonal(dim1=-2, dim2=-1)
@@ -223,7 +205,7 @@ def _square_root(G: Tensor) -> Tensor:
 
 
 def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """D⁻¹ A D⁻¹ of unit diagonal, and D: no variable is then the round-off of another.
+    """Return D⁻¹ A D⁻¹ of unit diagonal, and D: no variable is then the round-off of another.
 
     A row of no diagonal stays as it is.
     """
@@ -252,14 +234,14 @@ def whitened_update(
     Returns:
         The site on v_b.
     """
-    scaled = Psi * precision[..., None, :]
-    return Site(
-        carried.precision + scaled @ Psi.mT, carried.shift + (Psi @ shift[..., None])[..., 0]
-    )
+    # Ψ diag(λ) Ψᵀ and Ψ s.
+    G = (Psi * precision[..., None, :]) @ Psi.mT
+    h = (Psi @ shift[..., None])[..., 0]
+    return Site(carried.precision + G, carried.shift + h)
 
 
 def posterior(site: Site) -> Posterior:
-    """Moments of q(v) = N((I + G)⁻¹ h, (I + G)⁻¹).
+    """Return the moments of q(v) = N((I + G)⁻¹ h, (I + G)⁻¹).
 
     Args:
         site: G and h.
@@ -276,7 +258,7 @@ def posterior(site: Site) -> Posterior:
 
 
 def precision_root(G: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
-    """Lower Cholesky factor C of the precision of q(v), C Cᵀ = I + G.
+    """Return the lower Cholesky factor C of the precision of q(v), C Cᵀ = I + G.
 
     Args:
         G: of the site.
@@ -293,14 +275,15 @@ def precision_root(G: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
     return scale[..., None] * safe_cholesky(scaled)
 
 
-def positive_part(matrix: Float[Tensor, "*b k k"]) -> Float[Tensor, "*b k k"]:
-    """The nearest positive semi-definite matrix: eigenvalues below zero become zero."""
+def nearest_psd(matrix: Float[Tensor, "*b k k"]) -> Float[Tensor, "*b k k"]:
+    """Return the nearest positive semi-definite matrix: eigenvalues below zero become zero."""
     values, vectors = torch.linalg.eigh(matrix)
     return (vectors * values.clamp_min(0)[..., None, :]) @ vectors.mT
 
 
 def log_partition(site: Site, moments: Posterior) -> Float[Tensor, "*b"]:
-    """Log of the site's integral against N(0, I): −½ log|I + G| + ½ hᵀ(I + G)⁻¹h."""
+    """Return the log of the site's integral against N(0, I): −½ log|I + G| + ½ hᵀ(I + G)⁻¹h."""
+    # log|I + G| = 2 Σ log C_mm, C Cᵀ = I + G.
     log_det = 2 * moments.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return 0.5 * ((site.shift * moments.mean).sum(-1) - log_det)
 
@@ -317,7 +300,7 @@ def online_bound(
     moments: Posterior | None = None,
     weights: int = 0,
 ) -> Bound:
-    """Collapsed online bound of Bui et al. 2017 for the Gaussian likelihood, whitened.
+    """Return the collapsed online bound of Bui et al. 2017 for the Gaussian likelihood, whitened.
 
     F = −n/2 log(2πσ²) − [yᵀy + tr K_ff − ‖Ψ‖²_F]/(2σ²) − ½ log|I + G_b| + ½ h_bᵀ(I + G_b)⁻¹h_b + c;
     with α = 0, c = ½ log|I + G_a| − ½ h_aᵀ(I + G_a)⁻¹h_a − ½ tr(G_a [R_a K_aa R_aᵀ − T Tᵀ]).
@@ -349,10 +332,8 @@ def online_bound(
     # −½ log|I + G_b| + ½ h_bᵀ(I + G_b)⁻¹h_b.
     evidence = log_partition(new, posterior(new) if moments is None else moments)
     value = evidence + carried.log_scale + local - unexplained
-    lost, unexplained = (
-        part.expand(value.shape) for part in (carried.lost_information, unexplained)
-    )
-    return Bound(value, lost, unexplained)
+    lost = carried.lost_information.expand(value.shape)
+    return Bound(value, lost, unexplained.expand(value.shape))
 
 
 def uncollapsed_bound(
@@ -362,7 +343,7 @@ def uncollapsed_bound(
     mean: Float[Tensor, "*b k"],
     covariance: Float[Tensor, "*#b k k"],
 ) -> Bound:
-    """Online bound for any likelihood and any Gaussian q(v_b) = N(m, S) (thesis Eq. 4.6).
+    """Return the online bound for any likelihood and q(v_b) = N(m, S) (thesis Eq. 4.6).
 
     F = Σ E_q[log p(y|f)] − KL(q(v_b) ‖ N(0, I)) + E_q[log t_b(v_b)];
     with α = 0 the last term is E_q[log q_a(u_a)/p_a(u_a)].
@@ -390,58 +371,62 @@ def uncollapsed_bound(
     return Bound(value, carried.lost_information.expand(value.shape), unexplained)
 
 
-@overload
-def predict(
-    moments: Posterior,
-    P: Tensor,
-    K_ss: Tensor,
-    *,
-    full_cov: Literal[False] = False,
-    weights: int = 0,
-) -> DiagonalGaussian: ...
-@overload
-def predict(
-    moments: Posterior, P: Tensor, K_ss: Tensor, *, full_cov: Literal[True], weights: int = 0
-) -> Gaussian: ...
 def predict(
     moments: Posterior,
     P: Float[Tensor, "*#b m n"],
-    K_ss: Float[Tensor, "*#b n"] | Float[Tensor, "*#b n n"],
+    K_ss: Float[Tensor, "*#b n"],
     *,
-    full_cov: bool = False,
     weights: int = 0,
-) -> DiagonalGaussian | Gaussian:
-    """Posterior of f at new inputs: mean Pᵀ(I + G)⁻¹h, variance k** − ΣP² + Σ(C⁻¹P)².
+) -> DiagonalGaussian:
+    """Return the posterior of f at new inputs: mean Pᵀ(I + G)⁻¹h, variance k** − ΣP² + Σ(C⁻¹P)².
 
     Args:
         moments: of q(v), from ``posterior``.
         P: Ψ at the new inputs, from ``features``.
-        K_ss: prior covariance there if ``full_cov``, else its diagonal.
-        full_cov: whether to return the covariance of f or only its diagonal.
+        K_ss: prior variances there.
         weights: of ``residual``.
 
     Returns:
-        ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``. Variances are kept above round-off
-        of ``K_ss``: they are positive by construction, but for round-off.
+        Mean and variances, without noise. These stay above round-off of ``K_ss``: they are positive
+        by construction, but for round-off.
+    """
+    mean = (P.mT @ moments.mean[..., None])[..., 0]
+    # A = C⁻¹P: ΣA² is the variance that q(v) leaves, ΣP² what u explains of the prior's.
+    A = torch.linalg.solve_triangular(moments.root, P, upper=False)
+    variance = residual(K_ss, P, weights) + A.square().sum(-2)
+    floor = torch.finfo(K_ss.dtype).eps * K_ss.detach()
+    return DiagonalGaussian(mean, torch.maximum(variance, floor).expand(mean.shape))
+
+
+def predict_joint(
+    moments: Posterior,
+    P: Float[Tensor, "*#b m n"],
+    K_ss: Float[Tensor, "*#b n n"],
+    *,
+    weights: int = 0,
+) -> Gaussian:
+    """Return the joint posterior of f at new inputs, with covariance K** − PᵀP + (C⁻¹P)ᵀ(C⁻¹P).
+
+    Args:
+        moments: as in ``predict``, as are P and the weights.
+        P: Ψ at the new inputs.
+        K_ss: prior covariance there.
+        weights: of ``residual``.
     """
     mean = (P.mT @ moments.mean[..., None])[..., 0]
     A = torch.linalg.solve_triangular(moments.root, P, upper=False)
-    floor = torch.finfo(K_ss.dtype).eps
-    if full_cov:
-        U = P[..., : P.shape[-2] - weights, :]
-        covariance = K_ss - U.mT @ U + A.mT @ A
-        least = floor * K_ss.detach().diagonal(dim1=-2, dim2=-1)
-        short = (least - covariance.diagonal(dim1=-2, dim2=-1)).clamp_min(0)
-        covariance = covariance + torch.diag_embed(short)
-        return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
-    variance = residual(K_ss, P, weights) + A.square().sum(-2)
-    return DiagonalGaussian(mean, torch.maximum(variance, floor * K_ss.detach()).expand(mean.shape))
+    U = P[..., : P.shape[-2] - weights, :]
+    covariance = K_ss - U.mT @ U + A.mT @ A
+    floor = torch.finfo(K_ss.dtype).eps * K_ss.detach().diagonal(dim1=-2, dim2=-1)
+    short = (floor - covariance.diagonal(dim1=-2, dim2=-1)).clamp_min(0)
+    covariance = covariance + torch.diag_embed(short)
+    return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
 
 
 def residual(
     K_ff: Float[Tensor, "*#b n"], Psi: Float[Tensor, "*#b m n"], weights: int = 0
 ) -> Float[Tensor, "*b n"]:
-    """Prior variance of f given u: k(x, x) − ΣΨ².
+    """Return the prior variance of f given u: k(x, x) − ΣΨ².
 
     Args:
         K_ff: k(x, x), without the mean's s²φ² if there are weights.

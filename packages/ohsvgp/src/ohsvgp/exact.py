@@ -8,13 +8,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ohsvgp.likelihoods import Gaussian as GaussianNoise
-from ohsvgp.means import MeanKernel, process_of
 from probseq.checks import check_finite, check_floating, check_sizes
 from probseq.gaussians import DiagonalGaussian, Gaussian
 from probseq.kernels import Kernel
 from probseq.linalg import safe_cholesky
-
-__all__ = ["ExactGP", "exact_posterior", "log_marginal_likelihood"]
 
 # The noise keeps K + σ²I well conditioned: jitter starts at round-off, unlike that of K_uu.
 _JITTER_TRIES = 8
@@ -47,7 +44,7 @@ class ExactGP:
 
         Args:
             t: times (n,) or points (n, d), a tensor or an array.
-            y: targets (*b, n), with the *b of all that was kept before.
+            y: targets (*b, n), with the *b of the data before.
 
         Raises:
             ValueError: NaN or infinity, whole numbers, or shapes that don't go together.
@@ -61,7 +58,7 @@ class ExactGP:
         self._y.append(y.double())
 
     def predict(self, t: Any, *, include_noise: bool = False) -> DiagonalGaussian:
-        """Posterior of f, or mean and variance of y, given all data.
+        """Return the posterior of f, or mean and variance of y, given all data.
 
         Raises:
             ValueError: no data yet, or times and points that ``update`` would refuse.
@@ -114,7 +111,7 @@ def exact_posterior(
     *,
     full_cov: bool = False,
 ) -> DiagonalGaussian | Gaussian:
-    """Posterior of f at new inputs given all data at once.
+    """Return the posterior of f at new inputs given all data at once.
 
     mean = K_*f (K_ff + σ²I)⁻¹ y, covariance = K_** − K_*f (K_ff + σ²I)⁻¹ K_f*.
 
@@ -135,25 +132,16 @@ def exact_posterior(
     """
     check_finite(x=x, y=y, x_new=x_new)
     L = _root(kernel, noise, x, y)
-    process = process_of(kernel)
-    A = torch.linalg.solve_triangular(L, process(x, x_new), upper=False)
-    white = _whitened(L, y)
-    mean, beyond = torch.zeros_like(x_new[..., 0]), A[..., :0, :]
-    if isinstance(kernel, MeanKernel):
-        Q, R, S = _weights(kernel, L, x)
-        # E β/s = R⁻¹Qᵀ(L⁻¹y; 0); the weights leave f* uncertain by BᵀB, B = R⁻ᵀ((sφ*)ᵀ − SᵀA).
-        new = kernel.mean.scaled(x_new)
-        b = torch.linalg.solve_triangular(R, (_pad(white, R)[..., None, :] @ Q).mT, upper=True)
-        white, mean = white - (S @ b)[..., 0], (new @ b)[..., 0]
-        beyond = torch.linalg.solve_triangular(R.mT, new.mT - S.mT @ A, upper=False)
-    mean = mean + (white[..., None, :] @ A)[..., 0, :]
+    # With K_ff + σ²I = LLᵀ and A = L⁻¹K_f*: mean = Aᵀ L⁻¹y, covariance = K_** − AᵀA.
+    A = torch.linalg.solve_triangular(L, kernel(x, x_new), upper=False)
+    mean = (_whitened(L, y)[..., None, :] @ A)[..., 0, :]
     if full_cov:
-        covariance = process(x_new, x_new) - A.mT @ A + beyond.mT @ beyond
+        covariance = kernel(x_new, x_new) - A.mT @ A
         return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
-    prior = process.diag(x_new)
+    prior = kernel.diag(x_new)
     # What the true difference cannot fall below, round-off does.
     floor = torch.finfo(prior.dtype).eps * prior.detach()
-    variance = prior - A.square().sum(-2) + beyond.square().sum(-2)
+    variance = prior - A.square().sum(-2)
     return DiagonalGaussian(mean, torch.maximum(variance, floor).expand(mean.shape))
 
 
@@ -165,8 +153,9 @@ def log_marginal_likelihood(
     *,
     mask: Bool[Tensor, "*#b n"] | None = None,
     weights: Float[Tensor, "*#b n"] | None = None,
+    features: Float[Tensor, "n p"] | None = None,
 ) -> Float[Tensor, "*b"]:
-    """Log N(y; 0, K_ff + σ²I) in nats, one per series.
+    """Return log N(y; 0, K_ff + σ²I + ΦΦᵀ) in nats, one per series.
 
     Args:
         kernel: prior covariance function.
@@ -175,6 +164,7 @@ def log_marginal_likelihood(
         y: targets; leading dimensions are independent series.
         mask: True at points that count; all if None.
         weights: what the noise of each point is divided by; one if None.
+        features: Φ of a mean beside the process, whose weights are N(0, I) a priori; none if None.
 
     Returns:
         The log evidence, differentiable in kernel and noise.
@@ -183,16 +173,17 @@ def log_marginal_likelihood(
         ValueError: x and y of different length, or σ² not above 0.
         CholeskyError: the matrix holds NaN or infinity, or the noise is below round-off.
     """
+    # K_ff + σ²I = LLᵀ; −½ [|L⁻¹y|² + 2 Σ log L_ii + n log 2π].
     L = _root(kernel, noise, x, y, mask, weights)
     count = y.shape[-1] if mask is None else mask.sum(-1)
     y = y if mask is None else y.masked_fill(~mask, 0.0)
     alpha = _whitened(L, y)
     log_det = 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    if isinstance(kernel, MeanKernel):
-        # |K + ΦS²Φᵀ| = |K| |R|², and yᵀ(K + ΦS²Φᵀ)⁻¹y is the square of what the weights leave.
-        Q, R, _ = _weights(kernel, L, x, mask)
+    if features is not None:
+        # |K + ΦΦᵀ| = |K| |R|², and yᵀ(K + ΦΦᵀ)⁻¹y is the square of what the weights leave.
+        Q, R = _weights(L, features if mask is None else features * mask[..., None])
         log_det = log_det + 2 * R.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
-        alpha = _pad(alpha, R)
+        alpha = torch.nn.functional.pad(alpha, (0, R.shape[-1]))
         for _ in range(2):  # the first difference is of large numbers
             alpha = alpha - ((alpha[..., None, :] @ Q) @ Q.mT)[..., 0, :]
     return -0.5 * (alpha.square().sum(-1) + log_det + count * math.log(2 * math.pi))
@@ -206,7 +197,7 @@ def _root(
     mask: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Cholesky factor of K_ff + σ²I without a mean; hidden points are independent, of unit size."""
+    """Return the Cholesky factor of K_ff + σ²I, where hidden points are independent, of size 1."""
     if x.ndim < 2 or y.ndim < 1 or x.shape[-2] != y.shape[-1]:
         raise ValueError(
             "x and y must have the shapes (..., n, d) and (..., n), got "
@@ -215,7 +206,7 @@ def _root(
     noise = torch.as_tensor(noise, dtype=y.dtype, device=y.device)
     if not bool((noise > 0).all()):
         raise ValueError(f"noise must be a variance above 0, got {noise.tolist()}")
-    covariance = process_of(kernel)(x, x)
+    covariance = kernel(x, x)
     diagonal = noise[..., None].expand(*noise.shape, y.shape[-1])
     diagonal = diagonal if weights is None else diagonal / weights
     if mask is not None:
@@ -225,30 +216,20 @@ def _root(
     return safe_cholesky(total, jitter=torch.finfo(total.dtype).eps, max_tries=_JITTER_TRIES)
 
 
-def _weights(
-    kernel: MeanKernel, L: Tensor, x: Tensor, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Q and R of (S; I) = QR, S = L⁻¹ΦS: the square root of the weights' precision I + SᵀS.
+def _weights(L: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Q and R of (S; I) = QR, S = L⁻¹Φ: RᵀR is the weights' precision I + SᵀS.
 
-    K + ΦS²Φᵀ itself would lose the process beside a wide prior of the weights.
+    K + ΦΦᵀ itself would lose the process beside a wide prior of the weights.
     """
-    features = kernel.mean.scaled(x)
-    if mask is not None:
-        features = features * mask[..., None]
     S = torch.linalg.solve_triangular(
         L, features.expand(*L.shape[:-2], *features.shape[-2:]), upper=False
     )
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand(*S.shape[:-2], -1, -1)
-    Q, R = torch.linalg.qr(torch.cat([S, eye], -2))
-    return Q, R, S
-
-
-def _pad(white: Tensor, R: Tensor) -> Tensor:
-    return torch.nn.functional.pad(white, (0, R.shape[-1]))
+    return torch.linalg.qr(torch.cat([S, eye], -2))
 
 
 def _whitened(L: Tensor, y: Tensor) -> Tensor:
-    """L⁻¹y; series that share one factor are solved for together, without copies of it."""
+    """Return L⁻¹y; series that share one factor are solved for together, without copies of it."""
     if L.ndim > 2:
         return torch.linalg.solve_triangular(L, y[..., None], upper=False)[..., 0]
     columns = y.reshape(-1, y.shape[-1]).mT

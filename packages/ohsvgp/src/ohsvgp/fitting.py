@@ -1,6 +1,7 @@
 """Fit the hyperparameters of a process to a batch, and tell whether a batch calls for it."""
 
-from collections.abc import Mapping
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -8,20 +9,18 @@ import torch
 
 from ohsvgp.bases.base import CAN_FOLLOW
 from ohsvgp.exact import log_marginal_likelihood
-from ohsvgp.hyperparameters import FitInfo, fit
+from ohsvgp.hyperparameters import FitInfo, Refit, fit
 from ohsvgp.likelihoods import Gaussian
 from ohsvgp.limits import data_limits, near_limits
-from ohsvgp.means import MeanKernel, WithMean
 from ohsvgp.process import Process
+from ohsvgp.saved import clone_generator
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.batch import Batch
-
-__all__ = ["MAX_EXACT", "batch_probability", "fit_process"]
 
 # Up to here the exact evidence takes at most about a second an evaluation.
 MAX_EXACT = 2000
 # Fewer targets along a stream move each parameter by a factor of two at most.
-_FEW = 10
+_FEW_TARGETS = 10
 
 
 def fit_process(
@@ -29,12 +28,9 @@ def fit_process(
     state: OnlineState | None,
     batch: Batch,
     generator: torch.Generator,
+    options: Refit,
     *,
-    steps: int,
-    priors: Mapping[str, tuple[float, float]] | None,
-    restarts: int,
     seed: int,
-    limited: bool,
 ) -> FitInfo:
     """Maximise the evidence of a batch, or the online energy, over kernel and likelihood, in place.
 
@@ -43,11 +39,8 @@ def fit_process(
         state: what is remembered; None before the first data.
         batch: the data.
         generator: of the inducing set; each evaluation starts from its state.
-        steps: of ``hyperparameters.fit``, as are the next ones.
-        priors: laws of parameters.
-        restarts: further starts.
-        seed: of these.
-        limited: whether parameters stay within ``data_limits``.
+        options: of the search.
+        seed: of its restarts.
 
     Raises:
         ValueError: as ``OnlineGP.fit_hyperparameters``.
@@ -60,43 +53,79 @@ def fit_process(
         )
     kernel, likelihood, basis = process.kernel, process.likelihood, process.basis
     x, y, chosen, weights = batch.data
-    features = basis.mean.scaled(x) if isinstance(basis, WithMean) else None
-    limits = data_limits(kernel, likelihood, x, y, chosen, features) if limited else None
-    if limits is not None and state is not None and batch.targets().numel() < _FEW:
-        # Alone, a line that is met would take the noise to nothing, and one that is missed the
-        # variance to no end.
+    features = None if basis.features is None else basis.features(x)
+    limits = data_limits(kernel, likelihood, x, y, chosen, features) if options.limited else None
+    if limits is not None and state is not None and batch.targets().numel() < _FEW_TARGETS:
+        # Alone, a target that is predicted exactly would take the noise to zero, and one that is
+        # not the variance to infinity.
         limits = near_limits(kernel, likelihood)
     search = partial(
         fit,
         kernel,
         likelihood,
         targets=batch.targets(),
-        steps=steps,
-        priors=priors,
-        restarts=restarts,
+        options=options,
         seed=seed,
         limits=limits,
     )
     if state is None and isinstance(likelihood, Gaussian) and len(x) <= MAX_EXACT:
-        prior = MeanKernel(kernel, basis.mean) if isinstance(basis, WithMean) else kernel
         return search(
             lambda: log_marginal_likelihood(
-                prior, likelihood.noise, x, y, mask=chosen, weights=weights
+                kernel, likelihood.noise, x, y, mask=chosen, weights=weights, features=features
             ).sum(),
             name="evidence",
         )
     still = replace(process, basis=basis.without_learning())
 
-    def energy() -> torch.Tensor:
-        twin = torch.Generator(generator.device)
-        twin.set_state(generator.get_state())
-        return still.energy(state, batch, twin).sum()
+    return search(
+        lambda: still.energy(state, batch, clone_generator(generator)).sum(), name="energy"
+    )
 
-    return search(energy, name="energy")
+
+@contextmanager
+def refitted(
+    process: Process,
+    state: OnlineState | None,
+    batch: Batch,
+    generator: torch.Generator,
+    refit: Refit,
+    *,
+    updates: int,
+    seed: int,
+) -> Generator[None]:
+    """Fit the hyperparameters if it is time, and take them back if what follows fails.
+
+    Args:
+        process: what has the parameters.
+        state: what is remembered; None before the first data.
+        batch: the data of the next update.
+        generator: of the inducing set; it is not advanced.
+        refit: when to fit.
+        updates: how many there were before.
+        seed: of ``fit_process``.
+    """
+
+    def probability() -> float:
+        return 1.0 if state is None else batch_probability(process, state, batch)
+
+    if batch.targets().numel() == 0 or not refit.due(updates, probability):
+        yield
+        return
+    parameters = [*process.kernel.parameters(), *process.likelihood.parameters()]
+    before = [parameter.detach().clone() for parameter in parameters]
+    try:
+        options = replace(refit, restarts=0) if state else refit
+        fit_process(process, state, batch, generator, options, seed=seed)
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for parameter, value in zip(parameters, before, strict=True):
+                parameter.copy_(value)
+        raise
 
 
 def batch_probability(process: Process, state: OnlineState, batch: Batch) -> float:
-    """Probability under the model of errors at least as large as those of a batch.
+    """Return the probability under the model of errors at least as large as those of a batch.
 
     Of the sum of squares (y − m)ᵀ S⁻¹ (y − m), S the joint covariance of Gaussian targets: χ² with
     as many degrees of freedom as targets. For other likelihoods S is diagonal and this is rough.
@@ -110,20 +139,20 @@ def batch_probability(process: Process, state: OnlineState, batch: Batch) -> flo
     chosen = torch.ones_like(y, dtype=torch.bool) if mask is None else mask.expand_as(y)
     with torch.no_grad():
         if isinstance(process.likelihood, Gaussian):
-            law = process.predict(state, x, full_cov=True)
+            predicted = process.predict_joint(state, x)
             noise = process.likelihood.noise[..., None].expand(y.shape)
             noise = noise if weights is None else noise / weights
             # Hidden targets are as predicted, and independent of the others.
             both = chosen[..., None] & chosen[..., None, :]
-            S = (law.covariance + torch.diag_embed(noise)) * both + torch.diag_embed(
+            S = (predicted.covariance + torch.diag_embed(noise)) * both + torch.diag_embed(
                 (~chosen).to(y)
             )
             root = torch.linalg.cholesky(S)
-            error = ((y - law.mean) * chosen)[..., None]
+            error = ((y - predicted.mean) * chosen)[..., None]
             square = torch.linalg.solve_triangular(root, error, upper=False).square().sum()
         else:
             latent = process.predict(state, x)
-            law = process.likelihood.predictive_moments(latent.mean, latent.variance)
-            square = ((y - law.mean).square() / law.variance * chosen).sum()
+            predicted = process.likelihood.predictive_moments(latent.mean, latent.variance)
+            square = ((y - predicted.mean).square() / predicted.variance * chosen).sum()
     degrees = chosen.sum().to(square)
     return float(torch.special.gammaincc(0.5 * degrees, 0.5 * square))

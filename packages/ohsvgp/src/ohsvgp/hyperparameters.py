@@ -17,17 +17,15 @@ from probseq.checks import check_counts, check_whole
 from probseq.errors import CholeskyError, JitterWarning
 from probseq.kernels import Kernel
 
-__all__ = ["FitInfo", "Refit", "fit"]
-
 # Nats per target below the best that hyperparameters count where the objective fails.
 _PENALTY = 1.0
 # The noise stays above this share of the mean square of y: at zero the evidence has no maximum
 # for targets that the kernel can interpolate.
 _NOISE_FLOOR = 1e-6
 # Nats per target and unit of a logarithm below which a gradient counts as zero.
-_FLAT = 1e-3
+_CONVERGED_SLOPE = 1e-3
 # Probability of errors below which a batch counts as drift.
-_UNLIKELY = 1e-3
+_DRIFT_PROBABILITY = 1e-3
 
 
 class FitInfo(NamedTuple):
@@ -63,16 +61,21 @@ class Refit:
     """When a model fits its hyperparameters by itself, on the batch that it is about to absorb.
 
     After the first batch the objective is the online energy, in which the old site stands for all
-    data before, so that the whole stream so far has its say (thesis section 4.3).
+    data before: it approximates the evidence of the whole stream (thesis section 4.3).
 
     Args:
         when: "first" for the first batch only; "every:5" for it and every fifth update after it;
             "drift" for it and batches that the model before them gives a probability below 1e-3,
             by the sum of their squared standardised errors.
-        steps: of ``OnlineGP.fit_hyperparameters``.
-        priors: of ``OnlineGP.fit_hyperparameters``.
-        restarts: of ``OnlineGP.fit_hyperparameters``, for the first batch.
-        limited: of ``OnlineGP.fit_hyperparameters``.
+        steps: iterations of L-BFGS at most, of each start.
+        priors: (median, factor) of log-normal priors by a parameter's name, such as
+            "kernel.raw_lengthscale", in user units: two thirds of the mass lies within the factor
+            of the median.
+        restarts: further starts, each a factor e^ε away from the first in each parameter, ε of
+            deviation 1; along a stream for the first batch only.
+        limited: whether parameters stay within wide limits in the units of the data
+            (``ohsvgp.limits.data_limits``), which matter where data say nothing of them; by fewer
+            than ten targets beside a state each moves by a factor of two at most.
 
     Raises:
         ValueError: another ``when``, ``steps`` below 1, ``restarts`` below 0, or priors that are no
@@ -92,13 +95,13 @@ class Refit:
 
     @property
     def period(self) -> int | None:
-        """Updates from one fit to the next; None if they are not counted."""
+        """Return the number of updates from one fit to the next; None if they are not counted."""
         word, _, count = str(self.when).partition(":")
         counted = word == "every" and count.isascii() and count.isdigit() and int(count) > 0
         return int(count) if counted else None
 
     def due(self, updates: int, probability: Callable[[], float]) -> bool:
-        """Whether to fit before an update.
+        """Return whether to fit before an update.
 
         Args:
             updates: how many there were before.
@@ -108,7 +111,7 @@ class Refit:
             return True
         if self.period is not None:
             return updates % self.period == 0
-        return self.when == "drift" and probability() < _UNLIKELY
+        return self.when == "drift" and probability() < _DRIFT_PROBABILITY
 
 
 def fit(
@@ -117,50 +120,45 @@ def fit(
     objective: Callable[[], Tensor],
     *,
     targets: Tensor,
-    steps: int,
     name: Literal["evidence", "energy"],
-    priors: Mapping[str, tuple[float, float]] | None = None,
-    restarts: int = 0,
+    options: Refit,
     seed: int = 0,
     limits: Mapping[str, Limits] | None = None,
 ) -> FitInfo:
     """Maximise an objective by L-BFGS over the parameters of kernel and likelihood, in place.
 
-    Those with ``requires_grad=False`` stay; the best that were met are kept.
+    Those with ``requires_grad=False`` stay; the best values that were evaluated remain.
 
     Args:
         kernel: covariance function.
         likelihood: observation model.
         objective: its value in nats at the parameters of now, differentiable in them.
         targets: those that the objective takes; the loss is per target.
-        steps: iterations at most, of each start.
         name: of the objective.
-        priors: log-normal laws of parameters by name, as (median, factor): two thirds of the mass
-            lies within the factor of the median. The objective is then that of greatest posterior.
-        restarts: further starts, each a factor e^ε away from the first in each parameter, ε of
-            deviation 1.
-        seed: of the ε.
+        options: steps, priors and restarts of the search; with priors the objective is that of
+            greatest posterior.
+        seed: of the restarts.
         limits: of parameters by name, which hold the values of now; without them the noise alone
             has a lower one.
 
     Raises:
-        ValueError: ``steps`` below 1, ``restarts`` below 0, a prior of a parameter that is not
-            fitted, or one whose numbers are no median above 0 and factor above 1, no targets, no
-            parameter that requires gradients, or without limits the evidence of zeros, which has no
-            maximum in the noise.
+        ValueError: a prior of a parameter that is not fitted, no targets, no parameter that
+            requires gradients, or without limits the evidence of zeros, which has no maximum in
+            the noise.
         CholeskyError: the objective cannot be computed at the parameters of now.
     """
-    _check_search(steps, priors, restarts)
     named = {
-        f"{part}.{parameter}": value
-        for part, module in (("kernel", kernel), ("likelihood", likelihood))
+        f"{owner}.{parameter}": value
+        for owner, module in (("kernel", kernel), ("likelihood", likelihood))
         for parameter, value in module.named_parameters()
         if value.requires_grad
     }
     parameters = list(named.values())
     limits = {} if limits is None else limits
-    weak = {name: side.law for name, side in limits.items() if side.law and name in named}
-    laws = [_prior(name, law, named) for name, law in (weak | dict(priors or {})).items()]
+    weak = {name: side.prior for name, side in limits.items() if side.prior and name in named}
+    densities = [
+        _prior(name, pair, named) for name, pair in (weak | dict(options.priors or {})).items()
+    ]
     if not parameters:
         raise ValueError("model must have parameters that require gradients, got none")
     if targets.numel() < 1:
@@ -189,7 +187,8 @@ def fit(
 
     def posterior() -> Tensor:
         value = objective()
-        for raw, centre, width in laws:
+        for raw, centre, width in densities:
+            # −½ ((log θ − log median)/log factor)².
             value = value - 0.5 * ((raw - centre) / width).square().sum()
         return value
 
@@ -199,14 +198,16 @@ def fit(
         with warnings.catch_warnings():
             # On the way matrices may need more jitter; the model tells if they do in the end.
             warnings.simplefilter("ignore", JitterWarning)
-            for attempt in range(1 + restarts):
+            for attempt in range(1 + options.restarts):
                 free = [
                     (z + bool(attempt) * torch.randn(z.shape, generator=generator).to(z))
                     .detach()
                     .requires_grad_()
                     for z in first
                 ]
-                optimizer = torch.optim.LBFGS(free, max_iter=steps, line_search_fn="strong_wolfe")
+                optimizer = torch.optim.LBFGS(
+                    free, max_iter=options.steps, line_search_fn="strong_wolfe"
+                )
                 optimizer.step(lambda free=free: search.loss(free))
     finally:
         search.restore()
@@ -217,7 +218,7 @@ def fit(
         evaluations=search.evaluations,
         failures=search.failures,
         last_failure=search.last_failure,
-        converged=search.slope < _FLAT,
+        converged=search.slope < _CONVERGED_SLOPE,
         at_limit=tuple(name for name, at in zip(named, search.at_limit(), strict=True) if at),
     )
 
@@ -231,28 +232,28 @@ def _check_search(steps: object, priors: object, restarts: int) -> None:
         return
     if not isinstance(priors, Mapping):
         raise ValueError(f"priors must map names of parameters to pairs, got {priors!r}")
-    for name, law in cast("Mapping[object, Any]", priors).items():
-        pair: Any = isinstance(law, Sequence) and [x for x in law if isinstance(x, Real)]
-        if not pair or not len(law) == len(pair) == 2:
-            pair = (0, 0)
-        if not (0 < pair[0] < math.inf and 1 < pair[1] < math.inf):
+    for name, pair in cast("Mapping[object, Any]", priors).items():
+        numbers: Any = isinstance(pair, Sequence) and [x for x in pair if isinstance(x, Real)]
+        if not numbers or not len(pair) == len(numbers) == 2:
+            numbers = (0, 0)
+        if not (0 < numbers[0] < math.inf and 1 < numbers[1] < math.inf):
             raise ValueError(
-                f"priors must be (median above 0, factor above 1), got {law} of {name}"
+                f"priors must be (median above 0, factor above 1), got {pair} of {name}"
             )
 
 
 def _prior(
-    name: str, law: tuple[float, float], named: Mapping[str, Tensor]
+    name: str, pair: tuple[float, float], named: Mapping[str, Tensor]
 ) -> tuple[Tensor, float, float]:
     """Return a parameter, the logarithm of its median and that of its factor."""
     if name not in named:
         raise ValueError(f"priors must be of {', '.join(named)}, got {name!r}")
-    median, factor = law
+    median, factor = pair
     return named[name], math.log(median), math.log(factor)
 
 
 class _Objective:
-    """The objective as a function of free coordinates z, and the best parameters met so far.
+    """The objective as a function of free coordinates z, and the best parameters so far.
 
     A raw parameter is a logarithm. With limits a and b, exp(raw) = (e^z + a)/(1 + e^z/b), which is
     all but e^z between them: raw = z + log(1 + a e^−z) − log(1 + e^z/b).
@@ -305,14 +306,14 @@ class _Objective:
         self.restore()
 
     def start(self) -> list[Tensor]:
-        """Coordinates of the parameters of now."""
+        """Return the coordinates of the parameters of now."""
         return [
             raw + torch.log1p(-(low - raw).exp()) - torch.log1p(-(raw - high).exp())
             for raw, (low, high) in zip(self.values, self.logs, strict=True)
         ]
 
     def at_limit(self) -> list[bool]:
-        """Whether some of each parameter lies within a factor of two of a limit."""
+        """Return whether some of each parameter lies within a factor of two of a limit."""
         near = math.log(2)
         return [
             bool(((raw < low + near) | (raw > high - near)).any())
@@ -320,7 +321,7 @@ class _Objective:
         ]
 
     def loss(self, free: list[Tensor]) -> Tensor:
-        """Minus the objective per target at coordinates whose gradients are set.
+        """Return minus the objective per target at coordinates whose gradients are set.
 
         Where it cannot be computed it is one nat above the least so far, and flat.
         """
@@ -349,7 +350,7 @@ class _Objective:
         return free[0].new_tensor(-value / self.count)
 
     def restore(self) -> None:
-        """Give the parameters the best values met."""
+        """Give the parameters their best values."""
         self._write(self.values)
 
     def _write(self, values: list[Tensor]) -> None:
@@ -358,7 +359,7 @@ class _Objective:
                 parameter.copy_(value)
 
     def _evaluate(self) -> tuple[float, tuple[Tensor, ...]]:
-        """Objective and gradients at the parameters of now; what fails is a CholeskyError."""
+        """Return objective and gradients at the parameters of now, or raise a CholeskyError."""
         try:
             with torch.enable_grad():
                 value = self.function()
@@ -366,7 +367,7 @@ class _Objective:
         except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
             raise CholeskyError(str(error)) from error
         finite = [value.isfinite().all(), *(gradient.isfinite().all() for gradient in gradients)]
-        if not all(bool(part) for part in finite):
+        if not all(map(bool, finite)):
             raise CholeskyError(
                 f"the objective and its gradient must be finite, got {value.item()} in nats"
             )

@@ -16,8 +16,6 @@ from ohsvgp.markov import exponential_sums
 from ohsvgp.whitening import Whitening, whiten
 from probseq.kernels import Kernel, Matern12
 
-__all__ = ["Inducing", "PointFunctional", "continuous", "hyperparameters"]
-
 
 class Inducing(ABC):
     """A set of M inducing variables u, jointly Gaussian with the process f."""
@@ -25,29 +23,33 @@ class Inducing(ABC):
     @property
     @abstractmethod
     def num_inducing(self) -> int:
-        """M."""
+        """Return M."""
 
     @property
     def num_weights(self) -> int:
-        """How many of them, at the end, are weights of a mean; see ``core.residual``."""
+        """Return how many of them, at the end, are weights of a mean; see ``core.residual``."""
         return 0
+
+    def process(self, kernel: Kernel) -> Kernel:
+        """Return the covariance of what f is beside a mean with weights: of all of f without."""
+        return kernel
 
     @abstractmethod
     def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
-        """Prior covariance K_uu."""
+        """Return the prior covariance K_uu."""
 
     @abstractmethod
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
-        """Prior covariance K_uf of u and f(x)."""
+        """Return the prior covariance K_uf of u and f(x)."""
 
     @abstractmethod
     def cross_inducing(self, kernel: Kernel, other: "Inducing") -> Float[Tensor, "*b m k"]:
-        """Prior covariance K_ab of this set (rows) and another one of the same kind (columns)."""
+        """Return K_ab of this set (rows) and another one of the same kind (columns)."""
 
     def covariances(
         self, kernel: Kernel, old: "Inducing"
     ) -> tuple[Float[Tensor, "*b m m"], Float[Tensor, "*b k m"]]:
-        """K_bb of this set b, and K_ab of the set a before it (rows) and this one."""
+        """Return K_bb of this set b, and K_ab of the set a before it (rows) and this one."""
         return self.covariance(kernel), old.cross_inducing(kernel, self)
 
     def whitened(
@@ -57,21 +59,21 @@ class Inducing(ABC):
         method: Literal["chol", "eig"],
         rel_jitter: float | None,
     ) -> Whitening:
-        """``whiten`` of K_uu."""
+        """Return ``whiten`` of K_uu."""
         return whiten(K, method=method, rel_jitter=rel_jitter)
 
     def noise(self, jitter: Float[Tensor, "*b"]) -> Float[Tensor, "*b m"]:
-        """What the jitter of a whitening adds to the variance of each variable."""
+        """Return what the jitter of a whitening adds to the variance of each variable."""
         return jitter[..., None].expand(*jitter.shape, self.num_inducing)
 
     @property
     def points(self) -> Tensor | None:
-        """Inputs z where u = f(z), shape (*b, M, d); None where variables are no values of f."""
+        """Return z where u = f(z), shape (*b, M, d); None where variables are no values of f."""
         return None
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """What defines the set, by field name: enough to build it again."""
+        """Return what defines the set, by field name: enough to build it again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +90,15 @@ class PointFunctional(Inducing):
 
     @property
     def num_inducing(self) -> int:
-        """M."""
+        """Return M."""
         return (self.nodes if self.weights is None else self.weights).shape[-2]
 
     def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
-        """K_uu = W k(nodes, nodes) Wᵀ."""
+        """Return K_uu = W k(nodes, nodes) Wᵀ."""
         return self.cross_inducing(kernel, self)
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
-        """K_uf = W k(nodes, x)."""
+        """Return K_uf = W k(nodes, x)."""
         kernel = continuous(kernel)
         if self.weights is None:
             return kernel(self.nodes, x)
@@ -107,7 +109,7 @@ class PointFunctional(Inducing):
         return self.weights @ kernel(self.nodes, x)
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """K_ab = W_a k(nodes_a, nodes_b) W_bᵀ, which thesis chapter 4 leaves out.
+        """Return K_ab = W_a k(nodes_a, nodes_b) W_bᵀ, which thesis chapter 4 leaves out.
 
         Raises:
             TypeError: ``other`` is another kind of inducing set.
@@ -121,7 +123,7 @@ class PointFunctional(Inducing):
     def covariances(
         self, kernel: Kernel, old: Inducing
     ) -> tuple[Float[Tensor, "*b m m"], Float[Tensor, "*b k m"]]:
-        """W_b k(nodes_b, nodes) by one call of the kernel for the nodes of both sets."""
+        """Return W_b k(nodes_b, nodes) by one call of the kernel for the nodes of both sets."""
         if not isinstance(old, PointFunctional) or self.nodes.ndim + old.nodes.ndim > 4:
             return super().covariances(kernel, old)
         nodes = torch.cat([self.nodes, old.nodes])
@@ -130,31 +132,31 @@ class PointFunctional(Inducing):
 
     @property
     def points(self) -> Tensor | None:
-        """The nodes where there are no weights."""
+        """Return the nodes where there are no weights."""
         return self.nodes.detach() if self.weights is None else None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The nodes, and the weights if there are any."""
+        """Return the nodes, and the weights if there are any."""
         fields = {"nodes": self.nodes}
         return fields if self.weights is None else {**fields, "weights": self.weights}
 
 
 def _weighted(K: Tensor, weights: Tensor | None) -> Tensor:
-    """K Wᵀ."""
+    """Return K Wᵀ."""
     return K if weights is None else K @ weights.mT
 
 
 def continuous(kernel: Kernel) -> Kernel:
-    """The kernel without its white noise, of which inducing variables know nothing.
+    """Return the kernel without its white noise, of which inducing variables know nothing.
 
     Raises:
         ValueError: it is white noise and nothing else.
     """
-    if (seen := kernel.continuous) is None:
+    if (smooth := kernel.continuous) is None:
         raise ValueError("kernel must be more than white noise, of which nothing can be remembered")
-    return seen
+    return smooth
 
 
 def hyperparameters(kernel: Kernel) -> Tensor:
-    """The kernel's raw parameters as one vector, detached."""
+    """Return the kernel's raw parameters as one vector, detached."""
     return torch.cat([parameter.detach().flatten() for parameter in kernel.parameters()])

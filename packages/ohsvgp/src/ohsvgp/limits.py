@@ -17,34 +17,41 @@ from torch import Tensor, nn
 from ohsvgp.likelihoods import Likelihood
 from probseq.kernels import Kernel, RationalQuadratic, StationaryKernel, Walk
 
-__all__ = ["Limits", "data_limits", "near_limits"]
-
 # Of targets whose spread is less than this share of their size, nothing but round-off is left.
 _ROUND_OFF = 1e-12
 # Around values that lie beyond the limits, or searches could not leave them.
-_NEAR, _ROOM = 1.1, 3.0
-# Of a walk: its share of the squares of the targets' steps, and the factor of its law.
-_SHARE, _FACTOR = 0.05, 3.0
+_BEYOND_FACTOR, _WIDENING = 1.1, 3.0
+# Of a walk: its share of the squares of the targets' steps, and the factor of its prior.
+_WALK_SHARE, _WALK_FACTOR = 0.05, 3.0
 
 
 class Limits(NamedTuple):
-    """Where a parameter is looked for, in user units, in shapes that broadcast with it.
+    """Interval of a parameter, in user units, in shapes that broadcast with it.
 
     Attributes:
         low: lower limit.
         high: upper limit.
         start: where a search may start instead of the value of now, which is far outside.
-        law: (median, factor) of a log-normal law between the limits; None for a uniform one.
+        prior: (median, factor) of a log-normal one between the limits; None for a uniform one.
     """
 
     low: Tensor
     high: Tensor
     start: Tensor | None = None
-    law: tuple[float, float] | None = None
+    prior: tuple[float, float] | None = None
 
 
 class _Units(NamedTuple):
-    """Squares of deviations, limits of lengthscales, shares of a variance, squared steps a time."""
+    """Units of the data.
+
+    Attributes:
+        least: the least mean square of targets over series.
+        most: the largest.
+        span: upper limit of lengthscales.
+        gap: lower limit of lengthscales.
+        scales: limits of an outputscale, as shares of a mean square.
+        rate: mean square of the targets' steps, per time.
+    """
 
     least: Tensor
     most: Tensor
@@ -91,25 +98,25 @@ def data_limits(
         features: those of the mean, shape (n, p).
     """
     units = _units(kernel, likelihood, x, y, mask, features)
-    found: dict[str, Limits] = {}
-    for part, module in (("kernel", kernel), ("likelihood", likelihood)):
-        for path, owner in module.named_modules(prefix=part):
+    limits: dict[str, Limits] = {}
+    for prefix, module in (("kernel", kernel), ("likelihood", likelihood)):
+        for path, owner in module.named_modules(prefix=prefix):
             for name, raw in owner.named_parameters(recurse=False):
                 now = raw.detach().exp()
                 low, high = _limits(name, owner, now, units)
                 outside = bool(((now < low) | (now > high)).any())
-                law = (3.0, 3.0) if name == "raw_dispersion" else None
+                prior = (3.0, 3.0) if name == "raw_dispersion" else None
                 if isinstance(owner, Walk) and name == "raw_outputscale":
                     # A step of h has the variance 2σ²h/ℓ.
-                    median = _SHARE * units.rate * 0.5 * owner.lengthscale.detach().max()
-                    law = (float(median.clamp(low.max(), high.min())), _FACTOR)
-                found[f"{path}.{name}"] = Limits(
-                    torch.where(now < _NEAR * low, now / _ROOM, low),
-                    torch.where(now * _NEAR > high, now * _ROOM, high),
+                    median = _WALK_SHARE * units.rate * 0.5 * owner.lengthscale.detach().max()
+                    prior = (float(median.clamp(low.max(), high.min())), _WALK_FACTOR)
+                limits[f"{path}.{name}"] = Limits(
+                    torch.where(now < _BEYOND_FACTOR * low, now / _WIDENING, low),
+                    torch.where(now * _BEYOND_FACTOR > high, now * _WIDENING, high),
                     (low * high).sqrt().expand_as(now) if outside else None,
-                    law,
+                    prior,
                 )
-    return found
+    return limits
 
 
 def near_limits(kernel: Kernel, likelihood: Likelihood) -> dict[str, Limits]:
@@ -119,10 +126,10 @@ def near_limits(kernel: Kernel, likelihood: Likelihood) -> dict[str, Limits]:
         kernel: covariance function.
         likelihood: observation model.
     """
-    parts = {"kernel": kernel, "likelihood": likelihood}
+    modules = {"kernel": kernel, "likelihood": likelihood}
     return {
-        f"{part}.{name}": Limits(0.5 * raw.detach().exp(), 2 * raw.detach().exp())
-        for part, module in parts.items()
+        f"{owner}.{name}": Limits(0.5 * raw.detach().exp(), 2 * raw.detach().exp())
+        for owner, module in modules.items()
         for name, raw in module.named_parameters()
     }
 
@@ -173,7 +180,7 @@ def _units(
         length = features.norm(dim=-2, keepdim=True)
         basis = torch.linalg.qr(features / length.where(length > 0, 1.0)).Q
         rest = (rest - (rest @ basis) @ basis.mT) * counted
-    size, squares = ((part * counted).square().sum(-1).flatten() for part in (targets, rest))
+    size, squares = ((v * counted).square().sum(-1).flatten() for v in (targets, rest))
     count = counted.sum(-1).clamp_min(1).flatten()
     squares = (squares / count)[squares > _ROUND_OFF**2 * size]
     if not len(squares):
@@ -191,8 +198,8 @@ def _units(
 
 
 def _latent(likelihood: Likelihood, y: Tensor) -> Tensor:
-    """Targets, or what a process beside counts has for them; a deviation of five of odds."""
+    """Return targets, or what a process beside counts has for them; a deviation of five of odds."""
     if likelihood.continuous:
         return y
-    found = likelihood.start(y)
-    return 5.0 * (2 * y - 1) if found is None else found
+    latent = likelihood.start(y)
+    return 5.0 * (2 * y - 1) if latent is None else latent

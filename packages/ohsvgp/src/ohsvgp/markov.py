@@ -4,8 +4,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-__all__ = ["exponential_sums"]
-
 # Nodes of a block, within which all pairs are taken.
 _BLOCK = 32
 
@@ -13,7 +11,7 @@ _BLOCK = 32
 def exponential_sums(
     weights: Float[Tensor, "*#b m q"], nodes: Float[Tensor, "*#b q"], x: Float[Tensor, "*#b n"]
 ) -> Float[Tensor, "*b m n"]:
-    """Σ_j W_mj exp(−|s_j − x|) in O(M (Q + n)).
+    """Return Σ_j W_mj exp(−|s_j − x|) in O(M (Q + n)).
 
     With L_i = Σ_{j ≤ i} W_j e^{−(s_i − s_j)} and R_i = Σ_{j ≥ i} W_j e^{−(s_j − s_i)} for nodes
     in order, and s_i ≤ x < s_{i+1}, the sum is e^{−(x − s_i)} L_i + e^{−(s_{i+1} − x)} R_{i+1}.
@@ -38,7 +36,7 @@ def exponential_sums(
 
 
 def _one_sided(W: Float[Tensor, "*b m q"], s: Float[Tensor, "*b q"]) -> tuple[Tensor, Tensor]:
-    """L and R for nodes in order: within blocks of nodes, and what comes from other blocks."""
+    """Return L and R for nodes in order: within blocks of nodes, and from other blocks."""
     Q = s.shape[-1]
     padding = -Q % _BLOCK
     s = torch.cat([s, s[..., -1:].expand(*s.shape[:-1], padding)], -1).unflatten(-1, (-1, _BLOCK))
@@ -53,10 +51,10 @@ def _one_sided(W: Float[Tensor, "*b m q"], s: Float[Tensor, "*b q"]) -> tuple[Te
     after = torch.einsum("...ba,...bm->...am", D, R[..., 0])
     left = L + before[..., None] * _decay(s, first)[..., None, :]
     right = R + after[..., None] * _decay(s, last)[..., None, :]
-    return _joined(left, Q), _joined(right, Q)
+    return _merge_blocks(left, Q), _merge_blocks(right, Q)
 
 
-def _joined(blocks: Tensor, Q: int) -> Tensor:
+def _merge_blocks(blocks: Tensor, Q: int) -> Tensor:
     return blocks.transpose(-3, -2).flatten(-2)[..., :Q]
 
 

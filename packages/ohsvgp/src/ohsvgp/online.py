@@ -1,46 +1,51 @@
 """Gaussian processes that learn from a stream."""
 
 import copy
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
+from numbers import Real
 from typing import Any, Literal, overload
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.fitting import batch_probability, fit_process
-from ohsvgp.forecasts import Forecast, make_forecast
-from ohsvgp.hyperparameters import FitInfo
-from ohsvgp.lost import warn_of_loss
-from ohsvgp.means import parts_of
-from ohsvgp.model import StreamModel, twin
-from ohsvgp.state import UpdateInfo
+from ohsvgp import saved
+from ohsvgp.bases.base import CAN_FOLLOW, Basis, PriorMean
+from ohsvgp.bases.learning import AdamSteps
+from ohsvgp.fitting import fit_process, refitted
+from ohsvgp.hyperparameters import FitInfo, Refit
+from ohsvgp.inducing import continuous
+from ohsvgp.inference.natural import natural_update
+from ohsvgp.inference.variational import variational_update
+from ohsvgp.information_loss import Losses, LostInformationWarning, warn_of_loss
+from ohsvgp.likelihoods import Gaussian, Likelihood
+from ohsvgp.process import Inference, Process
+from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.stream.arrays import as_targets
-from ohsvgp.stream.batch import Batch
-from probseq.checks import check_counts
+from ohsvgp.stream.batch import Batch, Stream
+from ohsvgp.stream.clock import Clock, nanoseconds, start_clock
+from ohsvgp.stream.pace import StampSpacing
+from ohsvgp.stream.window import growth_factor
+from ohsvgp.whitening import check_jitter
+from probseq.checks import check_counts, check_whole
 from probseq.gaussians import DiagonalGaussian
 from probseq.gaussians import Gaussian as JointGaussian
+from probseq.kernels import Kernel
 from probseq.linalg import default_jitter
 
-__all__ = ["OnlineGP"]
 
-# Counts from here on know their rate to a hundredth.
-_LARGE_COUNTS = 1e4
-
-
-class OnlineGP(StreamModel):
+class OnlineGP:
     """Sparse Gaussian process that absorbs a stream and never sees old data again (thesis ch. 4).
 
-    It keeps the state of the functions in ``ohsvgp.process``, which change nothing.
-
-    Inducing variables follow the stream as ``basis`` says; the posterior on them is carried along
-    exactly where the inducing set stays, and by the online bound of Bui et al. 2017 or its form of
-    power EP (``alpha``) where it moves. Memory is O(M²), whatever the length of the stream, and
-    O(MQ) of bases with Q quadrature nodes, which grow with the window up to a limit
-    (``QuadratureBasis``); ``Path(memory="inputs")`` keeps all inputs. All algebra is in float64:
-    K_uu of smooth kernels is nearly singular. With two threads of torch updates of a few points are
-    no faster and take twice the processor time: ``torch.set_num_threads(1)``.
+    It keeps the state of the functions in ``ohsvgp.process``: the posterior on inducing variables
+    that follow the stream as ``basis`` says, carried along exactly where the inducing set stays,
+    and by the online bound of Bui et al. 2017 or its form of power EP (``alpha``) where it moves.
+    Memory is O(M²), whatever the length of the stream, and O(MQ) of bases with Q quadrature nodes;
+    ``Path(memory="inputs")`` keeps all inputs. All algebra is in float64. Small updates are fastest
+    with ``torch.set_num_threads(1)``.
 
     Inputs are torch tensors, numpy arrays, lists or pandas series. With a kernel of dim 1 they are
     times of shape (n,), numbers or calendar stamps; otherwise points of shape (n, dim). Targets
@@ -64,14 +69,14 @@ class OnlineGP(StreamModel):
         time_unit: numpy's code of the unit that calendar stamps are counted in, e.g. "D" or "h".
         inference: for other likelihoods than the Gaussian, whose updates are in closed form:
             natural-gradient steps, or Adam on the uncollapsed bound, as the thesis has it.
-        refit: when updates fit the hyperparameters first; None for only when told.
+        refit: when updates fit the hyperparameters first; None for never.
         dtype: of predictions, samples and log densities, float32 or float64.
         seed: of the model's own random numbers (random inducing points, random features).
 
     Raises:
-        ValueError: an option that is not one of the above, ``rel_jitter`` not in (0, 1e-4],
-            ``alpha`` not in [0, 1], a kernel that the basis cannot serve, white noise in it beside
-            another likelihood than the Gaussian, or ``t0`` or ``rebase`` for points, not times.
+        ValueError: an option that is not one of the above, ``rel_jitter`` not in (0, 1e-4], a
+            kernel that the basis cannot serve, white noise in it beside another likelihood than the
+            Gaussian, or ``t0`` or ``rebase`` for points, not times.
 
     Example:
         >>> import torch
@@ -84,6 +89,102 @@ class OnlineGP(StreamModel):
         >>> bool((gp.predict(t).mean - t.sin()).abs().max() < 0.05)
         True
     """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        likelihood: Likelihood,
+        basis: Basis,
+        *,
+        mean: PriorMean | None = None,
+        whitening: Literal["chol", "eig"] = "chol",
+        alpha: float = 0.1,
+        rel_jitter: float | None = None,
+        t0: Any = None,
+        rebase: str = "task",
+        time_unit: str = "D",
+        inference: Literal["natural"] | AdamSteps = "natural",
+        refit: Refit | None = None,
+        dtype: torch.dtype = torch.float64,
+        seed: int = 0,
+    ) -> None:
+        _check_type("kernel", kernel, Kernel)
+        _check_type("likelihood", likelihood, Likelihood)
+        _check_type("basis", basis, Basis)
+        if mean is not None:
+            _check_type("mean", mean, PriorMean)
+        if whitening not in ("chol", "eig"):
+            raise ValueError(f'whitening must be "chol" or "eig", got {whitening!r}')
+        if not isinstance(alpha, Real) or not 0 <= alpha <= 1:
+            raise ValueError(f"alpha must be from 0 to 1, got {alpha!r}")
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+        self._infer: Inference = natural_update
+        if isinstance(inference, AdamSteps):
+            self._infer = partial(
+                variational_update, steps=inference.steps, learning_rate=inference.learning_rate
+            )
+        elif inference not in ("natural",):
+            raise ValueError(f'inference must be "natural" or AdamSteps, got {inference!r}')
+        check_whole(seed=seed)
+        check_jitter(rel_jitter)
+        self.growth, self.seed = growth_factor(rebase), seed
+        self.kernel = kernel.double()
+        self.likelihood = likelihood.double()
+        self.whitening: Literal["chol", "eig"] = whitening
+        self.alpha = float(alpha)
+        self.rel_jitter, self.time_unit, self.dtype = rel_jitter, time_unit, dtype
+        self.generator = torch.Generator(kernel.like.device).manual_seed(seed)
+        # A copy: what the basis draws for this kernel belongs to this model.
+        basis_copy = copy.deepcopy(basis)
+        self.mean = mean
+        self.basis = basis_copy if mean is None else mean.beside(basis_copy)
+        self.basis.bind(self.kernel, self.generator)
+        if continuous(self.kernel) is not self.kernel and not isinstance(likelihood, Gaussian):
+            raise ValueError(
+                "kernel must have no white noise beside another likelihood than Gaussian, got "
+                f"{type(likelihood).__name__}: for more noise take NegativeBinomial or StudentT"
+            )
+        if not self.of_time and (t0 is not None or rebase != "task"):
+            raise ValueError(
+                f"t0 and rebase must be left out for points of dim {kernel.dim}: they have no time"
+            )
+        if refit is not None and refit.when != "first" and self.basis.fixed_hyperparameters:
+            raise ValueError(
+                f'refit must be "first" for {type(basis).__name__}, whose hyperparameters must '
+                f"stay once data have been absorbed, got {refit.when!r}. {CAN_FOLLOW}"
+            )
+        nanoseconds(time_unit)
+        self.clock: Clock | None = None if t0 is None else start_clock([t0], time_unit)
+        self._state: OnlineState | None = None
+        self._losses = Losses()
+        self.warned: set[type[Warning]] = set()  # kinds that come once a model
+        self.spacing, self.refit, self.updates = StampSpacing(), refit, 0
+        self._identity = self._settings()
+
+    @property
+    def of_time(self) -> bool:
+        """Return whether inputs are times; otherwise points, and the window counts them."""
+        return self.kernel.dim == 1
+
+    @property
+    def state(self) -> OnlineState | None:
+        """Return what is remembered of the stream; None before the first update."""
+        return self._state
+
+    @property
+    def process(self) -> Process:
+        """Return the functions of ``state`` that ``update`` and ``predict`` call."""
+        return Process(
+            self.kernel,
+            self.likelihood,
+            self.basis,
+            self.whitening,
+            self.alpha,
+            self.rel_jitter,
+            infer=self._infer,
+            stays=self.growth is not None,
+        )
 
     def update(
         self,
@@ -99,19 +200,13 @@ class OnlineGP(StreamModel):
         """Absorb new observations; one is enough. ``partial_fit`` is the same.
 
         Args:
-            t: stamps of shape (n,), sorted, not before t0; later than what came before or inside
-                the window, duplicates allowed. Points of shape (n, dim) if the kernel's dim is
-                not 1.
+            t: sorted stamps of shape (n,), not before t0, or points of shape (n, dim).
             y: targets of shape (*b, n).
-            mask: False at targets to be ignored, of y's shape (leading dimensions may be left out).
+            mask: False at targets to be ignored; y's shape, leading dimensions may be left out.
             missing: what NaN in y means: an error, or a gap ("drop").
             sort: sort by time first.
             t_end: move the window's end at least to here; it never moves back.
-            weights: what the Gaussian noise of each target is divided by, of y's shape (leading
-                dimensions may be left out).
-
-        Returns:
-            The online objective, the information lost by moving, and what the factorisation took.
+            weights: what the Gaussian noise of each target is divided by, shaped like ``mask``.
 
         Raises:
             ValueError: bad shapes, NaN or infinity, unsorted or too early stamps, targets outside
@@ -126,38 +221,36 @@ class OnlineGP(StreamModel):
         batch = self._read(
             t, y, mask=mask, missing=missing, sort=sort, t_end=t_end, weights=weights
         )
-        generator = twin(self.generator)
-        with self._refitted(batch):
-            state, info = self.process.update(self._state, batch, generator)
-        told, self._losses = self._losses.warned, self._losses.after(info)
+        process, generator = self.process, saved.clone_generator(self.generator)
+        learned = (process, self._state if self.updates else None, batch, generator)
+        numbers = {"updates": self.updates, "seed": self.seed}
+        with refitted(*learned, self.refit, **numbers) if self.refit else nullcontext():
+            state, info = process.update(self._state, batch, generator)
+        self._losses = self._losses.after(info)
         self.clock, self.generator, self._state = batch.clock, generator, state
         # Gaps and moved ends teach nothing.
         self.updates += batch.targets().numel() > 0
         if self.of_time:
-            self.pace = self.pace.after(batch.data.x[:, 0].tolist())
+            self.spacing = self.spacing.updated(batch.data.x[:, 0].tolist())
         # Last: warnings may be errors.
-        if self._losses.warned and not told:
-            targets = batch.targets()
-            large = not self.likelihood.continuous and float(targets.mean()) > _LARGE_COUNTS
-            warn_of_loss(info, large_counts=large)
+        if self._losses.large and LostInformationWarning not in self.warned:
+            self.warned.add(LostInformationWarning)
+            counts = None if self.likelihood.continuous else batch.targets()
+            warn_of_loss(info, counts)
         return info
 
     partial_fit = update
 
     def updated(self, t: Any, y: Any, **options: Any) -> "OnlineGP":
-        """A new model that has absorbed the data; this one stays as it is.
+        """Return a new model that has absorbed the data; the two share nothing that can change.
 
-        The two share nothing that can change.
-
-        Args:
-            t: as in ``update``; so are y and the options.
-            y: targets.
-            options: mask, missing, sort, t_end, weights.
+        Arguments are those of ``update``.
         """
         later = copy.copy(self)
+        later.warned = self.warned.copy()
         # At once, for what a basis holds of the kernel.
-        parts = (self.kernel, self.likelihood, self.basis)
-        later.kernel, later.likelihood, later.basis = copy.deepcopy(parts)
+        modules = (self.kernel, self.likelihood, self.basis)
+        later.kernel, later.likelihood, later.basis = copy.deepcopy(modules)
         later.update(t, y, **options)
         return later
 
@@ -179,53 +272,38 @@ class OnlineGP(StreamModel):
         marginal likelihood (ML-II); otherwise by ``energy`` of these data, which sees the old ones
         through the posterior. L-BFGS on the unconstrained parameters; those with
         ``requires_grad=False`` stay, and the Gaussian noise cannot fall below 1e-6 of the mean
-        square of y. The best parameters that were met are kept. Bases that learn inducing points
-        do not learn them meanwhile.
+        square of y. The best parameters that were evaluated remain. Bases that learn inducing
+        points do not learn them meanwhile.
 
         Args:
             t: as in ``update``; so are y, mask and missing.
             y: targets.
             mask: False at targets to be ignored.
             missing: what NaN in y means.
-            steps: iterations of L-BFGS at most, of each start.
-            priors: (median, factor) of log-normal laws by a parameter's name, such as
-                "kernel.raw_lengthscale", in user units: two thirds of the mass lies within the
-                factor of the median.
-            restarts: further starts, drawn around the parameters of now by ``seed``.
-            limited: whether parameters stay within wide limits in the units of the data
-                (``ohsvgp.limits.data_limits``), which matter where data say nothing of them; by
-                fewer than ten targets beside a state each moves by a factor of two at most.
-
-        Returns:
-            The objective before and after, how often it failed, and whether the search converged.
+            steps: of ``Refit``, as are the next ones.
+            priors: of parameters by name.
+            restarts: further starts, drawn by ``seed``.
+            limited: whether parameters stay within limits in the units of the data.
 
         Raises:
-            ValueError: bad data, ``steps`` below 1, ``restarts`` below 0, priors of what is not
-                fitted, no parameter to fit, without limits a noise to be fitted to
-                zeros by the evidence, or data have been absorbed under a basis whose
-                hyperparameters must stay.
+            ValueError: bad data or options, priors of what is not fitted, no parameter to fit,
+                without limits a noise to be fitted to zeros by the evidence, or data have been
+                absorbed under a basis whose hyperparameters must stay.
             CholeskyError: the objective cannot be computed at the hyperparameters before.
         """
         batch = self._read(t, y, mask=mask, missing=missing)
-        return fit_process(
-            self.process,
-            self._state,
-            batch,
-            self.generator,
-            steps=steps,
-            priors=priors,
-            restarts=restarts,
-            seed=self.seed,
-            limited=limited,
-        )
+        options = Refit(steps=steps, priors=priors, restarts=restarts, limited=limited)
+        fixed = (self.process, self._state, batch, self.generator)
+        return fit_process(*fixed, options, seed=self.seed)
 
     def rebase(self, t_end: Any) -> UpdateInfo:
         """Move the window's end without new data; one before the end of now changes nothing."""
         return self.update([], self.kernel.like.new_zeros(0), t_end=t_end)
 
     def energy(self, t: Any, y: Any, **options: Any) -> Float[Tensor, "*b"]:
-        """``UpdateInfo.energy`` of data, differentiable, nothing absorbed; args as ``update``."""
-        return self.process.energy(self._state, self._read(t, y, **options), twin(self.generator))
+        """Return ``UpdateInfo.energy`` of data that are not absorbed; arguments as ``update``'s."""
+        batch, generator = self._read(t, y, **options), saved.clone_generator(self.generator)
+        return self.process.energy(self._state, batch, generator)
 
     @overload
     def predict(
@@ -238,61 +316,38 @@ class OnlineGP(StreamModel):
     def predict(
         self, t: Any, *, full_cov: bool = False, include_noise: bool = False
     ) -> DiagonalGaussian | JointGaussian:
-        """Posterior of f, or mean and variance of y, at new inputs; the prior before any update.
+        """Return the posterior of f, or mean and variance of y; the prior before any update.
 
         Args:
             t: inputs, anywhere and in any order.
             full_cov: the covariance of all inputs instead of variances.
             include_noise: mean and variance of a new y instead of f.
 
-        Returns:
-            A Gaussian with batch dimensions of the series.
-
         Raises:
             ValueError: bad inputs, or both options at once.
         """
         if full_cov and include_noise:
             raise ValueError(
-                "full_cov and include_noise exclude each other: noise is independent across "
-                "points, add it to the covariance's diagonal"
+                "full_cov and include_noise exclude each other: add noise to the diagonal"
             )
         x = self.inputs(t)
         with torch.no_grad():
-            latent = self.process.predict(self._state, x, full_cov=full_cov)
+            if full_cov:
+                return self.process.predict_joint(self._state, x).to(self.dtype)
+            latent = self.process.predict(self._state, x)
             if include_noise:
                 latent = self.likelihood.predictive_moments(latent.mean, latent.variance)
             return latent.to(self.dtype)
 
-    def forecast(self, t: Any, *, step: float | None = None) -> Forecast:
-        """Law of new values: mean, variance, quantiles, intervals and joint draws.
-
-        Args:
-            t: stamps not before t0, or points; or a whole number of steps beyond the latest stamp.
-            step: time between steps, in units of time. If None, months, quarters, years or business
-                days where the latest stamps come so, else the median of the latest gaps.
-
-        Raises:
-            ValueError: bad inputs, stamps before t0, fewer than one step, steps of points or
-                before data, or a ``step`` that is not above 0, or needed and not given.
-
-        Warns:
-            ExtrapolationWarning: posterior variances of f beyond the data exceed 95 % of the
-                prior's; once a model.
-        """
-        return make_forecast(self, t, step, stacklevel=3)
-
     def sample(
         self, t: Any, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s *b n"]:
-        """Draws of f from the posterior, jointly over the inputs.
+        """Draw f from the posterior, jointly over the inputs.
 
         Args:
-            t: inputs.
+            t: inputs, anywhere and in any order.
             num_samples: S.
             generator: source of randomness; torch's own if None.
-
-        Returns:
-            Samples of shape (S, *b, n).
 
         Raises:
             ValueError: bad inputs, or S below 1.
@@ -300,14 +355,14 @@ class OnlineGP(StreamModel):
         check_counts(num_samples=num_samples)
         x = self.inputs(t)
         with torch.no_grad():
-            law = self.process.predict(self._state, x, full_cov=True)
+            f = self.process.predict_joint(self._state, x)
             # What round-off does to a posterior is a share of the prior's variance, not of its own.
             jitter = default_jitter(x.dtype) * self.kernel.diag(x)
-            law = JointGaussian(law.mean, law.covariance + torch.diag_embed(jitter))
-            return law.rsample((num_samples,), generator=generator).to(self.dtype)
+            f = JointGaussian(f.mean, f.covariance + torch.diag_embed(jitter))
+            return f.rsample((num_samples,), generator=generator).to(self.dtype)
 
     def log_prob(self, t: Any, y: Any) -> Float[Tensor, "*b n"]:
-        """Log predictive density of every target by itself, noise included, in nats.
+        """Return the log predictive density of each target by itself, noise included, in nats.
 
         Args:
             t: inputs of the targets, in any order.
@@ -321,11 +376,11 @@ class OnlineGP(StreamModel):
         self.likelihood.check_targets(targets)
         with torch.no_grad():
             latent = self.process.predict(self._state, x)
-            found = self.likelihood.predictive_log_prob(latent.mean, latent.variance, targets)
-            return found.to(self.dtype)
+            log_prob = self.likelihood.predictive_log_prob(latent.mean, latent.variance, targets)
+            return log_prob.to(self.dtype)
 
     def posterior_coefficients(self) -> JointGaussian:
-        """Law q(u) of the inducing variables: of f's projections on the basis (thesis C.2).
+        """Return q(u) of the inducing variables: of f's projections on the basis (thesis C.2).
 
         With a ``mean``, of the process without it.
 
@@ -333,42 +388,14 @@ class OnlineGP(StreamModel):
             ValueError: no data yet.
         """
         state = self._ready("posterior_coefficients")
-        weights = 0 if self.mean is None else self.mean.num_weights
+        weights = state.inducing.num_weights
         with torch.no_grad():
-            law = self.process.project(state).to(self.dtype)
-        M = law.mean.shape[-1] - weights
-        return JointGaussian(law.mean[..., :M], law.covariance[..., :M, :M])
-
-    def decompose(self, t: Any) -> dict[str, DiagonalGaussian]:
-        """Posterior of each part that f is the sum of: terms of the kernel, parts of the mean.
-
-        Their means add up to ``predict``'s. Their variances do not: the data know sums of parts
-        better than the parts.
-
-        Args:
-            t: inputs, anywhere and in any order.
-
-        Returns:
-            Laws by name, in the order of the model: the class of a term, numbered from the second
-            of its kind on.
-
-        Raises:
-            ValueError: bad inputs.
-        """
-        x, process = self.inputs(t), self.process
-        with torch.no_grad():
-            laws = [
-                (name, process.part(self._state, part, x).to(self.dtype))
-                for name, part in parts_of(process.prior)
-            ]
-        found: dict[str, DiagonalGaussian] = {}
-        for name, law in laws:
-            known = sum(other.split(" ")[0] == name for other in found)
-            found[f"{name} {known + 1}" if known else name] = law
-        return found
+            u = self.process.project(state).to(self.dtype)
+        M = u.mean.shape[-1] - weights
+        return JointGaussian(u.mean[..., :M], u.covariance[..., :M, :M])
 
     def reconstruct(self, t: Any) -> DiagonalGaussian:
-        """F ≈ Σ u_m g_m(t), u ~ q(u): the finite-basis picture of the posterior (thesis C.2).
+        """Return f ≈ Σ u_m g_m(t), u ~ q(u), the posterior in a finite basis (thesis C.2).
 
         Args:
             t: inputs, inside the window.
@@ -380,38 +407,94 @@ class OnlineGP(StreamModel):
         with torch.no_grad():
             return self.process.reconstruct(state, self.inputs(t)).to(self.dtype)
 
-    @contextmanager
-    def _refitted(self, batch: Batch) -> Generator[None]:
-        """Fit the hyperparameters if it is time, and take them back if what follows fails."""
-        refit, state = self.refit, self._state if self.updates else None
-        due = refit is not None and batch.targets().numel() > 0
-        if (
-            refit is None
-            or not due
-            or not refit.due(
-                self.updates,
-                lambda: 1.0 if state is None else batch_probability(self.process, state, batch),
-            )
-        ):
-            yield
-            return
-        parameters = [*self.kernel.parameters(), *self.likelihood.parameters()]
-        before = [parameter.detach().clone() for parameter in parameters]
-        try:
-            fit_process(
-                self.process,
-                state,
-                batch,
-                self.generator,
-                steps=refit.steps,
-                priors=refit.priors,
-                restarts=0 if state else refit.restarts,
-                seed=self.seed,
-                limited=refit.limited,
-            )
-            yield
-        except BaseException:
-            with torch.no_grad():
-                for parameter, value in zip(parameters, before, strict=True):
-                    parameter.copy_(value)
-            raise
+    def inputs(self, t: Any) -> Tensor:
+        """Return stamps or points as ``process`` takes them, shape (n, dim), times counted from t0.
+
+        Raises:
+            ValueError: bad inputs.
+        """
+        self._check_settings()
+        return self._stream().inputs(t)
+
+    def user_inputs(self, x: Tensor) -> np.ndarray:
+        """Return the stamps or points of a user that ``inputs`` made x of shape (n, dim) of."""
+        if not self.of_time:
+            return x.detach().cpu().numpy()
+        clock = self.clock or Clock(0.0)
+        return np.array([clock.user(length) for length in x[:, 0].tolist()])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all that predictions and further updates need, as a flat dict of tensors."""
+        groups = {
+            "generator": {"": self.generator.get_state()},
+            "kernel": self.kernel.state_dict(),
+            "likelihood": self.likelihood.state_dict(),
+            "basis": self.basis.tensors(),
+            "clock": saved.clock_tensors(self.clock),
+            "updates": {"": torch.tensor(self.updates)},
+            "pace": saved.spacing_tensors(self.spacing),
+        }
+        return saved.pack(self._settings(), groups | saved.state_tensors(self._state))
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take over a saved state; predictions are then equal to the last bit.
+
+        Args:
+            tensors: from ``state_dict`` of a model made with the same arguments.
+
+        Raises:
+            ValueError: the state of another schema, kernel, likelihood, basis, M or dtype, or one
+                that is not as it was saved. The model is then as it was before.
+        """
+        device, source = self.generator.device, "OnlineGP.state_dict"
+        groups = saved.unpack(tensors, self._settings(), device, source=source)
+        # The generator and the basis refuse what is not theirs; until then nothing is changed.
+        generator = saved.clone_generator(self.generator, groups["generator"][""])
+        self.basis.load_tensors(groups.get("basis", {}))
+        self.generator = generator
+        self.kernel.load_state_dict(groups["kernel"])
+        self.likelihood.load_state_dict(groups.get("likelihood", {}))
+        self.clock = saved.clock_from_tensors(groups.get("clock", {}))
+        self._state = saved.state_from_tensors(groups, self.basis.restore)
+        self._losses, self.warned = Losses(), set()
+        self.spacing = saved.spacing_from_tensors(groups.get("pace", {}))
+        self.updates = int(groups["updates"][""])
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what two models must share for one to read the other's state."""
+        options = {"whitening": self.whitening, "alpha": self.alpha, "dtype": str(self.dtype)}
+        return options | saved.model_settings(self.kernel, self.likelihood, self.basis)
+
+    def _check_settings(self) -> None:
+        """Refuse a kernel, likelihood or basis of another kind, put in place since."""
+        if (now := self._settings()) != self._identity:
+            changes = saved.differences(now, self._identity)
+            raise ValueError(f"a model must stay of its kind, got {changes}: make a new OnlineGP")
+
+    def _stream(self) -> Stream:
+        length, count, series = None, 0, ()
+        if (state := self._state) is not None:
+            length, count, series = state.length, state.count, tuple(state.site.shift.shape[:-1])
+        units = (self.kernel.dim, self.kernel.like, self.time_unit, self.growth)
+        return Stream(*units, self.clock, length, count, series)
+
+    def _read(self, t: Any, y: Any, **options: Any) -> Batch:
+        self._check_settings()
+        batch = self._stream().batch(t, y, **options)
+        self.likelihood.check_targets(batch.targets())
+        if batch.data.weights is not None and not isinstance(self.likelihood, Gaussian):
+            kind = type(self.likelihood).__name__
+            raise ValueError(f"weights must be left out with {kind}: they divide Gaussian noise")
+        return batch
+
+    def _ready(self, caller: str) -> OnlineState:
+        self._check_settings()
+        if self._state is None:
+            raise ValueError(f"{caller} needs data: call update first")
+        return self._state
+
+
+def _check_type(name: str, value: object, expected: type) -> None:
+    """Refuse what cannot stand in a model, such as the name of a kernel."""
+    if not isinstance(value, expected):
+        raise ValueError(f"{name} must be a {expected.__name__}, got {value!r}")

@@ -1,32 +1,149 @@
-"""A Gaussian process whose inducing variables follow a stream: functions of its state."""
+"""A Gaussian process whose inducing variables follow a stream: functions of its state.
+
+An update changes the inducing set (``move``), then takes up the data (``absorb``); the mathematics
+of both is in ``ohsvgp.core``.
+"""
 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ohsvgp import core
 from ohsvgp.bases.base import CAN_FOLLOW, Advance, Basis
-from ohsvgp.core import Bound, Site
-from ohsvgp.inducing import Inducing, hyperparameters
+from ohsvgp.core import Bound, Carried, Posterior, Site
+from ohsvgp.inducing import Inducing, continuous, hyperparameters
 from ohsvgp.inference.natural import natural_update
-from ohsvgp.likelihoods import Likelihood
-from ohsvgp.means import process_of, variance_beside
-from ohsvgp.saved import fresh
-from ohsvgp.state import OnlineState, UpdateInfo
-from ohsvgp.step import Move, absorb, move
+from ohsvgp.likelihoods import Gaussian, Likelihood
+from ohsvgp.state import OnlineState, UpdateInfo, canonical, contiguous_copy
 from ohsvgp.stream.batch import Batch, Data
 from ohsvgp.stream.clock import Clock
-from probseq.gaussians import DiagonalGaussian, Gaussian
+from ohsvgp.whitening import Whitening
+from probseq.gaussians import DiagonalGaussian
+from probseq.gaussians import Gaussian as JointGaussian
 from probseq.kernels import Kernel
-
-__all__ = ["Process"]
 
 # Inputs predicted at once: their covariances stay in the processor's cache.
 _BLOCK = 1024
+
+Inference = Callable[..., tuple[Site, Bound]]
+
+
+class Move(NamedTuple):
+    """The new inducing set, and the old one in its terms.
+
+    Attributes:
+        inducing: the new set.
+        whitening: of its K_uu.
+        carried: the old site as a factor of the new set's v_b.
+    """
+
+    inducing: Inducing
+    whitening: Whitening
+    carried: Carried
+
+
+def move(
+    kernel: Kernel,
+    old: OnlineState | None,
+    inducing: Inducing,
+    *,
+    method: Literal["chol", "eig"],
+    rel_jitter: float | None,
+    changed: bool,
+    alpha: float = 0.0,
+) -> Move:
+    """Whiten the new inducing set and carry the old site to it.
+
+    Args:
+        kernel: covariance function now.
+        old: the state; None before the first data.
+        inducing: the new set.
+        method: of ``whiten``.
+        rel_jitter: of ``whiten``.
+        changed: whether the kernel's hyperparameters differ from those of ``old.whitening``.
+        alpha: of ``core.carry``.
+    """
+    if old is not None and inducing is old.inducing and not changed:
+        return Move(inducing, old.whitening, core.carry(old.site, None, moments=old.moments))
+    if old is None or inducing is old.inducing:
+        K_ab = K_bb = inducing.covariance(kernel)
+    else:
+        K_bb, K_ab = inducing.covariances(kernel, old.inducing)
+    whitening = inducing.whitened(K_bb, method=method, rel_jitter=rel_jitter)
+    if old is None:
+        M = inducing.num_inducing
+        # No data: G = 0, h = 0.
+        return Move(
+            inducing, whitening, core.carry(Site(K_bb.new_zeros(M, M), K_bb.new_zeros(M)), None)
+        )
+    R_a = old.whitening
+    # R_a K_aa R_aᵀ, the prior covariance of v_a: I under the old hyperparameters.
+    prior_a = torch.eye(old.inducing.num_inducing, dtype=K_bb.dtype, device=K_bb.device)
+    if inducing is old.inducing:
+        # The jitter is noise on u itself, so the same set shares it.
+        K_ab = K_bb + torch.diag_embed(inducing.noise(whitening.jitter))
+        prior_a = core.transition(R_a, K_ab, R_a)
+    elif changed:
+        K_aa = old.inducing.covariance(kernel)
+        jitter = torch.diag_embed(old.inducing.noise(R_a.jitter))
+        prior_a = core.transition(R_a, K_aa + jitter, R_a)
+    T = core.transition(R_a, K_ab, whitening)
+    # v_a | v_b ~ N(T v_b, R_a K_aa R_aᵀ − T Tᵀ).
+    carried = core.carry(old.site, T, prior_a - T @ T.mT, alpha=alpha, moments=old.moments)
+    return Move(inducing, whitening, carried)
+
+
+def absorb(
+    kernel: Kernel, likelihood: Likelihood, step: Move, data: Data, infer: Inference
+) -> tuple[Site, Posterior, Bound]:
+    """Take up new data: in closed form under Gaussian noise, by ``infer`` otherwise.
+
+    Args:
+        kernel: covariance function.
+        likelihood: observation model.
+        step: from ``move``.
+        data: new observations; may be empty.
+        infer: ``natural_update`` or ``variational_update``.
+
+    Returns:
+        The new site on v_b, the moments of q(v_b), and the online bound of the data.
+    """
+    smooth = continuous(kernel)
+    Psi = core.features(kernel, step.inducing, step.whitening, data.x)
+    process, weights = step.inducing.process, step.inducing.num_weights
+    K_ff = process(smooth).diag(data.x)
+    if not isinstance(likelihood, Gaussian):
+        site, bound = infer(
+            likelihood, step.carried, Psi, K_ff, data.y, mask=data.mask, weights=weights
+        )
+        return site, core.posterior(site), bound
+    noise = likelihood.noise[..., None]
+    if smooth is not kernel:  # white noise of the kernel is noise of the observations
+        noise = noise + process(kernel).diag(data.x) - K_ff
+    if data.weights is not None:
+        noise = noise / data.weights
+    # Sites N(f; y, σ²): λ = 1/σ² and s = y/σ².
+    precision = (1 / noise).expand(*noise.shape[:-1], data.y.shape[-1])
+    if data.mask is not None:
+        precision = precision * data.mask
+    site = core.whitened_update(step.carried.site, Psi, precision, precision * data.y)
+    moments = core.posterior(site)
+    bound = core.online_bound(
+        step.carried,
+        site,
+        Psi,
+        K_ff,
+        data.y,
+        noise,
+        mask=data.mask,
+        moments=moments,
+        weights=weights,
+    )
+    return site, moments, bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +184,7 @@ class Process:
     whitening: Literal["chol", "eig"] = "chol"
     alpha: float = 0.0
     rel_jitter: float | None = None
-    infer: Callable[..., tuple[Site, Bound]] = natural_update
+    infer: Inference = natural_update
     stays: bool = False
 
     @classmethod
@@ -79,7 +196,7 @@ class Process:
         generator: torch.Generator,
         **options: Any,
     ) -> "Process":
-        """A process with a copy of the basis, bound to the kernel; all is converted to float64.
+        """Return a process with a copy of the basis, bound to the kernel; all is in float64.
 
         Args:
             kernel: covariance function, converted in place.
@@ -88,14 +205,14 @@ class Process:
             generator: source of what the basis draws for the kernel; it is advanced.
             options: the other attributes.
         """
-        own = copy.deepcopy(basis)
-        own.bind(kernel.double(), generator)
-        return cls(kernel, likelihood.double(), own, **options)
+        bound_basis = copy.deepcopy(basis)
+        bound_basis.bind(kernel.double(), generator)
+        return cls(kernel, likelihood.double(), bound_basis, **options)
 
     def batch(
         self, state: OnlineState | None, x: Tensor, y: Tensor, mask: Tensor | None = None
     ) -> Batch:
-        """Tensors as ``update`` takes them; they are not checked.
+        """Return tensors as ``update`` takes them; they are not checked.
 
         Args:
             state: what is remembered so far.
@@ -105,7 +222,8 @@ class Process:
         """
         count = len(x) + (0 if state is None else state.count)
         end = max(0.0 if state is None else state.length, float(x.max())) if x.ndim == 1 else count
-        data = Data(fresh(x.double().reshape(len(x), -1)), fresh(y.double()), mask)
+        x = x.double().reshape(len(x), -1)
+        data = Data(contiguous_copy(x), contiguous_copy(y.double()), mask)
         return Batch(Clock(0.0), data, float(end), count)
 
     def update(
@@ -127,9 +245,6 @@ class Process:
             inducing = self._advance(state, batch, generator, changed)
             step = self._move(state, inducing, changed)
             site, moments, bound = absorb(self.prior, self.likelihood, step, batch.data, self.infer)
-        known = None if changed or state is None else state.hyperparameters
-        now = hyperparameters(self.kernel) if known is None else known
-        new = OnlineState(inducing, step.whitening, site, now, batch.length, batch.count, moments)
         info = UpdateInfo(
             energy=bound.value,
             lost_information=bound.lost_information,
@@ -139,10 +254,13 @@ class Process:
             n_new=batch.data.x.shape[0],
             t_end=batch.clock.user(batch.length) if self.kernel.dim == 1 else batch.length,
         )
-        return new.kept(self.basis.restore, state), info
+        known = None if changed or state is None else state.hyperparameters
+        now = hyperparameters(self.kernel) if known is None else known
+        new = OnlineState(inducing, step.whitening, site, now, batch.length, batch.count, moments)
+        return canonical(new, self.basis.restore, state), info
 
     def energy(self, state: OnlineState | None, batch: Batch, generator: torch.Generator) -> Tensor:
-        """``UpdateInfo.energy`` of new data, shape (*b), differentiable in kernel and likelihood.
+        """Return ``UpdateInfo.energy`` of new data, differentiable in kernel and likelihood.
 
         Args:
             state: what is remembered so far; None before the first data.
@@ -156,11 +274,17 @@ class Process:
         self.changed(state)
         # With gradients: sets of cosines and of features depend on hyperparameters themselves.
         inducing = self._advance(state, batch, generator, True)
-        step = self._move(state, inducing, True)
-        return absorb(self.prior, self.likelihood, step, batch.data).bound.value
+        return self._energy(state, inducing, batch, True)
+
+    def _energy(
+        self, state: OnlineState | None, inducing: Inducing, batch: Batch, changed: bool
+    ) -> Tensor:
+        step = self._move(state, inducing, changed)
+        *_, bound = absorb(self.prior, self.likelihood, step, batch.data, natural_update)
+        return bound.value
 
     def current(self, state: OnlineState) -> OnlineState:
-        """The state under the kernel's hyperparameters of now.
+        """Return the state under the kernel's hyperparameters of now.
 
         Raises:
             ValueError: they have changed and the basis cannot follow.
@@ -174,7 +298,7 @@ class Process:
         )
 
     def changed(self, state: OnlineState | None) -> bool:
-        """Whether hyperparameters are no longer those of the state.
+        """Return whether hyperparameters are no longer those of the state.
 
         Raises:
             ValueError: they are not, and the basis cannot follow.
@@ -190,80 +314,48 @@ class Process:
             )
         return changed
 
-    @overload
-    def predict(
-        self, state: OnlineState | None, x: Tensor, *, full_cov: Literal[False] = False
-    ) -> DiagonalGaussian: ...
-    @overload
-    def predict(
-        self, state: OnlineState | None, x: Tensor, *, full_cov: Literal[True]
-    ) -> Gaussian: ...
-    @overload
-    def predict(
-        self, state: OnlineState | None, x: Tensor, *, full_cov: bool
-    ) -> DiagonalGaussian | Gaussian: ...
-    def predict(
-        self, state: OnlineState | None, x: Tensor, *, full_cov: bool = False
-    ) -> DiagonalGaussian | Gaussian:
-        """Posterior of f at x of shape (n, d); the prior without a state.
+    def predict(self, state: OnlineState | None, x: Tensor) -> DiagonalGaussian:
+        """Return the posterior of f at each x, of shape (n, d); the prior without a state.
 
         Args:
             state: what is remembered; None before the first data.
             x: inputs.
-            full_cov: the covariance of all inputs instead of variances.
         """
-        prior = self.prior
-        known = prior if state is None else process_of(prior)
-        K_ss = known(x, x) if full_cov else known.diag(x)
         if state is None:
-            mean = torch.zeros_like(K_ss[..., 0] if full_cov else K_ss)
-            return Gaussian(mean, K_ss) if full_cov else DiagonalGaussian(mean, K_ss)
-        now = self.current(state)
-        weights = now.inducing.num_weights
-        if full_cov:
-            P = core.features(prior, now.inducing, now.whitening, x)
-            return core.predict(now.moments, P, K_ss, full_cov=True, weights=weights)
-        parts = [
-            core.predict(
-                now.moments,
-                core.features(prior, now.inducing, now.whitening, part),
-                k,
-                weights=weights,
-            )
-            for part, k in zip(x.split(_BLOCK, -2), K_ss.split(_BLOCK, -1), strict=True)
-        ]
-        if len(parts) == 1:
-            return parts[0]
+            K_ss = self.prior.diag(x)
+            return DiagonalGaussian(torch.zeros_like(K_ss), K_ss)
+        prior, K_ss = self.prior, state.inducing.process(self.prior).diag(x)
+        now, weights = self.current(state), state.inducing.num_weights
+        blocks: list[DiagonalGaussian] = []
+        for inputs, k in zip(x.split(_BLOCK, -2), K_ss.split(_BLOCK, -1), strict=True):
+            P = core.features(prior, now.inducing, now.whitening, inputs)
+            blocks.append(core.predict(now.moments, P, k, weights=weights))
+        if len(blocks) == 1:
+            return blocks[0]
         return DiagonalGaussian(
-            torch.cat([part.mean for part in parts], -1),
-            torch.cat([part.variance for part in parts], -1),
+            torch.cat([block.mean for block in blocks], -1),
+            torch.cat([block.variance for block in blocks], -1),
         )
 
-    def part(self, state: OnlineState | None, part: Kernel, x: Tensor) -> DiagonalGaussian:
-        """Posterior at x of one of the independent processes that f is the sum of.
+    def predict_joint(self, state: OnlineState | None, x: Tensor) -> JointGaussian:
+        """Return the joint posterior of f at all x, of shape (n, d); arguments as ``predict``'s."""
+        if state is None:
+            K_ss = self.prior(x, x)
+            return JointGaussian(torch.zeros_like(K_ss[..., 0]), K_ss)
+        prior, K_ss = self.prior, state.inducing.process(self.prior)(x, x)
+        now, weights = self.current(state), state.inducing.num_weights
+        P = core.features(prior, now.inducing, now.whitening, x)
+        return core.predict_joint(now.moments, P, K_ss, weights=weights)
 
-        Args:
-            state: what is remembered; None before the first data.
-            part: its kernel, one of ``ohsvgp.means.parts_of(prior)``.
-            x: inputs.
-        """
-        K_ss = part.diag(x)
-        if state is None or part.continuous is None:
-            return DiagonalGaussian(torch.zeros_like(K_ss), K_ss)
-        now = self.current(state)
-        P = core.features(part, now.inducing, now.whitening, x)
-        weights = now.inducing.num_weights
-        return core.predict(now.moments, P, variance_beside(part, x), weights=weights)
-
-    def project(self, state: OnlineState, inducing: Inducing | None = None) -> Gaussian:
-        """Posterior of the variables of an inducing set; of the state's own if None."""
+    def project(self, state: OnlineState, inducing: Inducing | None = None) -> JointGaussian:
+        """Return the posterior of an inducing set's variables; of the state's own if None."""
         now, prior = self.current(state), self.prior
         inducing = now.inducing if inducing is None else inducing
         P = now.whitening.apply(now.inducing.cross_inducing(prior, inducing))
-        return core.predict(now.moments, P, inducing.covariance(prior), full_cov=True)
+        return core.predict_joint(now.moments, P, inducing.covariance(prior))
 
     def reconstruct(self, state: OnlineState, x: Tensor) -> DiagonalGaussian:
-        """F ≈ Σ u_m g_m(x), u ~ q(u), at x of shape (n, 1) inside the window (thesis C.2).
+        """Return f ≈ Σ u_m g_m(x), u ~ q(u), at x of shape (n, 1) in the window (thesis C.2).
 
         Raises:
             ValueError: the basis has no orthogonal functions.
@@ -271,21 +363,21 @@ class Process:
         g = self.basis.functions(self.kernel, x, state.length)
         # Made anew, not taken from the state: a set may have followed other hyperparameters.
         set_now = self.basis.advance(Advance(self.kernel, state.inducing, x[:0], state.length))
-        law = self.project(state, set_now)
-        mean = (g.mT @ law.mean[..., None])[..., 0]
+        u = self.project(state, set_now)
+        mean = (g.mT @ u.mean[..., None])[..., 0]
         # gᵀ S g, which round-off can take below zero.
-        variance = (g * (law.covariance @ g)).sum(-2).clamp_min(0).expand(mean.shape)
+        variance = (g * (u.covariance @ g)).sum(-2).clamp_min(0).expand(mean.shape)
         return DiagonalGaussian(mean, variance)
 
     @property
     def prior(self) -> Kernel:
-        """The kernel that all covariances come from; random features replace the user's."""
+        """Return the kernel of all covariances; random features replace the user's."""
         return self.basis.prior(self.kernel)
 
     def _advance(
         self, state: OnlineState | None, batch: Batch, generator: torch.Generator, changed: bool
     ) -> Inducing:
-        """The inducing set after the new inputs, optimised if the basis does so."""
+        """Return the inducing set after the new inputs, optimised if the basis does so."""
         if state is not None and batch.length == state.length:
             # A set that the window alone makes is the same set then, without its jitter's noise.
             same = self.basis.of_window and not changed
@@ -299,14 +391,12 @@ class Process:
             origin=float(batch.clock.origin) if batch.clock.unit is None else 0.0,
             generator=generator,
         )
-        inducing = self.basis.advance(step)
 
         def objective(candidate: Inducing) -> Tensor:
             with torch.enable_grad():
-                step = self._move(state, candidate, changed)
-                return absorb(self.prior, self.likelihood, step, batch.data).bound.value.sum()
+                return self._energy(state, candidate, batch, changed).sum()
 
-        return self.basis.refine(inducing, objective, step)
+        return self.basis.refine(self.basis.advance(step), objective, step)
 
     def _move(self, state: OnlineState | None, inducing: Inducing, changed: bool) -> Move:
         return move(

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from probseq.kernels import Kernel
 
-__all__ = ["StreamingGP", "StreamingState"]
-
 _LEARNING_RATE = 1e-2
 
 
@@ -81,6 +79,7 @@ class StreamingGP:
 
     def _absorb(self, x: Tensor, y: Tensor, z: Tensor) -> StreamingState:
         K_bb, K_bf = self._covariance(z), self.kernel(z, x)
+        # K_bf K_fb/σ² and K_bf y/σ².
         added = K_bf @ K_bf.mT / self.noise
         c = K_bf @ y / self.noise
         if (old := self.state) is not None:
@@ -96,7 +95,7 @@ class StreamingGP:
         return StreamingState(z, mean, added, K_bb)
 
     def bound(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        """F = log N(ŷ; 0, Q + Σ) − ½ tr Σ⁻¹(K − Q), up to a constant of the old posterior.
+        """Return F = log N(ŷ; 0, Q + Σ) − ½ tr Σ⁻¹(K − Q), up to a constant of the old posterior.
 
         ŷ is y and the pseudo-targets D_a S_a⁻¹ m_a, Q is K_·b K_bb⁻¹ K_b· between all of them, and
         Σ holds σ² I and D_a in blocks.
@@ -118,17 +117,17 @@ class StreamingGP:
             Sigma, targets = torch.block_diag(Sigma, D), torch.cat([y, pseudo])
             K_bf = torch.cat([K_bf, self.kernel(z, old.points)], -1)
         Q = K_bf.mT @ torch.cholesky_solve(K_bf, torch.linalg.cholesky(self._covariance(z)))
-        law = torch.distributions.MultivariateNormal(torch.zeros_like(targets), Q + Sigma)
+        marginal = torch.distributions.MultivariateNormal(torch.zeros_like(targets), Q + Sigma)
         # tr Σ⁻¹(K − Q), in two blocks.
         trace = (K_diag - Q.diagonal()[:n]).sum() / self.noise
         if old is not None:
             root = torch.linalg.cholesky(Sigma[n:, n:])
             rest = self.kernel(old.points, old.points) - Q[n:, n:]
             trace = trace + torch.cholesky_solve(rest, root).diagonal().sum()
-        return law.log_prob(targets) - 0.5 * trace
+        return marginal.log_prob(targets) - 0.5 * trace
 
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f at inputs of shape (n, 1)."""
+        """Return mean and variance of f at inputs of shape (n, 1)."""
         if (state := self.state) is None:
             raise ValueError("state must be that after an update, got none")
         K_bs = self.kernel(state.points, x)

@@ -2,57 +2,39 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ohsvgp.bases.base import Basis
+from ohsvgp.core import Site
+from ohsvgp.inducing import Inducing
+from ohsvgp.likelihoods import Likelihood
+from ohsvgp.state import OnlineState, contiguous_copy
 from ohsvgp.stream.clock import Clock
-from ohsvgp.stream.pace import Pace
-
-__all__ = [
-    "basis_settings",
-    "clock_from_tensors",
-    "clock_tensors",
-    "differences",
-    "fresh",
-    "generator_from_tensors",
-    "module_shapes",
-    "pace_from_tensors",
-    "pace_tensors",
-    "pack",
-    "unpack",
-]
+from ohsvgp.stream.pace import StampSpacing
+from ohsvgp.whitening import Whitening
+from probseq.kernels import Kernel
 
 _SCHEMA = 3
 _NO_UNIT = -1
 
 
-def fresh(tensor: Tensor) -> Tensor:
-    """A copy in row-major order at an aligned address, as it would come back from a file.
-
-    BLAS and LAPACK round in other ways for other strides and alignments: only what is kept in this
-    one form predicts the same bits before and after it has been saved.
-    """
-    # Not contiguous(): that leaves odd strides of dimensions of size 1.
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
-
-
 def pack(identity: dict[str, Any], groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """A flat dict that safetensors can write as it is.
+    """Return a flat dict that safetensors can write as it is.
 
     Args:
         identity: what a model must be to read the state; JSON values.
         groups: tensors by group and name.
 
     Returns:
-        Fresh tensors by dotted name, without the dot where the name is empty. "identity" holds, in
-        bytes, the identity, a schema and a checksum over all other tensors.
+        Copies of the tensors by dotted name, without the dot where the name is empty. "identity"
+        holds, in bytes, the identity, a schema and a checksum over all other tensors.
     """
     tensors = {
-        f"{group}.{name}".rstrip("."): fresh(tensor)
+        f"{group}.{name}".rstrip("."): contiguous_copy(tensor)
         for group, named in groups.items()
         for name, tensor in named.items()
     }
@@ -63,7 +45,7 @@ def pack(identity: dict[str, Any], groups: Mapping[str, Mapping[str, Tensor]]) -
 def unpack(
     tensors: Mapping[str, Tensor], identity: dict[str, Any], device: torch.device, *, source: str
 ) -> dict[str, dict[str, Tensor]]:
-    """The groups that ``pack`` was given, as fresh tensors.
+    """Return the groups that ``pack`` took, as copies.
 
     Args:
         tensors: from ``pack``.
@@ -82,10 +64,10 @@ def unpack(
     except (TypeError, ValueError) as error:
         raise ValueError(f"identity of the tensors must be JSON in bytes: {error}") from error
     checksum = saved.pop("sha256", None)
-    own = {"schema": _SCHEMA, **identity}
-    if saved != own:
+    expected = {"schema": _SCHEMA, **identity}
+    if saved != expected:
         raise ValueError(
-            f"the state must be that of a model like this one, got {differences(saved, own)}"
+            f"the state must be that of a model like this one, got {differences(saved, expected)}"
         )
     rest = {name: tensor for name, tensor in tensors.items() if name != "identity"}
     if _checksum(rest) != checksum:
@@ -96,12 +78,12 @@ def unpack(
     groups: dict[str, dict[str, Tensor]] = {}
     for name, tensor in rest.items():
         group, _, field = name.partition(".")
-        groups.setdefault(group, {})[field] = fresh(tensor.to(device))
+        groups.setdefault(group, {})[field] = contiguous_copy(tensor.to(device))
     return groups
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes."""
+    """Return SHA-256 over names, dtypes, shapes and bytes."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -110,23 +92,60 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def generator_from_tensors(generator: torch.Generator, state: Tensor) -> None:
-    """Set the generator to a saved state.
+def state_tensors(state: OnlineState | None) -> dict[str, dict[str, Tensor]]:
+    """Return groups of tensors that ``state_from_tensors`` reads; nothing of None."""
+    if state is None:
+        return {}
+    return {
+        "inducing": state.inducing.tensors(),
+        "whitening": state.whitening.tensors(),
+        "site": state.site._asdict(),
+        "hyperparameters": {"": state.hyperparameters},
+        "length": {"": torch.tensor(state.length, dtype=torch.float64)},
+        "count": {"": torch.tensor(state.count)},
+    }
+
+
+def state_from_tensors(
+    groups: Mapping[str, dict[str, Tensor]], restore: Callable[[dict[str, Tensor]], Inducing]
+) -> OnlineState | None:
+    """Return the state of ``state_tensors``; None of groups without one.
+
+    Args:
+        groups: from ``unpack``.
+        restore: makes an inducing set of its tensors, ``Basis.restore``.
+    """
+    if "site" not in groups:
+        return None
+    return OnlineState(
+        restore(groups["inducing"]),
+        Whitening(**groups["whitening"]),
+        Site(**groups["site"]),
+        groups["hyperparameters"][""],
+        float(groups["length"][""]),
+        int(groups["count"][""]),
+    )
+
+
+def clone_generator(generator: torch.Generator, state: Tensor | None = None) -> torch.Generator:
+    """Return a generator in the same state, or in a saved one.
 
     Raises:
         ValueError: no state of such a generator.
     """
-    own = generator.get_state()
-    if state.dtype != own.dtype or state.shape != own.shape:
+    clone, now = torch.Generator(generator.device), generator.get_state()
+    state = now if state is None else state
+    if state.dtype != now.dtype or state.shape != now.shape:
         raise ValueError(
-            f"generator must be {own.numel()} bytes of its state, got {state.dtype} "
+            f"generator must be {now.numel()} bytes of its state, got {state.dtype} "
             f"of shape {tuple(state.shape)}"
         )
-    generator.set_state(state.cpu())
+    clone.set_state(state.cpu())
+    return clone
 
 
 def clock_tensors(clock: Clock | None) -> dict[str, Tensor]:
-    """Origin and unit of a clock; nothing of none."""
+    """Return origin and unit of a clock; nothing of None."""
     if clock is None:
         return {}
     number = torch.float64 if clock.unit is None else torch.int64
@@ -137,29 +156,30 @@ def clock_tensors(clock: Clock | None) -> dict[str, Tensor]:
 
 
 def clock_from_tensors(tensors: Mapping[str, Tensor]) -> Clock | None:
-    """The clock of ``clock_tensors``."""
+    """Return the clock of ``clock_tensors``."""
     if not tensors:
         return None
     unit = int(tensors["unit"])
     return Clock(tensors["origin"].item(), None if unit == _NO_UNIT else unit)
 
 
-def pace_tensors(pace: Pace) -> dict[str, Tensor]:
-    """The latest stamp and the gaps before it, in one vector; nothing of none."""
-    held = [] if pace.last is None else [pace.last, *pace.gaps]
-    return {"": torch.tensor(held, dtype=torch.float64)} if held else {}
+def spacing_tensors(spacing: StampSpacing) -> dict[str, Tensor]:
+    """Return the latest stamp and the gaps before it in one vector; nothing before the first."""
+    if spacing.last is None:
+        return {}
+    return {"": torch.tensor([spacing.last, *spacing.gaps], dtype=torch.float64)}
 
 
-def pace_from_tensors(tensors: Mapping[str, Tensor]) -> Pace:
-    """The pace of ``pace_tensors``."""
+def spacing_from_tensors(tensors: Mapping[str, Tensor]) -> StampSpacing:
+    """Return the spacing of ``spacing_tensors``."""
     if not tensors:
-        return Pace()
+        return StampSpacing()
     last, *gaps = tensors[""].tolist()
-    return Pace(last, gaps)
+    return StampSpacing(last, gaps)
 
 
 def basis_settings(basis: Basis, name: str = "basis") -> dict[str, Any]:
-    """Kind and numbers of a basis, and of one that it wraps: LegT(2.0) is not LegT(3.0)."""
+    """Return kind and numbers of a basis, and of one that it wraps: LegT(2.0) is not LegT(3.0)."""
     settings: dict[str, Any] = {name: type(basis).__name__}
     for field, value in vars(basis).items():
         if isinstance(value, Basis):
@@ -169,12 +189,18 @@ def basis_settings(basis: Basis, name: str = "basis") -> dict[str, Any]:
     return settings
 
 
-def module_shapes(module: nn.Module) -> dict[str, list[int]]:
-    """Shapes of a module's parameters and buffers by name."""
-    return {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
+def model_settings(kernel: Kernel, likelihood: Likelihood, basis: Basis) -> dict[str, Any]:
+    """Return classes, with those of the terms of sums and products, shapes and numbers."""
+    settings: dict[str, Any] = {"dim": kernel.dim, "kernel_batch": list(kernel.batch_shape)}
+    for name, module in (("kernel", kernel), ("likelihood", likelihood)):
+        kinds = [type(child).__name__ for child in module.modules()]
+        settings[name] = " ".join(kind for kind in kinds if kind != "ModuleList")
+        tensors = module.state_dict().items()
+        settings[f"{name}_parameters"] = {key: list(tensor.shape) for key, tensor in tensors}
+    return settings | basis_settings(basis)
 
 
-def differences(got: dict[str, Any], expected: dict[str, Any]) -> str:
-    """What of two identities differs, in words."""
-    names = [name for name in {**expected, **got} if got.get(name) != expected.get(name)]
-    return ", ".join(f"{name} {got.get(name)} instead of {expected.get(name)}" for name in names)
+def differences(actual: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Return in words what of two identities differs."""
+    names = [n for n in {**expected, **actual} if actual.get(n) != expected.get(n)]
+    return ", ".join(f"{n} {actual.get(n)} instead of {expected.get(n)}" for n in names)

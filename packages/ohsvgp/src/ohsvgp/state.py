@@ -1,6 +1,6 @@
 """What an online Gaussian process remembers of the stream."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -11,10 +11,7 @@ from torch import Tensor
 
 from ohsvgp.core import Posterior, Site, posterior
 from ohsvgp.inducing import Inducing
-from ohsvgp.saved import fresh
 from ohsvgp.whitening import Whitening
-
-__all__ = ["OnlineState", "UpdateInfo"]
 
 
 class UpdateInfo(NamedTuple):
@@ -54,7 +51,7 @@ class OnlineState:
         hyperparameters: the kernel's raw parameters when the whitening was made, as one vector.
         length: end of the window minus t0.
         count: number of points absorbed.
-        known: moments of q(v), where they have been computed.
+        known_moments: those of q(v), where they have been computed.
     """
 
     inducing: Inducing
@@ -63,67 +60,41 @@ class OnlineState:
     hyperparameters: Tensor
     length: float
     count: int
-    known: Posterior | None = None
+    known_moments: Posterior | None = None
 
     @cached_property
     def moments(self) -> Posterior:
-        """Of q(v); factorised once per state."""
-        return posterior(self.site) if self.known is None else self.known
+        """Return the moments of q(v), factorised once per state."""
+        return posterior(self.site) if self.known_moments is None else self.known_moments
 
-    def kept(
-        self, restore: Callable[[dict[str, Tensor]], Inducing], old: "OnlineState | None"
-    ) -> "OnlineState":
-        """This state with every tensor ``fresh``: as it would come back from a file.
 
-        Args:
-            restore: makes an inducing set of its tensors, ``Basis.restore``.
-            old: the state before, whose tensors are fresh. Its set stays the same object if it is
-                this one's, which tells that it did not move.
-        """
-        inducing = self.inducing
-        if old is None or inducing is not old.inducing:
-            tensors = inducing.tensors().items()
-            inducing = restore({name: fresh(tensor) for name, tensor in tensors})
-        whitening = self.whitening
-        if old is None or whitening is not old.whitening:
-            whitening = Whitening(**{k: fresh(v) for k, v in whitening.tensors().items()})
-        return replace(
-            self,
-            inducing=inducing,
-            whitening=whitening,
-            site=Site(*map(fresh, self.site)),
-        )
+def contiguous_copy(tensor: Tensor) -> Tensor:
+    """Return a copy in row-major order at an aligned address, as it would come from a file.
 
-    def to_tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Groups of tensors that ``from_tensors`` reads."""
-        return {
-            "inducing": self.inducing.tensors(),
-            "whitening": self.whitening.tensors(),
-            "site": self.site._asdict(),
-            "hyperparameters": {"": self.hyperparameters},
-            "length": {"": torch.tensor(self.length, dtype=torch.float64)},
-            "count": {"": torch.tensor(self.count)},
-        }
+    BLAS and LAPACK round in other ways for other strides and alignments: only a state in this one
+    form predicts the same bits before and after it has been saved.
+    """
+    # Not contiguous(): that leaves odd strides of dimensions of size 1.
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
-    @classmethod
-    def from_tensors(
-        cls,
-        groups: Mapping[str, dict[str, Tensor]],
-        restore: Callable[[dict[str, Tensor]], Inducing],
-    ) -> "OnlineState | None":
-        """The state of ``to_tensors``; None of groups that hold none.
 
-        Args:
-            groups: fresh tensors, those of ``to_tensors`` among them.
-            restore: makes an inducing set of its tensors, ``Basis.restore``.
-        """
-        if "site" not in groups:
-            return None
-        return cls(
-            restore(groups["inducing"]),
-            Whitening(**groups["whitening"]),
-            Site(**groups["site"]),
-            groups["hyperparameters"][""],
-            float(groups["length"][""]),
-            int(groups["count"][""]),
-        )
+def canonical(
+    state: OnlineState, restore: Callable[[dict[str, Tensor]], Inducing], old: OnlineState | None
+) -> OnlineState:
+    """Return the state with a ``contiguous_copy`` of every tensor, as it would come from a file.
+
+    Args:
+        state: after an update.
+        restore: makes an inducing set of its tensors, ``Basis.restore``.
+        old: the state before, in this form. Its set stays the same object if it is that of
+            ``state``, which tells that it did not move.
+    """
+    inducing, whitening = state.inducing, state.whitening
+    if old is None or inducing is not old.inducing:
+        tensors = inducing.tensors().items()
+        inducing = restore({name: contiguous_copy(tensor) for name, tensor in tensors})
+    if old is None or whitening is not old.whitening:
+        tensors = whitening.tensors().items()
+        whitening = Whitening(**{name: contiguous_copy(tensor) for name, tensor in tensors})
+    site = Site(*map(contiguous_copy, state.site))
+    return replace(state, inducing=inducing, whitening=whitening, site=site)

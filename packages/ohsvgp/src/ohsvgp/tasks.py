@@ -13,42 +13,23 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ohsvgp.exact import ExactGP
+from ohsvgp.information_loss import LostInformationWarning
 from ohsvgp.likelihoods import Bernoulli, NegativeBinomial, Poisson
 from ohsvgp.likelihoods import Gaussian as GaussianNoise
-from ohsvgp.lost import LostInformationWarning
 from ohsvgp.online import OnlineGP
 from probseq.metrics import coverage_calibration_error, rmse
-
-__all__ = [
-    "Seen",
-    "Split",
-    "Task",
-    "curves",
-    "cut",
-    "cut_channels",
-    "evaluate",
-    "joined",
-    "learn",
-    "look",
-    "measure_tasks",
-    "scores",
-    "sequential_splits",
-    "standardised",
-    "starting_lengthscales",
-    "stratified_splits",
-]
 
 # Places of a task's points to learn and for evaluation.
 Split = tuple[NDArray[np.intp], NDArray[np.intp]]
 # Inducing points, and predictions on a grid by name.
-Seen = tuple[Tensor | None, dict[str, Tensor]]
+GridPrediction = tuple[Tensor | None, dict[str, Tensor]]
 _START_SHARES = (1.0 / 3.0, 1.0 / 10.0, 1.0 / 30.0)
 # Of a task: one point for evaluation, and two that make a curve.
-_LEAST_POINTS = 3
-# Deviations from the mean that 95 % of a normal law lie within.
-_REACH = 1.959963984540054
+_MIN_TASK_POINTS = 3
+# Standard deviations from the mean within which 95 % of a Gaussian lie.
+_Z_95 = 1.959963984540054
 # Draws of a count, for the coverage of thesis Eq. 4.20.
-_SAMPLES = 100
+_NUM_COUNT_SAMPLES = 100
 
 
 class Task(NamedTuple):
@@ -76,35 +57,35 @@ def sequential_splits(
         ValueError: there are fewer points to learn than tasks, or a task has none for evaluation.
     """
     order = np.argsort(key, kind="stable")
-    train, kept = order[~test[order]], order[test[order]]
+    train, held_out = order[~test[order]], order[test[order]]
     if len(train) < num_tasks:
         raise ValueError(
             f"num_tasks must be at most the number of training points {len(train)}, got {num_tasks}"
         )
     blocks = np.array_split(train, num_tasks)
     ends = key[[block[-1] for block in blocks[:-1]]]
-    owners = np.searchsorted(ends, key[kept], side="left")
+    owners = np.searchsorted(ends, key[held_out], side="left")
     for number in range(num_tasks):
         if number not in owners:
             raise ValueError(
                 f"task {number + 1} of {num_tasks} has no point for evaluation: lower num_tasks or "
                 "raise the share of these points"
             )
-    return [(block, kept[owners == number]) for number, block in enumerate(blocks)]
+    return [(block, held_out[owners == number]) for number, block in enumerate(blocks)]
 
 
 def stratified_splits(count: int, num_tasks: int, test_share: float, *, seed: int) -> list[Split]:
     """Cut sorted points into equal tasks that each have their share of points for evaluation.
 
     That is one at least; a task's last point is learned, so that those for evaluation lie in the
-    time that it has seen.
+    time of what it learns.
 
     Raises:
         ValueError: a task would have fewer than 3 points.
     """
-    if count < _LEAST_POINTS * num_tasks:
+    if count < _MIN_TASK_POINTS * num_tasks:
         raise ValueError(
-            f"{count:,} points cannot be cut into {num_tasks} tasks of {_LEAST_POINTS} or more: "
+            f"{count:,} points cannot be cut into {num_tasks} tasks of {_MIN_TASK_POINTS} or more: "
             "lower num_tasks"
         )
     generator = np.random.default_rng(seed)
@@ -112,8 +93,8 @@ def stratified_splits(count: int, num_tasks: int, test_share: float, *, seed: in
     for block in np.array_split(np.arange(count), num_tasks):
         size = round(test_share * (block[-1] + 1)) - round(test_share * block[0])
         size = min(max(size, 1), len(block) - 1)
-        kept = np.sort(generator.choice(block[:-1], size, replace=False))
-        splits.append((np.setdiff1d(block, kept), kept))
+        held_out = np.sort(generator.choice(block[:-1], size, replace=False))
+        splits.append((np.setdiff1d(block, held_out), held_out))
     return splits
 
 
@@ -125,22 +106,22 @@ def standardised(
     Raises:
         ValueError: these are all the same.
     """
-    known = values[..., np.sort(np.concatenate([own for own, _ in splits]))]
+    known = values[..., np.sort(np.concatenate([train for train, _ in splits]))]
     mean, std = known.mean(-1, keepdims=True), known.std(-1, keepdims=True)
     if (std == 0.0).any():
         raise ValueError(f"{name} are all {mean[std == 0.0][0]:g}: there is nothing to learn")
     return (values - mean) / std
 
 
-def cut(x: NDArray[Any], y: NDArray[Any], splits: Sequence[Split]) -> tuple[Task, ...]:
+def split_into_tasks(x: NDArray[Any], y: NDArray[Any], splits: Sequence[Split]) -> tuple[Task, ...]:
     """Return the tasks of inputs (n, ...) and targets (..., n)."""
     return tuple(
-        Task(*map(torch.from_numpy, (x[own], y[..., own], x[test], y[..., test])))
-        for own, test in splits
+        Task(*map(torch.from_numpy, (x[train], y[..., train], x[test], y[..., test])))
+        for train, test in splits
     )
 
 
-def joined(tasks: Sequence[Task]) -> Task:
+def concatenate_tasks(tasks: Sequence[Task]) -> Task:
     """Return several tasks, one after the other, as a single one; not of channels."""
     x, y, test_x, test_y = zip(*tasks, strict=True)
     return Task(torch.cat(x), torch.cat(y, -1), torch.cat(test_x), torch.cat(test_y, -1))
@@ -174,8 +155,8 @@ def cut_channels(
         ValueError: there are too few time steps, or the first task takes no time.
     """
     K, length = num_tasks, task_length or len(time) // num_tasks
-    if length < _LEAST_POINTS or K * length > len(time):
-        wanted = task_length or f"{_LEAST_POINTS} or more"
+    if length < _MIN_TASK_POINTS or K * length > len(time):
+        wanted = task_length or f"{_MIN_TASK_POINTS} or more"
         raise ValueError(f"{len(time):,} time steps are too few for {K} tasks of {wanted}")
     origin, end = time[0], time[length - 1]
     if not end > origin:
@@ -192,7 +173,7 @@ def cut_channels(
         # A channel that hasn't moved yet has no scale of its own.
         std = first.std(0).nan_to_num(0.0)
         y = (y - first.mean(0)) / torch.where(std > 0.0, std, 1.0)
-    return tuple(Task(x[own], y[own], x[test], y[test]) for own, test in splits)
+    return tuple(Task(x[train], y[train], x[test], y[test]) for train, test in splits)
 
 
 def evaluate(
@@ -212,7 +193,7 @@ def evaluate(
     Raises:
         ArithmeticError: a prediction is not finite.
     """
-    likelihood, whole = model.likelihood, joined(tasks)
+    likelihood, whole = model.likelihood, concatenate_tasks(tasks)
     y, latent = whole.test_y, model.predict(whole.test_x)
     counts = isinstance(likelihood, Poisson | NegativeBinomial)
     with torch.no_grad():
@@ -220,27 +201,27 @@ def evaluate(
         if not bool(density.isfinite().all()):
             raise ArithmeticError("nlpd of the predictions is not finite")
         ranked = likelihood.predictive_crps(latent.mean, latent.variance, y)
-        law = likelihood.predictive_moments(latent.mean, latent.variance)
-        mean, reach = law.mean, _REACH * law.variance.sqrt()
+        moments = likelihood.predictive_moments(latent.mean, latent.variance)
+        mean, half_width = moments.mean, _Z_95 * moments.variance.sqrt()
         samples = mean[None]
         if counts:
-            noise = torch.randn(_SAMPLES, *y.shape, dtype=y.dtype, generator=generator)
+            noise = torch.randn(_NUM_COUNT_SAMPLES, *y.shape, dtype=y.dtype, generator=generator)
             f = latent.mean + latent.variance.clamp(min=0.0).sqrt() * noise
             samples = likelihood.sample(f, generator=generator)
 
-    def measure(part: slice) -> dict[str, Tensor]:
-        own, truth = mean[..., part].flatten(), y[..., part].flatten()
-        found = {"nlpd": -density[..., part].mean(), "crps": ranked[..., part].mean()}
+    def measure(points: slice) -> dict[str, Tensor]:
+        predicted, truth = mean[..., points].flatten(), y[..., points].flatten()
+        values = {"nlpd": -density[..., points].mean(), "crps": ranked[..., points].mean()}
         if isinstance(likelihood, Bernoulli):
-            found["accuracy"] = ((own > 0.5) == (truth > 0.5)).double().mean()
+            values["accuracy"] = ((predicted > 0.5) == (truth > 0.5)).double().mean()
         else:
-            found["rmse"] = rmse(own, truth)
+            values["rmse"] = rmse(predicted, truth)
         if isinstance(likelihood, GaussianNoise):
-            inside = (own - truth).abs() < reach[..., part].flatten()
-            found["coverage"] = inside.double().mean()
+            inside = (predicted - truth).abs() < half_width[..., points].flatten()
+            values["coverage"] = inside.double().mean()
         if counts:
-            found["ece"] = coverage_calibration_error(samples[..., part].flatten(1), truth)
-        return found
+            values["ece"] = coverage_calibration_error(samples[..., points].flatten(1), truth)
+        return values
 
     return measure_tasks(tasks, measure)
 
@@ -255,8 +236,8 @@ def measure_tasks(
         measure: of a slice of the test points of all tasks, metrics by name.
     """
     ends = torch.tensor([0, *(len(task.test_x) for task in tasks)]).cumsum(0).tolist()
-    parts = [*(slice(*pair) for pair in pairwise(ends)), slice(None)]
-    *each, over = [{name: float(v) for name, v in measure(part).items()} for part in parts]
+    slices = [*(slice(*pair) for pair in pairwise(ends)), slice(None)]
+    *each, over = [{name: float(v) for name, v in measure(at).items()} for at in slices]
     return each, over
 
 
@@ -270,7 +251,7 @@ def learn(model: OnlineGP | ExactGP, task: Task, refit_steps: int | None = None)
     """
     if isinstance(model, ExactGP):
         model.update(task.x, task.y)
-        model.predict(task.x[-1:])  # pays for the factorisation, so that its time is seen
+        model.predict(task.x[-1:])  # pays for the factorisation, so that its time is counted
         return 0.0
     if refit_steps is not None and model.state is not None:
         model.fit_hyperparameters(task.x, task.y, steps=refit_steps)
@@ -305,7 +286,7 @@ def scores(records: Sequence[Mapping[str, Any]], num_tasks: int) -> dict[str, An
     over = {name: [one["over"][name] for one in records] for name in records[0]["over"]}
 
     def row(name: str, each: Sequence[Mapping[str, float]]) -> list[float | None]:
-        return [*(found[name] for found in each), *[None] * (num_tasks - len(each))]
+        return [*(metrics[name] for metrics in each), *[None] * (num_tasks - len(each))]
 
     return {
         "tasks": num_tasks,
@@ -316,7 +297,7 @@ def scores(records: Sequence[Mapping[str, Any]], num_tasks: int) -> dict[str, An
     }
 
 
-def look(model: OnlineGP | ExactGP, grid: Tensor | None) -> Seen:
+def predict_on_grid(model: OnlineGP | ExactGP, grid: Tensor | None) -> GridPrediction:
     """Return inducing points where there are any, and probabilities, or mean and deviation of y."""
     points = None
     if isinstance(model, OnlineGP) and model.state is not None and model.clock is not None:
@@ -327,13 +308,15 @@ def look(model: OnlineGP | ExactGP, grid: Tensor | None) -> Seen:
         return points, {}
     latent = model.predict(grid)
     with torch.no_grad():
-        law = model.likelihood.predictive_moments(latent.mean, latent.variance)
+        y = model.likelihood.predictive_moments(latent.mean, latent.variance)
     if isinstance(model.likelihood, Bernoulli):
-        return points, {"probability": law.mean}
-    return points, {"mean": law.mean, "sd": law.variance.clamp(min=0.0).sqrt()}
+        return points, {"probability": y.mean}
+    return points, {"mean": y.mean, "sd": y.variance.clamp(min=0.0).sqrt()}
 
 
-def curves(tasks: Sequence[Task], grid: Tensor | None, seen: Sequence[Seen]) -> dict[str, Tensor]:
+def curves(
+    tasks: Sequence[Task], grid: Tensor | None, predictions: Sequence[GridPrediction]
+) -> dict[str, Tensor]:
     """Return grid, predictions, data and, where they are points, inducing points by name.
 
     `ohsvgp.plots` draws them. Where early tasks have fewer inducing points than later ones, NaN
@@ -342,18 +325,20 @@ def curves(tasks: Sequence[Task], grid: Tensor | None, seen: Sequence[Seen]) -> 
     Args:
         tasks: those that were learned.
         grid: of the predictions.
-        seen: of `look` after each task.
+        predictions: of `predict_on_grid` after each task.
     """
     of_time = tasks[0].x.ndim == 1 or tasks[0].x.shape[1] == 1
     arrays = {} if grid is None else {"t" if of_time else "grid": grid}
-    arrays |= {name: torch.stack([found[name] for _, found in seen]) for name in seen[0][1]}
-    for part, (x, y) in {"train": (0, 1), "test": (2, 3)}.items():
+    arrays |= {
+        name: torch.stack([values[name] for _, values in predictions]) for name in predictions[0][1]
+    }
+    for role, (x, y) in {"train": (0, 1), "test": (2, 3)}.items():
         numbers = [torch.full((len(task[x]),), k) for k, task in enumerate(tasks)]
-        arrays[f"{part}_{'t' if of_time else 'x'}"] = torch.cat([task[x] for task in tasks])
-        arrays[f"{part}_y"] = torch.cat([task[y] for task in tasks], -1)
-        arrays[f"{part}_task"] = torch.cat(numbers)
-    points = [each for each, _ in seen if each is not None]
-    if len(points) == len(seen):
+        arrays[f"{role}_{'t' if of_time else 'x'}"] = torch.cat([task[x] for task in tasks])
+        arrays[f"{role}_y"] = torch.cat([task[y] for task in tasks], -1)
+        arrays[f"{role}_task"] = torch.cat(numbers)
+    points = [inducing for inducing, _ in predictions if inducing is not None]
+    if len(points) == len(predictions):
         padded = pad_sequence(points, batch_first=True, padding_value=math.nan)
         arrays["inducing"] = padded[..., 0] if of_time else padded
     return arrays

@@ -10,8 +10,6 @@ from torch import Tensor
 from probseq.errors import CholeskyError
 from probseq.linalg import default_jitter, safe_cholesky, triangular_inverse
 
-__all__ = ["Whitening", "check_jitter", "whiten"]
-
 # Beyond 1e-4 of the mean variance, jitter is no longer round-off but another model.
 _MAX_RELATIVE_JITTER = 1e-4
 
@@ -22,7 +20,7 @@ class Whitening(NamedTuple):
     Attributes:
         jitter: absolute jitter that was added to K_uu, shape (*b); zero by eigenvalues.
         relative_jitter: the same in units of the mean of K_uu's diagonal.
-        rank: number of directions kept, shape (*b), integers; M for the Cholesky factor.
+        rank: number of directions in use, shape (*b), integers; M for the Cholesky factor.
         root: L = R⁻¹, lower triangular, shape (*b, M, M); None by eigenvalues.
         directions: R by eigenvalues, rows of dropped directions zero; None where L is.
     """
@@ -35,19 +33,19 @@ class Whitening(NamedTuple):
 
     @property
     def matrix(self) -> Float[Tensor, "*b m m"]:
-        """R."""
+        """Return R."""
         if self.directions is not None:
             return self.directions
         if self.root is None:
-            raise ValueError("root or directions must be given")
+            raise ValueError("Whitening must have a root or directions, got neither")
         return triangular_inverse(self.root)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What there is, by field name."""
-        return {name: part for name, part in self._asdict().items() if part is not None}
+        """Return the tensors that there are by field name."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
     def apply(self, K: Float[Tensor, "*#b m n"]) -> Float[Tensor, "*b m n"]:
-        """R K, by a triangular solve where there is a Cholesky factor.
+        """Return R K, by a triangular solve where there is a Cholesky factor.
 
         A product with the explicit inverse would be as near to R K, but not near to R K' for any
         K' near K: in float32, variances that remain after conditioning came out negative.
@@ -89,16 +87,17 @@ def whiten(
     """
     relative = default_jitter(K_uu.dtype) if rel_jitter is None else rel_jitter
     if method == "eig":
+        # R = Λ^(-1/2) Vᵀ, rows of small eigenvalues zero.
         if not bool(K_uu.isfinite().all()):
             raise CholeskyError("K_uu must be finite, got NaN or infinity")
         values, vectors = torch.linalg.eigh(K_uu.detach())
-        kept = values > relative * K_uu.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
-        scale = torch.where(kept, values.clamp_min(torch.finfo(values.dtype).tiny), 1).rsqrt()
-        matrix = (kept * scale)[..., None] * vectors.mT
+        active = values > relative * K_uu.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+        scale = torch.where(active, values.clamp_min(torch.finfo(values.dtype).tiny), 1).rsqrt()
+        matrix = (active * scale)[..., None] * vectors.mT
         if K_uu.requires_grad:
-            matrix = matrix + _variation(K_uu, values, vectors, kept, scale)
+            matrix = matrix + _variation(K_uu, values, vectors, active, scale)
         none = torch.zeros_like(values[..., 0])
-        return Whitening(none, none, kept.sum(-1), directions=matrix)
+        return Whitening(none, none, active.sum(-1), directions=matrix)
     tries = 1 + max(0, round(math.log10(_MAX_RELATIVE_JITTER / relative)))
     L = safe_cholesky(K_uu, jitter=relative, max_tries=tries)
     # What the factor holds more than K_uu does is what safe_cholesky added to the diagonal.
@@ -121,15 +120,15 @@ def check_jitter(rel_jitter: float | None) -> None:
         raise ValueError(f"rel_jitter must be in (0, {_MAX_RELATIVE_JITTER:g}], got {rel_jitter:g}")
 
 
-def _variation(K: Tensor, values: Tensor, vectors: Tensor, kept: Tensor, scale: Tensor) -> Tensor:
-    """Zeros whose gradient in K is that of R = Λ^(-1/2) Vᵀ, but for rotations of R.
+def _variation(K: Tensor, values: Tensor, vectors: Tensor, active: Tensor, scale: Tensor) -> Tensor:
+    """Return zeros whose gradient in K is that of R = Λ^(-1/2) Vᵀ, but for rotations of R.
 
     With S = Vᵀ dK V, dR = Σ_i e_i λ_i^(-1/2) (Σ_kept −S_ij/(2λ_j) v_jᵀ + Σ_dropped S_ij/(λ_i − λ_j)
-    v_jᵀ). It keeps R K Rᵀ = I; the gradient of ``eigh``, which turns kept directions into one
+    v_jᵀ). It keeps R K Rᵀ = I; the gradient of ``eigh``, which turns these directions into one
     another too, is NaN at equal eigenvalues.
     """
     gap = values[..., :, None] - values[..., None, :]
-    gap = torch.where(kept[..., None, :], -2 * values[..., None, :], gap)
-    inverse = torch.where(kept[..., :, None], 1 / gap, 0)
+    gap = torch.where(active[..., None, :], -2 * values[..., None, :], gap)
+    inverse = torch.where(active[..., :, None], 1 / gap, 0)
     S = vectors.mT @ (K - K.detach()) @ vectors
-    return (kept * scale)[..., None] * ((S * inverse) @ vectors.mT)
+    return (active * scale)[..., None] * ((S * inverse) @ vectors.mT)

@@ -24,7 +24,7 @@ from scipy import stats
 from torch import Tensor
 
 from ohsvgp import Cosine, Gaussian, LegS, Level, OnlineGP, Refit, Seasonal, Trend, UniformGrid
-from ohsvgp.means import Mean
+from ohsvgp.beyond.means import Mean
 from probseq.kernels import parse_kernel
 
 Forecaster = Callable[[Tensor, Tensor, Tensor], tuple[np.ndarray, np.ndarray]]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp import core
-from ohsvgp.core import Carried, Site, positive_part
+from ohsvgp.core import Carried, Site, nearest_psd
 from ohsvgp.inducing import PointFunctional
 from ohsvgp.inference.natural import natural_update, site_bound
 from ohsvgp.likelihoods import (
@@ -274,7 +274,7 @@ def test_cut_information_is_an_optimum_among_posteriors_that_are_nowhere_wider()
 def test_positive_part_keeps_what_is_positive() -> None:
     Q = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64)).Q
     values = torch.tensor([-2.0, -0.1, 0.5, 3.0], dtype=torch.float64)
-    got = positive_part(Q @ torch.diag(values) @ Q.mT)
+    got = nearest_psd(Q @ torch.diag(values) @ Q.mT)
     torch.testing.assert_close(got, Q @ torch.diag(values.clamp_min(0)) @ Q.mT)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ohsvgp import Cosine, Gaussian, OnlineGP
-from ohsvgp.live import LiveStream
+from ohsvgp import Cosine, Gaussian, OnlineGP, forecast
+from ohsvgp.integrations.live import LiveStream
 from ohsvgp.stream.calendar import calendar_ahead
 from ohsvgp.stream.clock import parse_stamp, stamps
 from ohsvgp.stream.columns import StampColumn
@@ -33,9 +33,9 @@ def test_models_and_streams_forecast_months() -> None:
     months = np.arange("1960-01", "1961-01", dtype="datetime64[M]").astype("datetime64[D]")
     gp = OnlineGP(RBF(1, lengthscale=90.0), Gaussian(0.1), Cosine(10))
     gp.update(months, np.arange(12.0))
-    ahead = gp.forecast(3).stamps.astype("datetime64[D]").astype(str)
+    ahead = forecast(gp, 3).stamps.astype("datetime64[D]").astype(str)
     assert ahead.tolist() == ["1961-01-01", "1961-02-01", "1961-03-01"]
-    assert gp.forecast(1, step=2.0).stamps.astype("datetime64[D]").astype(str) == ["1960-12-03"]
+    assert forecast(gp, 1, step=2.0).stamps.astype("datetime64[D]").astype(str) == ["1960-12-03"]
     model = OnlineGP(RBF(1, lengthscale=90.0), Gaussian(0.1), Cosine(10))
     stream = LiveStream(model, warmup=12, horizon=2)
     answers = [stream.answer(f"{month},{k % 5}") for k, month in enumerate(months.astype(str))]

@@ -10,8 +10,8 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 from ohsvgp import LegS
 from ohsvgp.core import Site, posterior, transition
 from ohsvgp.inducing import Inducing, hyperparameters
+from ohsvgp.process import move
 from ohsvgp.state import OnlineState
-from ohsvgp.step import move
 from ohsvgp.vae.objective import (
     Amortised,
     amortised_posterior,

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -13,7 +14,7 @@ from ohsvgp.inducing import Inducing, PointFunctional, continuous
 from probseq.checks import check_counts
 from probseq.kernels import Kernel
 
-__all__ = ["CAN_FOLLOW", "Advance", "Basis", "TimeBasis"]
+__all__ = ["CAN_FOLLOW", "Advance", "Basis", "PriorMean", "TimeBasis"]
 
 # What refusals of `fixed_hyperparameters` say.
 CAN_FOLLOW = (
@@ -53,11 +54,14 @@ class Basis(ABC):
         fixed_hyperparameters: whether the sets depend on the kernel's hyperparameters in a way
             that cannot be redone later, so that these must stay once data have been absorbed.
         of_window: whether the window alone makes the set.
+        features: of inputs (n, d), those (n, p) of a mean beside the process, whose weights are
+            N(0, I) a priori; None without.
     """
 
     num_inducing: int
     fixed_hyperparameters: bool = False
     of_window: bool = False
+    features: Callable[[Tensor], Tensor] | None = None
 
     @abstractmethod
     def advance(self, step: Advance) -> Inducing:
@@ -134,6 +138,15 @@ class Basis(ABC):
             "basis must have orthogonal functions to rebuild f from its coefficients, "
             f"got {type(self).__name__}: use predict, or LegS, LegT, LagT, FouT or Cosine"
         )
+
+
+@runtime_checkable
+class PriorMean(Protocol):
+    """A mean with Gaussian weights, such as ``ohsvgp.Trend``."""
+
+    def beside(self, basis: Basis) -> Basis:
+        """Return the basis with inducing variables that the weights have joined."""
+        ...
 
 
 class TimeBasis(Basis):

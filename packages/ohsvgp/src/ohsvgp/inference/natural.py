@@ -27,7 +27,7 @@ from ohsvgp.core import (
     Bound,
     Carried,
     Site,
-    positive_part,
+    nearest_psd,
     posterior,
     predict,
     residual,
@@ -205,7 +205,7 @@ def _ascend(
 def _information(Phi: Tensor, w: Tensor) -> Tensor:
     """Φ diag(w) Φᵀ, or its positive part."""
     H = (Phi * w[..., None, :]) @ Phi.mT
-    return positive_part(H) if bool((w < 0).any()) else H
+    return nearest_psd(H) if bool((w < 0).any()) else H
 
 
 def _evaluate(problem: _Problem, H: Tensor, b: Tensor) -> _Step:

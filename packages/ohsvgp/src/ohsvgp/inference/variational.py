@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.core import Bound, Carried, Site, positive_part, posterior, residual
+from ohsvgp.core import Bound, Carried, Site, nearest_psd, posterior, residual
 from ohsvgp.inference.natural import site_bound
 from ohsvgp.likelihoods import Likelihood
 from probseq.checks import check_counts, check_positive
@@ -98,7 +98,7 @@ def _fit(
     with torch.no_grad():
         eye = torch.eye(M, dtype=Psi.dtype, device=Psi.device)
         inverse = torch.linalg.solve_triangular(factor.tril(), eye.expand_as(factor), upper=False)
-        H = positive_part(inverse.mT @ inverse - eye)
+        H = nearest_psd(inverse.mT @ inverse - eye)
         b = mean + (H @ mean[..., None])[..., 0]
         # Back to v: z = Cᵀ(v − m̂).
         G = known.root @ H @ known.root.mT

@@ -109,7 +109,7 @@ def coefficient_path(gp: OnlineGP, ends: Tensor) -> DiagonalGaussian:
         for end in ends.tolist():
             window = basis.inducing(gp.kernel, end)
             P = state.whitening.apply(state.inducing.cross_inducing(gp.kernel, window))
-            law = core.predict(state.moments, P, window.covariance(gp.kernel), full_cov=True)
+            law = core.predict_joint(state.moments, P, window.covariance(gp.kernel))
             means.append(law.mean)
             # Round-off can take a variance of nothing below zero.
             variances.append(law.variance.clamp_min(0))

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ohsvgp.beyond.components import decompose
 from ohsvgp.online import OnlineGP
 from probseq.figures import COLOURS, panels
 
@@ -12,7 +13,7 @@ __all__ = ["components_plot"]
 
 
 def components_plot(gp: OnlineGP, t: Any, *, labels: tuple[str, str] = ("t", "y")) -> "Figure":
-    """Draw each part of ``OnlineGP.decompose``: its mean and two standard deviations.
+    """Draw each part of ``ohsvgp.decompose``: its mean and two standard deviations.
 
     Args:
         gp: a model of times and one series; it stays as it is.
@@ -23,7 +24,7 @@ def components_plot(gp: OnlineGP, t: Any, *, labels: tuple[str, str] = ("t", "y"
         ValueError: a model of points or of several series, or bad times.
         MissingExtraError: matplotlib is not installed.
     """
-    parts = gp.decompose(t)
+    parts = decompose(gp, t)
     if not gp.of_time or any(law.mean.ndim != 1 for law in parts.values()):
         raise ValueError("gp must be a model of times and one series")
     stamps = gp.user_inputs(gp.inputs(t))

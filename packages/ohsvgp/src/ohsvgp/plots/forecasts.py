@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ohsvgp.beyond.forecasts import forecast
 from ohsvgp.online import OnlineGP
 from ohsvgp.plots.fits import read_series
 from probseq.figures import COLOURS, GUIDE, SEEN, legend, panels
@@ -24,7 +25,7 @@ def forecast_plot(
         gp: a model of times and one series that has learned the data; it stays as it is.
         t: times of the data that are shown.
         y: their values, shape (n,).
-        horizon: of ``OnlineGP.forecast``: stamps, or a number of steps.
+        horizon: of ``ohsvgp.forecast``: stamps, or a number of steps.
         labels: of time and values.
 
     Raises:
@@ -32,15 +33,15 @@ def forecast_plot(
         MissingExtraError: matplotlib is not installed.
     """
     times, values = read_series(gp, t, y)
-    forecast = gp.forecast(horizon)
+    ahead = forecast(gp, horizon)
     figure, (axes,) = panels(1, 1, (8.0, 3.2), extra=(0.4, 1.0))
     axes.plot(times, values, "o", color=GUIDE, markersize=2.2, label="data", zorder=2)
     for level, alpha in ((0.95, 0.25), (0.5, 0.45)):
-        low, high = (edge.cpu().numpy() for edge in forecast.interval(level))
+        low, high = (edge.cpu().numpy() for edge in ahead.interval(level))
         style: dict[str, Any] = {"color": COLOURS[4], "alpha": alpha, "linewidth": 0}
-        axes.fill_between(forecast.stamps, low, high, label=f"{level:.0%} interval", **style)
-    mean = torch.as_tensor(forecast.mean).cpu().numpy()
-    axes.plot(forecast.stamps, mean, color=COLOURS[0], linewidth=1.2, label="mean of the forecast")
+        axes.fill_between(ahead.stamps, low, high, label=f"{level:.0%} interval", **style)
+    mean = torch.as_tensor(ahead.mean).cpu().numpy()
+    axes.plot(ahead.stamps, mean, color=COLOURS[0], linewidth=1.2, label="mean of the forecast")
     axes.axvline(np.max(times), color=SEEN, linewidth=0.8, linestyle="--", label="end of the data")
     axes.set_xlabel(labels[0], fontsize=9)
     axes.set_ylabel(labels[1], fontsize=9)

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median_low
 
-__all__ = ["Pace"]
+__all__ = ["StampSpacing"]
 
 # Of so many gaps the median is the step: one that stands out, or a few, say nothing.
 GAPS = 9
 
 
 @dataclass
-class Pace:
+class StampSpacing:
     """The latest stamp, and the gaps before it.
 
     Attributes:
@@ -22,20 +22,20 @@ class Pace:
     last: float | None = None
     gaps: list[float] = field(default_factory=list[float])
 
-    def pass_to(self, stamp: float) -> None:
+    def observe(self, stamp: float) -> None:
         """Take up a stamp; a late one changes nothing."""
         if self.last is not None and stamp > self.last:
             self.gaps = [*self.gaps, stamp - self.last][-GAPS:]
         self.last = stamp if self.last is None else max(self.last, stamp)
 
-    def after(self, stamps: Iterable[float]) -> "Pace":
-        """A new pace that has taken up sorted stamps; this one stays as it is."""
-        later = Pace(self.last, self.gaps)
+    def updated(self, stamps: Iterable[float]) -> "StampSpacing":
+        """Return the spacing after more stamps, in any order; this one stays as it is."""
+        later = StampSpacing(self.last, self.gaps)
         for stamp in sorted(set(stamps))[-GAPS - 1 :]:
-            later.pass_to(stamp)
+            later.observe(stamp)
         return later
 
     @property
     def step(self) -> float | None:
-        """The median of the latest gaps; None before there is one."""
+        """Return the median of the latest gaps; None before there is one."""
         return median_low(self.gaps) if self.gaps else None

@@ -11,8 +11,10 @@ from ohsvgp.saved import (
     basis_settings,
     clock_from_tensors,
     clock_tensors,
-    generator_from_tensors,
+    clone_generator,
     pack,
+    state_from_tensors,
+    state_tensors,
     unpack,
 )
 from ohsvgp.state import OnlineState
@@ -58,7 +60,7 @@ def save_memory(
             "tasks": {"": torch.tensor(memory.tasks)},
             "basis": basis.tensors(),
             "clock": clock_tensors(memory.clock),
-            **({} if memory.state is None else memory.state.to_tensors()),
+            **state_tensors(memory.state),
         },
     )
     state_dict |= {f"{prefix}{_PREFIX}{name}": tensor for name, tensor in packed.items()}
@@ -84,9 +86,9 @@ def load_memory(module: Any, state_dict: dict[str, Tensor], prefix: str, *rest: 
     source = "OnlineSVGPVAE.state_dict"
     groups = unpack(packed, basis_settings(basis), device, source=source)
     basis.load_tensors(groups.get("basis", {}))
-    generator_from_tensors(module.generator, groups["generator"][""])
+    module.generator = clone_generator(module.generator, groups["generator"][""])
     module.memory = Memory(
         clock_from_tensors(groups.get("clock", {})),
-        OnlineState.from_tensors(groups, basis.restore),
+        state_from_tensors(groups, basis.restore),
         int(groups["tasks"][""]),
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ohsvgp.bases.base import Basis
 from ohsvgp.core import Site
 from ohsvgp.inducing import Inducing, hyperparameters
-from ohsvgp.state import OnlineState
+from ohsvgp.state import OnlineState, canonical
 from ohsvgp.stream.clock import Clock, start_clock
 from ohsvgp.vae.consolidation import Consolidation, predictive_fisher
 from ohsvgp.vae.memory import Memory, load_memory, save_memory
@@ -428,5 +428,5 @@ class OnlineSVGPVAE(nn.Module):
         step, now = window.step, hyperparameters(self.kernel)
         site = Site(found.site.precision.detach(), found.site.shift.detach())
         state = OnlineState(step.inducing, step.whitening, site, now, task.length, task.count)
-        state = state.kept(self.basis.restore, self.memory.state)
+        state = canonical(state, self.basis.restore, self.memory.state)
         self.memory = Memory(clock, state, self.memory.tasks + 1)

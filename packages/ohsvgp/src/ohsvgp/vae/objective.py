@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ohsvgp import core
 from ohsvgp.core import Posterior, Site
-from ohsvgp.step import Move
+from ohsvgp.process import Move
 from probseq.gaussians import DiagonalGaussian
 
 __all__ = [
@@ -112,7 +112,7 @@ def amortised_posterior(
     which needs no factorisation beyond that of I + G.
 
     Args:
-        step: the inducing set and the old site, from ``step.move``.
+        step: the inducing set and the old site, from ``process.move``.
         Psi: Ψ at the task's times, from ``core.features``; without leading dimension if the
             latent processes share their kernel.
         K_ff: prior variances there.

@@ -4,8 +4,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp import core
+from ohsvgp.process import move
 from ohsvgp.state import OnlineState
-from ohsvgp.step import move
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import Kernel
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from ohsvgp import core
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
+from ohsvgp.process import Move, move
 from ohsvgp.state import OnlineState
-from ohsvgp.step import Move, move
 from ohsvgp.stream.arrays import as_real
 from ohsvgp.stream.clock import Clock, sorted_times, start_clock
 from ohsvgp.vae.memory import Memory

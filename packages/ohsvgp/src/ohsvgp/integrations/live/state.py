@@ -6,14 +6,12 @@ import struct
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCHEMA", "check_marks", "checksum", "read_facts", "saved_settings"]
-
-SCHEMA = "probseq-online-live-5"
+SCHEMA = "probseq-online-live-6"
 _LARGEST_HEADER = 1 << 24
 
 
 def saved_settings(path: Path) -> dict[str, Any] | None:
-    """Settings of the model in a state file; None if there is no file.
+    """Return the settings of the model in a state file; None if there is no file.
 
     Raises:
         ValueError: the file is no such state, damaged, or from another version.
@@ -24,7 +22,7 @@ def saved_settings(path: Path) -> dict[str, Any] | None:
 
 
 def read_facts(path: Path) -> dict[str, str] | None:
-    """The text that a state file holds beside its tensors; None if there is no file.
+    """Return the text that a state file holds beside its tensors; None if there is no file.
 
     Raises:
         ValueError: the file is no such state, damaged, or from another version.
@@ -54,7 +52,7 @@ def read_facts(path: Path) -> dict[str, str] | None:
 
 
 def check_marks(separator: str, decimal: str) -> None:
-    """Refuse marks of lines that could not be told apart from what is in the cells.
+    """Refuse marks of lines that could be in their cells.
 
     Args:
         separator: between cells.
@@ -73,5 +71,5 @@ def check_marks(separator: str, decimal: str) -> None:
 
 
 def checksum(model: str, position: str) -> str:
-    """SHA-256 over the text that a state file holds; its tensors have a checksum of their own."""
+    """Return SHA-256 over the text that a state file holds; its tensors have another checksum."""
     return hashlib.sha256(f"{model}\n{position}".encode()).hexdigest()

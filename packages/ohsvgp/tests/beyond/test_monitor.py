@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 from ohsvgp import Bernoulli, Gaussian, LegS, OnlineGP, Poisson, StudentT
-from ohsvgp.monitor import Monitor, standard_errors
+from ohsvgp.beyond.monitor import Monitor, standard_errors
 from probseq.kernels import RBF
 
 DOUBLE = torch.float64

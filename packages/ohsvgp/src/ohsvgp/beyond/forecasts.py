@@ -1,4 +1,4 @@
-"""Laws of new values of a stream: intervals, quantiles and draws."""
+"""Predictive distributions of new values: intervals, quantiles and draws."""
 
 import copy
 import warnings
@@ -13,20 +13,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ohsvgp.beyond.means import process_of
 from ohsvgp.inducing import continuous
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.means import process_of
-from ohsvgp.model import StreamModel
+from ohsvgp.online import OnlineGP
 from ohsvgp.stream.calendar import calendar_ahead
 from probseq.checks import check_counts, check_positive
 from probseq.gaussians import DiagonalGaussian
 from probseq.gaussians import Gaussian as JointGaussian
 from probseq.linalg import default_jitter
 
-__all__ = ["ExtrapolationWarning", "Forecast", "make_forecast", "stamps_ahead"]
-
 # Of the prior's variance: where data explain less, the prior answers.
-_EXPLAINED = 0.05
+_MIN_EXPLAINED_SHARE = 0.05
 
 
 class ExtrapolationWarning(UserWarning):
@@ -35,17 +33,17 @@ class ExtrapolationWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """Law of new values y at n stamps; later updates of the model do not change it.
+    """Predictive distribution of y at n stamps; later updates of the model do not change it.
 
     Not in the papers.
 
     Attributes:
         stamps: numbers or ``datetime64``, shape (n,); points of shape (n, dim).
-        marginal: law of f stamp by stamp, without noise, in float64.
+        marginal: posterior of f stamp by stamp, without noise, in float64.
         prior: variance of f before any data, shape (n,) or (*b, n).
         smooth: that without the kernel's white noise, of which data tell nothing; the same shape.
         beside: that without the mean.
-        likelihood: law of y given f.
+        likelihood: of y given f.
         joint: computes ``latent``.
         dtype: of what the methods return.
     """
@@ -61,31 +59,31 @@ class Forecast:
 
     @cached_property
     def latent(self) -> JointGaussian:
-        """Joint law of f, without noise, in float64; made when first asked for, in O(n²)."""
+        """Return the joint posterior of f, without noise, in float64; O(n²), on first use."""
         with torch.no_grad():
             return self.joint()
 
     @property
     def mean(self) -> Float[Tensor, "*b n"]:
-        """Mean of y."""
+        """Return the mean of y."""
         return self._moments()[0].to(self.dtype)
 
     @property
     def variance(self) -> Float[Tensor, "*b n"]:
-        """Variance of y, noise included."""
+        """Return the variance of y, noise included."""
         return self._moments()[1].to(self.dtype)
 
     @property
     def beyond(self) -> Bool[Tensor, " n"]:
-        """Where the prior answers: the data explain less than 5 % of f's variance in any series.
+        """Return where the prior answers: data explain less than 5 % of f's variance in any series.
 
         Of what f is beside the kernel's white noise.
         """
-        explained = self.prior - self.marginal.variance >= _EXPLAINED * self.smooth
+        explained = self.prior - self.marginal.variance >= _MIN_EXPLAINED_SHARE * self.smooth
         return ~explained.reshape(-1, len(self.stamps)).any(0)
 
     def quantile(self, p: float | Sequence[float] | Tensor) -> Float[Tensor, "..."]:
-        """The least y with P(Y ≤ y) ≥ p, stamp by stamp; of counts whole numbers.
+        """Return the least y with P(Y ≤ y) ≥ p, stamp by stamp; of counts whole numbers.
 
         Args:
             p: a level of shape (*b, n), or q of them of shape (q, *b, n).
@@ -105,7 +103,7 @@ class Forecast:
         )
 
     def interval(self, level: float) -> tuple[Float[Tensor, "*b n"], Float[Tensor, "*b n"]]:
-        """Lower and upper end of what holds y with a probability, as much below as above.
+        """Return both ends of what holds y with a probability, as much below as above.
 
         Args:
             level: the probability, such as 0.95.
@@ -122,7 +120,7 @@ class Forecast:
     def sample(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s *b n"]:
-        """Draws of y, jointly over the stamps.
+        """Draw y, jointly over the stamps.
 
         Args:
             num_samples: S.
@@ -135,15 +133,15 @@ class Forecast:
         latent = self.latent
         # What round-off does to a posterior is a share of the process' variance, not of its own.
         jitter = torch.diag_embed(default_jitter(self.beside.dtype) * self.beside)
-        law = JointGaussian(latent.mean, latent.covariance + jitter)
+        joint = JointGaussian(latent.mean, latent.covariance + jitter)
         with torch.no_grad():
-            f = law.rsample((num_samples,), generator=generator)
+            f = joint.rsample((num_samples,), generator=generator)
             return self.likelihood.sample(f, generator).to(self.dtype)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            law = self.likelihood.predictive_moments(self.marginal.mean, self.marginal.variance)
-        return law.mean, law.variance
+            y = self.likelihood.predictive_moments(self.marginal.mean, self.marginal.variance)
+        return y.mean, y.variance
 
 
 def _levels(name: str, value: object, like: Tensor) -> Tensor:
@@ -153,95 +151,99 @@ def _levels(name: str, value: object, like: Tensor) -> Tensor:
         raise ValueError(f"{name} must be of numbers above 0 and below 1, got {value!r}") from None
 
 
-def make_forecast(model: StreamModel, t: Any, step: float | None, *, stacklevel: int) -> Forecast:
-    """Forecast of a model; ``OnlineGP.forecast``.
+def forecast(gp: OnlineGP, t: Any, *, step: float | None = None, stacklevel: int = 2) -> Forecast:
+    """Return the predictive distribution of new values. Not in the papers.
 
     Args:
-        model: the model.
-        t: stamps, points, or a number of steps ahead.
-        step: between steps ahead.
-        stacklevel: of the caller to whom a warning is told.
+        gp: a model; it stays as it is.
+        t: stamps not before t0, or points; or a whole number of steps beyond the latest stamp.
+        step: time between steps, in units of time. If None, months, quarters, years or business
+            days where the latest stamps come so, else the median of the latest gaps.
+        stacklevel: of ``warnings.warn``, from here.
 
     Raises:
-        ValueError: as ``OnlineGP.forecast``.
+        ValueError: bad inputs, stamps before t0, fewer than one step, steps of points or before
+            data, or a ``step`` that is not above 0, or needed and None.
 
     Warns:
-        ExtrapolationWarning: once a model.
+        ExtrapolationWarning: posterior variances of f beyond the data exceed 95 % of the prior's;
+            once a model.
     """
-    x = stamps_ahead(model, t, step)
-    process, state = model.process, model.state
+    x = stamps_ahead(gp, t, step)
+    process, state = gp.process, gp.state
     with torch.no_grad():
         marginal = process.predict(state, x)
         prior, smooth = process.prior.diag(x), continuous(process.prior).diag(x)
         beside = process_of(process.prior).diag(x)
     # Later fits change parameters in place.
-    kernel, likelihood = copy.deepcopy((model.kernel, model.likelihood))
+    kernel, likelihood = copy.deepcopy((gp.kernel, gp.likelihood))
     still = replace(process, kernel=kernel, likelihood=likelihood)
-    stamps = model.user_inputs(x)
-    forecast = Forecast(
+    stamps = gp.user_inputs(x)
+    ahead = Forecast(
         stamps,
         marginal,
         prior,
         smooth,
         beside,
         likelihood,
-        lambda: still.predict(state, x, full_cov=True),
-        model.dtype,
+        lambda: still.predict_joint(state, x),
+        gp.dtype,
     )
-    last = model.pace.last
-    if last is not None and len(x) and not model.told_beyond:
-        lost = forecast.beyond & (x[:, 0] > last)
+    last = gp.spacing.last
+    if last is not None and len(x) and ExtrapolationWarning not in gp.warned:
+        lost = ahead.beyond & (x[:, 0] > last)
         if bool(lost.any()):
-            model.told_beyond = True
+            gp.warned.add(ExtrapolationWarning)
             first = stamps[int(lost.nonzero()[0, 0])]
             warnings.warn(
                 f"from {first} on the forecast is the prior's: the data, which end at "
-                f"{model.user_inputs(x.new_tensor([[last]]))[0]}, explain less than 5 % of f's "
+                f"{gp.user_inputs(x.new_tensor([[last]]))[0]}, explain less than 5 % of f's "
                 "variance there. Put what should go on into mean=, or a periodic or linear kernel",
                 ExtrapolationWarning,
                 stacklevel=stacklevel,
             )
-    return forecast
+    return ahead
 
 
-def stamps_ahead(model: StreamModel, t: Any, step: float | None) -> Tensor:
-    """Inputs of a forecast, shape (n, dim), times told since t0.
+def stamps_ahead(gp: OnlineGP, t: Any, step: float | None) -> Tensor:
+    """Return inputs of a forecast, shape (n, dim), times counted from t0.
 
     Args:
-        model: the model.
+        gp: the gp.
         t: stamps, points, or a number of steps ahead.
         step: between steps ahead, in units of time.
 
     Raises:
-        ValueError: as ``OnlineGP.forecast``.
+        ValueError: as ``forecast``.
     """
     if not isinstance(t, Integral | np.bool_):
         if step is not None:
             raise ValueError(f"step must be left out where t holds stamps, got {step}")
-        x = model.inputs(t)
-        if model.of_time and x.numel() and float(x.min()) < 0:
-            first = model.user_inputs(x.new_zeros(1, 1))[0]
+        x = gp.inputs(t)
+        if gp.of_time and x.numel() and float(x.min()) < 0:
+            first = gp.user_inputs(x.new_zeros(1, 1))[0]
             raise ValueError(
-                f"t must not lie before t0={first}, got {model.user_inputs(x.min()[None, None])[0]}"
+                f"t must not lie before t0={first}, got {gp.user_inputs(x.min()[None, None])[0]}"
             )
         return x
-    if not model.of_time:
-        raise ValueError(f"t must be points of dim {model.kernel.dim}, got {t}: they have no steps")
+    if not gp.of_time:
+        raise ValueError(f"t must be points of dim {gp.kernel.dim}, got {t}: they have no steps")
     check_counts(t=t)
     if step is not None:
         check_positive(step=step)
-    last, told, step = model.pace.last, step, model.pace.step if step is None else step
+    last = gp.spacing.last
     if last is None:
         raise ValueError(f"t must be stamps before the first update, got {t} steps ahead")
-    clock = model.clock
-    if told is None and clock is not None and clock.unit is not None:
+    clock = gp.clock
+    if step is None and clock is not None and clock.unit is not None:
         second = clock.unit / 10**9
         at = clock.origin / 10**9 + last * second
-        gaps = [gap * second for gap in model.pace.gaps]
+        gaps = [gap * second for gap in gp.spacing.gaps]
         if (ahead := calendar_ahead(at, gaps, int(t))) is not None:
             stamps = np.array([round(stamp) for stamp in ahead], dtype="datetime64[s]")
-            return clock.internal(stamps).to(model.kernel.like)[:, None]
+            return clock.internal(stamps).to(gp.kernel.like)[:, None]
+    step = gp.spacing.step if step is None else step
     if step is None:
-        raise ValueError("step must be given where there are no two different stamps, got None")
+        raise ValueError("step must be a number where there are no two different stamps, got None")
     count = torch.arange(1, int(t) + 1, dtype=torch.float64)
-    return (last + step * count).to(model.kernel.like)[:, None]
+    return (last + step * count).to(gp.kernel.like)[:, None]

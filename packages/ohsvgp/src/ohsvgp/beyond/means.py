@@ -22,20 +22,7 @@ from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
 from ohsvgp.whitening import Whitening
 from probseq.checks import check_counts, check_positive
-from probseq.kernels import Kernel, Sum
-
-__all__ = [
-    "Level",
-    "Mean",
-    "MeanKernel",
-    "Regressors",
-    "Seasonal",
-    "Trend",
-    "WithMean",
-    "parts_of",
-    "process_of",
-    "variance_beside",
-]
+from probseq.kernels import Kernel
 
 
 class Mean(ABC):
@@ -46,23 +33,27 @@ class Mean(ABC):
     @property
     @abstractmethod
     def num_weights(self) -> int:
-        """Number of features p."""
+        """Return the number of features p."""
 
     @abstractmethod
     def scaled(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n p"]:
-        """S φ(x): the features times the deviations of their weights.
+        """Return s φ(x): the features times the deviations of their weights.
 
         Args:
             x: inputs; times are counted from t0 in the model's ``time_unit``.
         """
 
     @property
-    def parts(self) -> "tuple[Mean, ...]":
-        """The means that this is a sum of."""
+    def terms(self) -> "tuple[Mean, ...]":
+        """Return the means that this is a sum of."""
         return (self,)
 
+    def beside(self, basis: Basis) -> Basis:
+        """Return the basis with inducing variables that the weights have joined."""
+        return WithMean(basis, self)
+
     def __add__(self, other: "Mean") -> "Mean":
-        return _Several((*self.parts, *other.parts))
+        return _MeanSum((*self.terms, *other.terms))
 
 
 @dataclass(frozen=True)
@@ -83,11 +74,11 @@ class Level(Mean):
 
     @property
     def num_weights(self) -> int:
-        """1."""
+        """Return p = 1."""
         return 1
 
     def scaled(self, x: Tensor) -> Tensor:
-        """The constant s."""
+        """Return the constant s."""
         return x.new_full((*x.shape[:-1], 1), self.deviation)
 
 
@@ -112,11 +103,11 @@ class Trend(Mean):
 
     @property
     def num_weights(self) -> int:
-        """2."""
+        """Return p = 2."""
         return 2
 
     def scaled(self, x: Tensor) -> Tensor:
-        """1 and t, each times its deviation."""
+        """Return 1 and t, each times its deviation."""
         return torch.cat([torch.full_like(x, self.level), self.slope * x], -1)
 
 
@@ -144,11 +135,11 @@ class Seasonal(Mean):
 
     @property
     def num_weights(self) -> int:
-        """Twice the harmonics."""
+        """Return p, twice the harmonics."""
         return 2 * self.harmonics
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Cosines and sines times their deviation."""
+        """Return cosines and sines times their deviation."""
         k = torch.arange(1, self.harmonics + 1, dtype=x.dtype, device=x.device)
         phase = 2 * math.pi / self.period * x * k
         return self.deviation * torch.cat([phase.cos(), phase.sin()], -1)
@@ -158,7 +149,7 @@ class Seasonal(Mean):
 class Regressors(Mean):
     """Features of the user's own: holidays, temperatures, an intervention.
 
-    The function is no part of a saved state: give the same one to the model that loads it.
+    The function is not in a saved state: give the same one to the model that loads it.
 
     Args:
         function: gives features (*b, n, p) of inputs (*b, n, d); times are counted from t0 in the
@@ -180,27 +171,28 @@ class Regressors(Mean):
 
     @property
     def num_weights(self) -> int:
-        """The count given."""
+        """Return p."""
         return self.count
 
     def scaled(self, x: Tensor) -> Tensor:
-        """The features times their deviation.
+        """Return the features times their deviation.
 
         Raises:
             ValueError: the function gives another shape than (*b, n, p), or values that are not
                 finite.
         """
-        found = self.function(x)
-        if found.shape != (*x.shape[:-1], self.count) or not bool(found.isfinite().all()):
+        features = self.function(x)
+        finite = bool(features.isfinite().all())
+        if features.shape != (*x.shape[:-1], self.count) or not finite:
             raise ValueError(
                 f"function must give finite features of shape {(*x.shape[:-1], self.count)}, got "
-                f"{tuple(found.shape)}{'' if found.isfinite().all() else ' with NaN or infinity'}"
+                f"{tuple(features.shape)}{'' if finite else ' with NaN or infinity'}"
             )
-        return self.deviation * found.to(x)
+        return self.deviation * features.to(x)
 
 
 @dataclass(frozen=True)
-class _Several(Mean):
+class _MeanSum(Mean):
     """The sum of means."""
 
     means: tuple[Mean, ...]
@@ -210,7 +202,7 @@ class _Several(Mean):
         return sum(mean.num_weights for mean in self.means)
 
     @property
-    def parts(self) -> tuple[Mean, ...]:
+    def terms(self) -> tuple[Mean, ...]:
         return self.means
 
     def scaled(self, x: Tensor) -> Tensor:
@@ -232,14 +224,14 @@ class MeanKernel(Kernel):
 
     @property
     def resolution(self) -> Float[Tensor, "*heads 1 d"]:
-        """That of the process."""
+        """Return the resolution of the process."""
         return self.process.resolution
 
     @property
     def continuous(self) -> Kernel | None:
-        """The mean beside the process' continuous part."""
-        kept = self.process.continuous
-        return self if kept is self.process or kept is None else MeanKernel(kept, self.mean)
+        """Return the mean beside the process' continuous part."""
+        smooth = self.process.continuous
+        return self if smooth in (self.process, None) else MeanKernel(smooth, self.mean)
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
         return self.process(x, z) + self.mean.scaled(x) @ self.mean.scaled(z).mT
@@ -248,17 +240,22 @@ class MeanKernel(Kernel):
         return self.process.diag(x) + self.mean.scaled(x).square().sum(-1)
 
 
-class _MeanPart(Kernel):
-    """One part of a mean as a kernel of its own."""
+class MeanTerm(Kernel):
+    """One term of a mean as a kernel of its own.
+
+    Args:
+        kernel: process and mean together.
+        index: of the term in ``mean.terms``.
+    """
 
     def __init__(self, kernel: MeanKernel, index: int) -> None:
         super().__init__(kernel.dim, batch_shape=kernel.batch_shape)
         self.process, self.mean, self.index = kernel.process, kernel.mean, index
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Return the features of the whole mean, zero but for this part's."""
+        """Return the features of the whole mean, zero but for this term's."""
         columns = [
-            part.scaled(x) * float(i == self.index) for i, part in enumerate(self.mean.parts)
+            mean.scaled(x) * float(i == self.index) for i, mean in enumerate(self.mean.terms)
         ]
         return torch.cat(columns, -1)
 
@@ -270,7 +267,7 @@ class _MeanPart(Kernel):
 class BesideMean(Inducing):
     """Inducing variables u of the process, then the weights b of the mean in units of s.
 
-    The kernels that the methods are given must be a ``MeanKernel`` or one of its ``parts_of``.
+    The kernels that the methods take must be a ``MeanKernel`` or one of its terms.
 
     Attributes:
         variables: u.
@@ -282,43 +279,48 @@ class BesideMean(Inducing):
 
     @property
     def num_inducing(self) -> int:
-        """M + p."""
+        """Return M + p."""
         return self.variables.num_inducing + self.mean.num_weights
 
     @property
     def num_weights(self) -> int:
-        """P."""
+        """Return p."""
         return self.mean.num_weights
+
+    def process(self, kernel: Kernel) -> Kernel:
+        """Return the covariance of the process without the mean."""
+        return process_of(kernel)
 
     @property
     def points(self) -> Tensor | None:
-        """Those of u."""
+        """Return the inputs z of u = f(z); None where u are no values of f."""
         return self.variables.points
 
     def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
-        """K_uu and I, in blocks."""
+        """Return K_uu and I, in blocks."""
         K = self.variables.covariance(process_of(kernel))
         return _blocks(K, self._eye(K))
 
     def whitened(
         self, K: Tensor, *, method: Literal["chol", "eig"], rel_jitter: float | None
     ) -> Whitening:
-        """R_u and I, in blocks: the weights need no jitter."""
+        """Return R_u and I, in blocks: the weights need no jitter."""
         M = self.variables.num_inducing
         R = self.variables.whitened(K[..., :M, :M], method=method, rel_jitter=rel_jitter)
         root, directions = (
-            None if part is None else _blocks(part, self._eye(K)) for part in (R.root, R.directions)
+            None if block is None else _blocks(block, self._eye(K))
+            for block in (R.root, R.directions)
         )
         rank = R.rank + self.mean.num_weights
         return R._replace(rank=rank, root=root, directions=directions)
 
     def noise(self, jitter: Tensor) -> Float[Tensor, "*b m"]:
-        """The jitter of u, and none of the weights."""
+        """Return the jitter of u, and none of the weights."""
         return torch.nn.functional.pad(self.variables.noise(jitter), (0, self.mean.num_weights))
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
-        """K_uf, then s φ(x)."""
-        if isinstance(kernel, _MeanPart):
+        """Return K_uf, then s φ(x): cov(b, f(x)) = s φ(x) with b = β/s."""
+        if isinstance(kernel, MeanTerm):
             M = self.variables.num_inducing
             b = kernel.scaled(x).mT
             return torch.cat([b.new_zeros(*b.shape[:-2], M, b.shape[-1]), b], -2)
@@ -330,7 +332,7 @@ class BesideMean(Inducing):
         return torch.cat([K, b.expand(*K.shape[:-2], *b.shape[-2:])], -2)
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """K_ab and I, in blocks.
+        """Return K_ab and I, in blocks.
 
         Raises:
             TypeError: ``other`` has no weights of the same mean.
@@ -341,7 +343,7 @@ class BesideMean(Inducing):
         return _blocks(K, self._eye(K))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Those of u."""
+        """Return the tensors that define u."""
         return self.variables.tensors()
 
     def _eye(self, like: Tensor) -> Tensor:
@@ -361,6 +363,7 @@ class WithMean(Basis):
         self.num_inducing = basis.num_inducing + mean.num_weights
         self.fixed_hyperparameters = basis.fixed_hyperparameters
         self.of_window = basis.of_window
+        self.features = mean.scaled
         self.described = repr(mean)
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
@@ -373,7 +376,7 @@ class WithMean(Basis):
         Raises:
             ValueError: as the basis says, or a trend or season of other inputs than times.
         """
-        if kernel.dim != 1 and any(part.times_only for part in self.mean.parts):
+        if kernel.dim != 1 and any(mean.times_only for mean in self.mean.terms):
             raise ValueError(
                 f"mean must be Level or Regressors for points of dim {kernel.dim}, got "
                 f"{self.mean}: trends and seasons are of times"
@@ -381,11 +384,11 @@ class WithMean(Basis):
         self.basis.bind(kernel, generator)
 
     def prior(self, kernel: Kernel) -> MeanKernel:
-        """The kernel of the sum."""
+        """Return the kernel of the sum."""
         return MeanKernel(self.basis.prior(kernel), self.mean)
 
     def advance(self, step: Advance) -> Inducing:
-        """The basis' set beside the weights; the set itself if it stays."""
+        """Return the basis' set beside the weights; the set itself if it stays."""
         inner = self.basis.advance(self._step(step))
         old = step.previous
         if isinstance(old, BesideMean) and inner is old.variables:
@@ -395,23 +398,23 @@ class WithMean(Basis):
     def refine(
         self, inducing: Inducing, objective: Callable[[Inducing], Tensor], step: Advance
     ) -> Inducing:
-        """As the basis does."""
+        """Optimise the set as the basis does."""
         if not isinstance(inducing, BesideMean) or inducing is step.previous:
             return inducing
         start = inducing.variables
-        found = self.basis.refine(
+        refined = self.basis.refine(
             start, lambda candidate: objective(BesideMean(candidate, self.mean)), self._step(step)
         )
-        return inducing if found is start else BesideMean(found, self.mean)
+        return inducing if refined is start else BesideMean(refined, self.mean)
 
     def without_learning(self) -> Basis:
-        """The same of the basis that does not learn."""
-        twin = copy.copy(self)
-        twin.basis = self.basis.without_learning()
-        return twin
+        """Return the rule around the basis that does not learn."""
+        copied = copy.copy(self)
+        copied.basis = self.basis.without_learning()
+        return copied
 
     def tensors(self) -> dict[str, Tensor]:
-        """Those of the basis."""
+        """Return the tensors of the basis."""
         return self.basis.tensors()
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -423,13 +426,13 @@ class WithMean(Basis):
         self.basis.load_tensors(tensors)
 
     def restore(self, tensors: dict[str, Tensor]) -> Inducing:
-        """The set that gave the tensors."""
+        """Return the set that gave the tensors."""
         return BesideMean(self.basis.restore(tensors), self.mean)
 
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "*b m n"]:
-        """Those of the basis, then s φ(x).
+        """Return the functions of the basis, then s φ(x).
 
         Raises:
             ValueError: as the basis says.
@@ -450,31 +453,13 @@ class WithMean(Basis):
         )
 
 
-def parts_of(prior: Kernel) -> list[tuple[str, Kernel]]:
-    """Return the terms of a sum of kernels and of a mean, with the names of their classes."""
-    process = process_of(prior)
-    terms = process.kernels if isinstance(process, Sum) else [process]
-    found = [(type(term).__name__, term) for term in terms]
-    if isinstance(prior, MeanKernel):
-        means = enumerate(prior.mean.parts)
-        found += [(type(part).__name__, _MeanPart(prior, i)) for i, part in means]
-    return found
-
-
 def process_of(kernel: Kernel) -> Kernel:
-    """The kernel of the process in a ``MeanKernel``; any other one is that itself."""
+    """Return the kernel of the process in a ``MeanKernel``; any other one is that itself."""
     return kernel.process if isinstance(kernel, MeanKernel) else kernel
 
 
-def variance_beside(kernel: Kernel, x: Tensor) -> Tensor:
-    """Return the prior variance at x that weights do not explain: of a part of the mean none."""
-    if isinstance(kernel, _MeanPart):
-        return torch.zeros_like(x[..., 0])
-    return process_of(kernel).diag(x)
-
-
 def _blocks(a: Tensor, b: Tensor) -> Tensor:
-    """The block diagonal matrix of a, which may have batch dimensions, and b."""
+    """Return the block diagonal matrix of a, which may have batch dimensions, and b."""
     pad = torch.nn.functional.pad
     rows, columns = a.shape[-2:]
     return pad(a, (0, b.shape[-1], 0, b.shape[-2])) + pad(b, (columns, 0, rows, 0))

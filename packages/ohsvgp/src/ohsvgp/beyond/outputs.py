@@ -15,10 +15,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ohsvgp.bases.base import Basis
+from ohsvgp.beyond.forecasts import Forecast, forecast
 from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.fitting import MAX_EXACT
-from ohsvgp.forecasts import Forecast, make_forecast
-from ohsvgp.hyperparameters import FitInfo, fit
+from ohsvgp.hyperparameters import FitInfo, Refit, fit
 from ohsvgp.likelihoods import Gaussian
 from ohsvgp.likelihoods.quantiles import probabilities
 from ohsvgp.limits import Limits, data_limits
@@ -29,12 +29,10 @@ from probseq.errors import CholeskyError
 from probseq.gaussians import Gaussian as JointGaussian
 from probseq.kernels import Constant, Kernel, Product
 
-__all__ = ["MultiOutputGP", "OutputForecast"]
-
 # Of an output's mean square: noise that its prior keeps.
 _NOISE_SHARE = 1e-6
 # Of the precision of a series: what an output that says nothing of it adds.
-_LEAST = 1e-12
+_MIN_PRECISION = 1e-12
 
 
 class MultiOutputGP:
@@ -48,7 +46,7 @@ class MultiOutputGP:
     the z_j are independent series with prior d_j k(s, t) and noise of variance one: an ``OnlineGP``
     of D series learns them, in closed form and at their cost, O(D M³) a move of the window in place
     of the dense O(D³M³). Where some outputs of a stamp are missing, those that are there tell of
-    several z at once: their law given these has the right means and variances, and is then taken
+    several z at once: their posterior has the right means and variances, and is then taken
     for independent, by observations of each z whose noise leads to these (assumed density).
 
     Args:
@@ -71,8 +69,8 @@ class MultiOutputGP:
         >>> B = torch.tensor([[1.0, 0.9], [0.9, 1.0]])
         >>> gp = MultiOutputGP(RBF(1), B, 0.01, LegS(20))
         >>> info = gp.update(t, y)
-        >>> law = gp.predict(t[:5])
-        >>> law.mean.shape, law.covariance.shape
+        >>> f = gp.predict(t[:5])
+        >>> f.mean.shape, f.covariance.shape
         (torch.Size([5, 2]), torch.Size([5, 2, 2]))
     """
 
@@ -116,19 +114,19 @@ class MultiOutputGP:
 
     @property
     def covariance(self) -> Float[Tensor, "d d"]:
-        """B = V diag(d) Vᵀ."""
+        """Return B = V diag(d) Vᵀ."""
         V = self._mixed.mixing()
         return ((V * self._scales.outputscale) @ V.mT).detach()
 
     @property
     def noise(self) -> Float[Tensor, "d d"]:
-        """Σ = V Vᵀ."""
+        """Return Σ = V Vᵀ."""
         V = self._mixed.mixing()
         return (V @ V.mT).detach()
 
     @property
     def state(self) -> OnlineState | None:
-        """What is remembered of the series z; None before the first update."""
+        """Return what is remembered of the series z; None before the first update."""
         return self.gp.state
 
     def update(
@@ -143,8 +141,7 @@ class MultiOutputGP:
             **options: ``sort`` and ``t_end`` of ``OnlineGP.update``.
 
         Returns:
-            As ``OnlineGP.update``; the energy is that of y, summed over outputs, and what is lost
-            is of each series z.
+            The energy is that of y, summed over outputs, and what is lost is of each series z.
 
         Raises:
             ValueError: as ``OnlineGP.update``.
@@ -154,31 +151,33 @@ class MultiOutputGP:
         count = z.shape[-1] if rows is None else int(rows.sum())
         # log p(y) = Σ_j log p(z_j) − n log|V|.
         energy = info.energy.sum() - count * self._mixed.log_det().detach()
-        for stamp, seen in self._partial(t, y) if rows is not None else ():
-            energy = energy + self._see_some(stamp, seen)
+        for stamp, outputs in self._incomplete(t, y) if rows is not None else ():
+            energy = energy + self._absorb_incomplete(stamp, outputs)
         return info._replace(energy=energy)
 
     partial_fit = update
 
-    def _partial(self, t: Any, y: Any) -> Iterator[tuple[Any, Tensor]]:
-        """Stamps of which some outputs are missing, and these, NaN where they are."""
+    def _incomplete(self, t: Any, y: Any) -> Iterator[tuple[Any, Tensor]]:
+        """Yield stamps of which some outputs are missing, and the outputs, NaN where they are."""
         outputs, x = as_real(y, self.gp.kernel.like, "y").double(), self.gp.inputs(t)
         some = outputs.isnan().any(-1) & ~outputs.isnan().all(-1)
         for index in some.nonzero()[:, 0].tolist():
             yield self.gp.user_inputs(x[index : index + 1]), outputs[index]
 
-    def _see_some(self, stamp: Any, y: Tensor) -> Tensor:
+    def _absorb_incomplete(self, stamp: Any, y: Tensor) -> Tensor:
         """Learn a stamp with some outputs, and return their log density."""
         latent, V = self.gp.predict(stamp), self._mixed.mixing().detach()
         mean, variance = latent.mean[:, 0].double(), latent.variance[:, 0].double()
-        there = ~y.isnan()
-        A = V[there]
+        observed = ~y.isnan()
+        # The outputs observed are A z + ε, cov ε = A Aᵀ; S is their covariance.
+        A = V[observed]
         S = (A * variance) @ A.mT + A @ A.mT
-        error = y[there] - A @ mean
-        # Of z given A z + ε: cov z Aᵀ S⁻¹.
+        error = y[observed] - A @ mean
+        # Of z given these: gain cov z Aᵀ S⁻¹, variances of the posterior.
         gain = torch.linalg.solve(S, A * variance).mT
         new = variance - (gain * (A * variance).mT).sum(-1)
-        precision = (1 / new - 1 / variance).clamp_min(_LEAST / variance)
+        # Observations of each z alone that lead to the same means and variances.
+        precision = (1 / new - 1 / variance).clamp_min(_MIN_PRECISION / variance)
         target = mean + gain @ error / (new * precision)
         self.gp.update(stamp, target[:, None], weights=precision[:, None])
         return JointGaussian(y.new_zeros(len(error)), S).log_prob(error)
@@ -208,7 +207,7 @@ class MultiOutputGP:
             priors: of parameters of the kernel, by their names in ``gp.gp.kernel``.
             restarts: further starts.
             limited: as in ``OnlineGP.fit_hyperparameters``. B and Σ of the first fit are then
-                looked for in units of the outputs' root mean squares, with a prior
+                searched in units of the outputs' root mean squares, with a prior
                 exp(−½ψ tr Σ⁻¹), ψ of n stamps n · 1e-6 there, which keeps the noise of outputs that
                 are the same from vanishing.
 
@@ -217,10 +216,10 @@ class MultiOutputGP:
                 update.
         """
         z, rows = self._series(y, missing)
-        given: dict[str, Any] = {"steps": steps, "priors": priors, "restarts": restarts}
-        given["limited"] = limited
         if self.gp.state is not None:
-            return self.gp.fit_hyperparameters(t, z, mask=rows, **given)
+            search: dict[str, Any] = {"steps": steps, "priors": priors, "restarts": restarts}
+            return self.gp.fit_hyperparameters(t, z, mask=rows, limited=limited, **search)
+        options = Refit(steps=steps, priors=priors, restarts=restarts)
         count = z.shape[-1] if rows is None else int(rows.sum())
         if count > MAX_EXACT:
             raise ValueError(f"t must hold at most {MAX_EXACT} stamps to fit first, got {count}")
@@ -228,7 +227,6 @@ class MultiOutputGP:
         if rows is not None:
             x, outputs = x[rows], outputs[:, rows]
         kernel, mixed, scales = self.gp.kernel, self._mixed, self._scales
-        del given["limited"]
         unit, ridge, limits = torch.ones_like(outputs[:, :1]), 0.0, None
         if limited:
             square = outputs.square().mean(-1, keepdim=True)
@@ -247,9 +245,9 @@ class MultiOutputGP:
         def evidence(ridge: float = ridge) -> Tensor:
             # Σ_j log N(z_j; 0, d_j K + I) − n log|V|, of outputs in their units: V there is V/unit.
             series = mixed.unmixing @ scaled
-            found = log_marginal_likelihood(kernel, mixed.noise, x, series).sum()
+            log_prob = log_marginal_likelihood(kernel, mixed.noise, x, series).sum()
             log_det = mixed.log_det() + unit.log().sum()
-            return found - count * log_det - 0.5 * ridge * mixed.unmixing.square().sum()
+            return log_prob - count * log_det - 0.5 * ridge * mixed.unmixing.square().sum()
 
         before, held = -math.inf, [*kernel.parameters(), mixed.unmixing]
         values = [parameter.detach().clone() for parameter in held]
@@ -272,7 +270,7 @@ class MultiOutputGP:
                 name="evidence",
                 seed=self.gp.seed,
                 limits=limits,
-                **given,
+                options=options,
             )
             with torch.no_grad():
                 info = info._replace(before=before, after=float(evidence(0.0)))
@@ -287,7 +285,7 @@ class MultiOutputGP:
         return info
 
     def predict(self, t: Any, *, include_noise: bool = False) -> JointGaussian:
-        """Law of all outputs of f, or of new y, at each input; the prior before any update.
+        """Return the posterior of all outputs of f, or of new y, at each input; the prior at first.
 
         Args:
             t: n inputs, anywhere and in any order.
@@ -299,46 +297,32 @@ class MultiOutputGP:
         Raises:
             ValueError: bad inputs.
         """
-        law = self.gp.predict(t, include_noise=include_noise)
+        z = self.gp.predict(t, include_noise=include_noise)
         # E y = V E z,   cov y = V diag(var z) Vᵀ.
-        V = self._mixed.mixing().detach().to(law.mean)
-        mean, variance = law.mean.mT @ V.mT, law.variance.mT
+        V = self._mixed.mixing().detach().to(z.mean)
+        mean, variance = z.mean.mT @ V.mT, z.variance.mT
         return JointGaussian(mean, (V * variance[:, None, :]) @ V.mT)
 
     def forecast(self, t: Any, *, step: float | None = None) -> "OutputForecast":
-        """Law of new values of all outputs: moments, quantiles, intervals and joint draws.
+        """Return the predictive distribution of new values of all outputs.
 
-        Args:
-            t: as in ``OnlineGP.forecast``, as is the step.
-            step: between steps ahead.
-
-        Raises:
-            ValueError: as ``OnlineGP.forecast``.
-
-        Warns:
-            ExtrapolationWarning: as ``OnlineGP.forecast``.
+        Arguments, errors and warnings are those of ``ohsvgp.forecast``.
         """
-        series = make_forecast(self.gp, t, step, stacklevel=3)
+        series = forecast(self.gp, t, step=step, stacklevel=3)
         return OutputForecast(series, self._mixed.mixing().detach())
 
     def sample(
         self, t: Any, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s n d"]:
-        """Draws of f from the posterior, jointly over inputs and outputs.
+        """Draw f from the posterior, jointly over inputs and outputs.
 
-        Args:
-            t: n inputs.
-            num_samples: S.
-            generator: source of randomness; torch's own if None.
-
-        Raises:
-            ValueError: bad inputs, or S below 1.
+        Arguments and errors are those of ``OnlineGP.sample``.
         """
         z = self.gp.sample(t, num_samples, generator)
         return z.mT @ self._mixed.mixing().detach().to(z).mT
 
     def log_prob(self, t: Any, y: Any) -> Float[Tensor, " n"]:
-        """Log predictive density of all outputs of each stamp, noise included, in nats.
+        """Return the log predictive density of all outputs of each stamp, noise included, in nats.
 
         Args:
             t: n inputs.
@@ -348,22 +332,15 @@ class MultiOutputGP:
             ValueError: bad inputs or targets.
         """
         z, _ = self._series(y, "raise")
-        found = self.gp.log_prob(t, z)
-        return found.sum(-2) - self._mixed.log_det().detach().to(found)
+        log_prob = self.gp.log_prob(t, z)
+        return log_prob.sum(-2) - self._mixed.log_det().detach().to(log_prob)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that predictions and further updates need, as a flat dict of tensors."""
+        """Return all that predictions and further updates need, as a flat dict of tensors."""
         return self.gp.state_dict()
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take over a saved state, B and Σ included; as ``OnlineGP.load_state_dict``.
-
-        Args:
-            tensors: from ``state_dict`` of a model made with the same arguments.
-
-        Raises:
-            ValueError: as ``OnlineGP.load_state_dict``.
-        """
+        """Take over a saved state, B and Σ included, as ``OnlineGP.load_state_dict`` does."""
         self.gp.load_state_dict(tensors)
 
     def _series(self, y: Any, missing: str) -> tuple[Tensor, Tensor | None]:
@@ -385,7 +362,7 @@ class MultiOutputGP:
 
 @dataclass(frozen=True, eq=False)
 class OutputForecast:
-    """Law of new values y of D outputs at n stamps; later updates of the model do not change it.
+    """Predictive distribution of D outputs at n stamps; later updates do not change it.
 
     Attributes:
         series: that of z = V⁻¹y.
@@ -397,29 +374,29 @@ class OutputForecast:
 
     @property
     def stamps(self) -> np.ndarray:
-        """Numbers or ``datetime64``, shape (n,)."""
+        """Return numbers or ``datetime64``, shape (n,)."""
         return self.series.stamps
 
     @property
     def mean(self) -> Float[Tensor, "n d"]:
-        """Mean of y."""
+        """Return the mean of y."""
         mean = self.series.mean
         return mean.mT @ self.mixing.to(mean).mT
 
     @property
     def covariance(self) -> Float[Tensor, "n d d"]:
-        """Covariance of the outputs of a stamp, V diag(var z) Vᵀ, noise included."""
+        """Return the covariance of the outputs of a stamp, V diag(var z) Vᵀ, noise included."""
         variance = self.series.variance.mT
         V = self.mixing.to(variance)
         return (V * variance[:, None, :]) @ V.mT
 
     @property
     def variance(self) -> Float[Tensor, "n d"]:
-        """Variance of each output, noise included."""
+        """Return the variance of each output, noise included."""
         return self.covariance.diagonal(dim1=-2, dim2=-1)
 
     def quantile(self, p: float | Sequence[float] | Tensor) -> Float[Tensor, "..."]:
-        """The y with P(Y ≤ y) = p, of each stamp and output by itself.
+        """Return the y with P(Y ≤ y) = p, of each stamp and output by itself.
 
         Args:
             p: a level, or q of them for a result of shape (q, n, D).
@@ -433,13 +410,9 @@ class OutputForecast:
         return mean + z * self.variance.sqrt()
 
     def interval(self, level: float) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-        """Lower and upper end of what holds each output with a probability.
+        """Return the lower and upper end of what holds each output with a probability.
 
-        Args:
-            level: the probability, such as 0.95.
-
-        Raises:
-            ValueError: ``level`` not above 0 and below 1.
+        Argument and error are those of ``Forecast.interval``.
         """
         low, high = self.quantile([0.5 * (1.0 - level), 0.5 * (1.0 + level)])
         return low, high
@@ -447,15 +420,7 @@ class OutputForecast:
     def sample(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s n d"]:
-        """Draws of y, jointly over stamps and outputs.
-
-        Args:
-            num_samples: S.
-            generator: source of randomness; torch's own if None.
-
-        Raises:
-            ValueError: S below 1.
-        """
+        """Draw y, jointly over stamps and outputs; arguments as ``Forecast.sample``'s."""
         z = self.series.sample(num_samples, generator)
         return z.mT @ self.mixing.to(z).mT
 
@@ -469,11 +434,11 @@ class _MixedNoise(Gaussian):
         self.unmixing = nn.Parameter(unmixing.contiguous(), requires_grad=False)
 
     def mixing(self) -> Tensor:
-        """V."""
+        """Return V."""
         return torch.linalg.inv(self.unmixing)
 
     def log_det(self) -> Tensor:
-        """log|det V|."""
+        """Return log|det V|."""
         return -torch.linalg.slogdet(self.unmixing).logabsdet
 
 

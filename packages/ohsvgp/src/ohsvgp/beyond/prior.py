@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ohsvgp.bases import PivotedCholesky
+from ohsvgp.bases.base import PriorMean
+from ohsvgp.beyond.means import Mean, Seasonal, Trend
 from ohsvgp.likelihoods import (
     Bernoulli,
     Gaussian,
@@ -18,12 +20,9 @@ from ohsvgp.likelihoods import (
     Poisson,
     StudentT,
 )
-from ohsvgp.means import Mean, Seasonal, Trend
 from ohsvgp.online import OnlineGP
 from probseq.errors import CholeskyError
 from probseq.kernels import RBF, Kernel, Periodic, parse_kernel
-
-__all__ = ["PRIOR_OPTIONS", "fit_prior", "make_mean", "make_prior"]
 
 PRIOR_OPTIONS = ("kernel", "likelihood", "lengthscale", "outputscale", "noise", "dispersion")
 
@@ -85,9 +84,9 @@ def make_mean(*, trend: bool, season: Iterable[float]) -> Mean | None:
         trend: whether there is a line, whose slope may reach ten units of y in a unit of time.
         season: periods, of three harmonics each.
     """
-    parts: list[Mean] = [Trend(10.0, 10.0)] if trend else []
-    parts += [Seasonal(period, 3, deviation=3.0) for period in season]
-    return reduce(add, parts) if parts else None
+    terms: list[Mean] = [Trend(10.0, 10.0)] if trend else []
+    terms += [Seasonal(period, 3, deviation=3.0) for period in season]
+    return reduce(add, terms) if terms else None
 
 
 def fit_prior(
@@ -96,7 +95,7 @@ def fit_prior(
     y: Tensor,
     *,
     seed: int = 0,
-    mean: Mean | None = None,
+    mean: PriorMean | None = None,
     **options: Any,
 ) -> tuple[Kernel, Likelihood]:
     """Return the prior whose evidence on some data is greatest, each fitted to them in place.

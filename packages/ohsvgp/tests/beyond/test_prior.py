@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from ohsvgp.beyond.prior import fit_prior, make_prior
 from ohsvgp.likelihoods import NegativeBinomial, StudentT
-from ohsvgp.prior import fit_prior, make_prior
 
 
 def test_names_and_numbers_make_a_prior_that_keeps_its_digits():

@@ -11,8 +11,6 @@ from ohsvgp.online import OnlineGP
 from ohsvgp.stream.arrays import as_targets
 from probseq.checks import check_positive
 
-__all__ = ["Monitor", "standard_errors"]
-
 _LEVELS = (0.5, 0.9, 0.95)
 # Of a two-sided CUSUM: quickest for shifts of one standard deviation.
 _ALLOWANCE = 0.5
@@ -20,7 +18,7 @@ _THRESHOLD = 5.0
 
 
 def standard_errors(gp: OnlineGP, t: Any, y: Any) -> Float[Tensor, "*b n"]:
-    """Errors of a model's predictions, standard normal where these hold.
+    """Return the errors of a model's predictions, standard normal where these hold.
 
     z = Φ⁻¹((P(Y < y) + P(Y ≤ y))/2): (y − mean)/sd of a Gaussian; of counts and labels the middle
     of the step at y, which makes their errors a little smaller than standard.
@@ -33,21 +31,21 @@ def standard_errors(gp: OnlineGP, t: Any, y: Any) -> Float[Tensor, "*b n"]:
     Raises:
         ValueError: inputs or targets that ``OnlineGP.log_prob`` refuses.
     """
-    return _judged(gp, t, y)[1]
+    return _scores_and_errors(gp, t, y)[1]
 
 
-def _judged(gp: OnlineGP, t: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """Log densities of targets, and their standard errors."""
+def _scores_and_errors(gp: OnlineGP, t: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Return log densities of targets, and their standard errors."""
     x, likelihood = gp.inputs(t), gp.likelihood
     targets = as_targets(y, x.shape[0], None, x)
     likelihood.check_targets(targets)
     with torch.no_grad():
         latent = gp.process.predict(gp.state, x)
-        law = (latent.mean, latent.variance)
-        scores = likelihood.predictive_log_prob(*law, targets)
+        moments = (latent.mean, latent.variance)
+        scores = likelihood.predictive_log_prob(*moments, targets)
         below = targets if likelihood.continuous else targets - 1
         cdf = likelihood.predictive_cdf
-        shares = 0.5 * (cdf(*law, below) + cdf(*law, targets))
+        shares = 0.5 * (cdf(*moments, below) + cdf(*moments, targets))
     # What lies beyond the reach of float64 is eight standard deviations away.
     tiny = torch.finfo(shares.dtype).eps / 2
     return scores, torch.special.ndtri(shares.clamp(tiny, 1 - tiny))
@@ -56,14 +54,14 @@ def _judged(gp: OnlineGP, t: Any, y: Any) -> tuple[Tensor, Tensor]:
 class Monitor:
     """Running coverage, mean log score and drift of predictions, each before its update.
 
-    Not in the papers. Drift is told by a two-sided CUSUM of the standard errors z (Page 1954),
+    Not in the papers. Drift is detected by a two-sided CUSUM of the standard errors z (Page 1954),
     high ← max(0, high + z − ½), low ← max(0, low − z − ½), when either passes ``threshold``; both
     then start again.
 
     Args:
         forgetting: share of an observation's weight that is left after each later one; 1 keeps
             all.
-        threshold: of the sums. 5 tells of drift once in some 465 observations where there
+        threshold: of the sums. 5 detects drift once in some 465 observations where there
             is none, and some 10 observations after errors have moved by a standard deviation.
 
     Attributes:
@@ -74,7 +72,7 @@ class Monitor:
 
     Example:
         >>> from ohsvgp import Gaussian, LegS, OnlineGP
-        >>> from ohsvgp.monitor import Monitor
+        >>> from ohsvgp.beyond.monitor import Monitor
         >>> from probseq.kernels import RBF
         >>> gp, monitor = OnlineGP(RBF(1), Gaussian(0.1), LegS(10)), Monitor()
         >>> for t in range(3):
@@ -90,7 +88,7 @@ class Monitor:
         check_positive(threshold=threshold)
         self.forgetting, self.threshold = forgetting, threshold
         names = ("seen", "weight", "score", "high", "low", "drifts")
-        self._held = dict.fromkeys((*names, *map(_name, _LEVELS)), 0.0)
+        self._totals = dict.fromkeys((*names, *map(_name, _LEVELS)), 0.0)
         self.errors: list[float] = []
 
     def see(self, gp: OnlineGP, t: Any, y: Any) -> bool:
@@ -102,38 +100,38 @@ class Monitor:
             y: targets of shape (n,), in order.
 
         Returns:
-            Whether they tell of drift.
+            Whether they show drift.
 
         Raises:
             ValueError: inputs or targets that ``OnlineGP.log_prob`` refuses, or several series.
         """
-        scores, errors = _judged(gp, t, y)
+        scores, errors = _scores_and_errors(gp, t, y)
         if scores.ndim != 1:
             raise ValueError(f"y must be one series of shape (n,), got {tuple(scores.shape)}")
         self.errors = errors.tolist()
-        drifts = self._held["drifts"]
+        drifts = self._totals["drifts"]
         for error, score in zip(self.errors, scores.tolist(), strict=True):
-            self._take(error, score)
-        return self._held["drifts"] > drifts
+            self._count(error, score)
+        return self._totals["drifts"] > drifts
 
     @property
     def coverage(self) -> dict[float, float]:
-        """Share of targets in the intervals of 50, 90 and 95 %; NaN before the first."""
+        """Return the share of targets in the intervals of 50, 90 and 95 %; NaN before the first."""
         return {level: self._mean(_name(level)) for level in _LEVELS}
 
     @property
     def score(self) -> float:
-        """Mean log predictive density in nats; NaN before the first."""
+        """Return the mean log predictive density in nats; NaN before the first."""
         return self._mean("score")
 
     @property
     def drifts(self) -> int:
-        """How often drift was told."""
-        return int(self._held["drifts"])
+        """Return how often drift was detected."""
+        return int(self._totals["drifts"])
 
     def state_dict(self) -> dict[str, float]:
-        """All that was seen, as a flat dict of numbers that JSON can hold."""
-        return dict(self._held)
+        """Return all that was seen, as a flat dict of numbers that JSON can hold."""
+        return dict(self._totals)
 
     def load_state_dict(self, numbers: dict[str, float]) -> None:
         """Take over what ``state_dict`` gave.
@@ -141,29 +139,31 @@ class Monitor:
         Raises:
             ValueError: other names, or something that is no finite number.
         """
-        if set(numbers) != set(self._held):
-            raise ValueError(f"numbers must have names {sorted(self._held)}, got {sorted(numbers)}")
+        if set(numbers) != set(self._totals):
+            raise ValueError(
+                f"numbers must have names {sorted(self._totals)}, got {sorted(numbers)}"
+            )
         if not all(map(math.isfinite, numbers.values())):
             raise ValueError(f"numbers must be finite, got {numbers}")
-        self._held = {name: float(held) for name, held in numbers.items()}
+        self._totals = {name: float(number) for name, number in numbers.items()}
 
-    def _take(self, error: float, score: float) -> None:
-        held = self._held
-        held["seen"] += 1
+    def _count(self, error: float, score: float) -> None:
+        totals = self._totals
+        totals["seen"] += 1
         share = 0.5 * (1.0 + math.erf(error / math.sqrt(2.0)))
         new = {"weight": 1.0, "score": score}
         for level in _LEVELS:
             new[_name(level)] = float(abs(2.0 * share - 1.0) <= level)
         for name, value in new.items():
-            held[name] = self.forgetting * held[name] + value
-        held["high"] = max(0.0, held["high"] + error - _ALLOWANCE)
-        held["low"] = max(0.0, held["low"] - error - _ALLOWANCE)
-        if max(held["high"], held["low"]) > self.threshold:
-            held["high"] = held["low"] = 0.0
-            held["drifts"] += 1
+            totals[name] = self.forgetting * totals[name] + value
+        totals["high"] = max(0.0, totals["high"] + error - _ALLOWANCE)
+        totals["low"] = max(0.0, totals["low"] - error - _ALLOWANCE)
+        if max(totals["high"], totals["low"]) > self.threshold:
+            totals["high"] = totals["low"] = 0.0
+            totals["drifts"] += 1
 
     def _mean(self, name: str) -> float:
-        return self._held[name] / self._held["weight"] if self._held["seen"] else math.nan
+        return self._totals[name] / self._totals["weight"] if self._totals["seen"] else math.nan
 
 
 def _name(level: float) -> str:

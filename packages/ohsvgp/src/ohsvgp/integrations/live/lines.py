@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ohsvgp.live_state import check_marks
+from ohsvgp.integrations.live.state import check_marks
 from ohsvgp.stream.clock import parse_stamp
 from probseq.checks import parse_number
-
-__all__ = ["Line", "LineReader"]
 
 _NANOSECONDS = 1_000_000_000
 # The squares of larger values, and scores made of them, are no numbers any more.

@@ -3,15 +3,17 @@
 import warnings
 from typing import NamedTuple
 
+from torch import Tensor
+
 from ohsvgp.state import UpdateInfo
 
-__all__ = ["Losses", "LostInformationWarning", "warn_of_loss"]
-
-# Nats lost per new observation from which on an update warns: errors of more than four predicted
-# standard deviations were found above it only.
-_MUCH = 0.1
-_LEAST = 1.0
-_LARGE = (
+# Nats lost per new observation above which an update warns: predictions with errors of more than
+# four standard deviations occurred only above it.
+_WARN_NATS_PER_POINT = 0.1
+_WARN_MIN_NATS = 1.0
+# Counts from here on know their rate to a hundredth.
+_LARGE_COUNTS = 1e4
+_LARGE_COUNTS_HINT = (
     ". Counts as large as these tell their rate so precisely that few variables hold it: take a "
     "Gaussian likelihood of their logarithms, whose noise is fitted"
 )
@@ -22,52 +24,53 @@ class LostInformationWarning(UserWarning):
 
 
 class Losses(NamedTuple):
-    """What the updates of a model have lost so far.
+    """Count the information that the updates of a model have lost.
 
     Attributes:
         total: nats in all.
-        seen: observations in all.
+        observed: observations in all.
         since_move: observations since the inducing set last moved.
-        warned: whether it was so much that a warning was due.
+        large: whether the latest update, counted against the observations since the last move, or
+            all together lost more than a nat, and more than a tenth of a nat per observation.
     """
 
     total: float = 0.0
-    seen: int = 0
+    observed: int = 0
     since_move: int = 0
-    warned: bool = False
+    large: bool = False
 
     def after(self, info: UpdateInfo) -> "Losses":
-        """Add an update; ``warned`` if more than a nat, and a tenth per observation, was lost.
-
-        By the update, counted against the observations since the last move, or in all.
-        """
+        """Return the losses after one more update."""
         carried = float(info.lost_information.max())
         lost = carried + float(info.unexplained.max())
-        total, seen = self.total + lost, self.seen + info.n_new
+        total, observed = self.total + lost, self.observed + info.n_new
         # A window that grows in steps pays at a step for all observations since the last one.
         since = self.since_move + info.n_new
-        much = any(
-            nats > max(_LEAST, _MUCH * count) for nats, count in ((lost, since), (total, seen))
+        large = any(
+            nats > max(_WARN_MIN_NATS, _WARN_NATS_PER_POINT * n)
+            for nats, n in ((lost, since), (total, observed))
         )
-        return Losses(total, seen, 0 if carried > 0 else since, self.warned or much)
+        return Losses(total, observed, 0 if carried > 0 else since, large)
 
 
-def warn_of_loss(info: UpdateInfo, *, large_counts: bool = False) -> None:
-    """Tell the caller of ``OnlineGP.update`` what the update lost.
+def warn_of_loss(info: UpdateInfo, counts: Tensor | None) -> None:
+    """Warn the caller of ``OnlineGP.update`` of what the update lost.
 
     Args:
         info: of the update.
-        large_counts: whether targets are counts of many thousands, which know f to a hundredth.
+        counts: its targets if they are counts: of many thousands they know f to a hundredth.
 
     Warns:
         LostInformationWarning: always.
     """
     old, new = float(info.lost_information.max()), float(info.unexplained.max())
+    large = counts is not None and float(counts.mean()) > _LARGE_COUNTS
+    hint = _LARGE_COUNTS_HINT if large else ""
     warnings.warn(
         f"{info.rank} inducing variables cannot hold the stream: this update lost {old:.3g} nats "
         f"of what was known and {new:.3g} of {info.n_new} new observations, and predictions may be "
         "surer than they are right. Take a larger num_inducing or another basis; UpdateInfo tells "
-        f"lost_information and unexplained of every update{_LARGE if large_counts else ''}",
+        f"lost_information and unexplained of every update{hint}",
         LostInformationWarning,
         stacklevel=3,
     )

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 from ohsvgp import Fading, Gaussian, LegS, OnlineGP, Poisson, RandomSubset, Refit
-from ohsvgp.live import LiveStream
-from ohsvgp.live_state import read_facts, saved_settings
-from ohsvgp.monitor import Monitor, standard_errors
+from ohsvgp.beyond.monitor import Monitor, standard_errors
+from ohsvgp.integrations.live import LiveStream
+from ohsvgp.integrations.live.state import read_facts, saved_settings
 from probseq.kernels import RBF, Walk
 
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
@@ -320,13 +320,13 @@ def test_state_files_that_are_none_are_refused_by_their_name(tmp_path: Path) -> 
     run(LINES[:5], tmp_path / "good")
     whole = (tmp_path / "good").read_bytes()
     nested = b"[" * 100_000
-    header = b'{"__metadata__": {"schema": "probseq-online-live-5"}}'
+    header = b'{"__metadata__": {"schema": "probseq-online-live-6"}}'
     contents = {
         **{"empty": b"", "noise": bytes(range(256)) * 9, "text": b"something else"},
         **{"short": whole[:100], "cut": whole[:-50], "header": whole[: whole.index(b"}}") + 2]},
         "deep": len(nested).to_bytes(8, "little") + nested,
         "bare": len(header).to_bytes(8, "little") + header,
-        "old": whole.replace(b"probseq-online-live-5", b"probseq-online-live-4"),
+        "old": whole.replace(b"probseq-online-live-6", b"probseq-online-live-5"),
         "position": whole.replace(b'lines\\": 5', b'lines\\": 4'),
         "settings": whole.replace(b'noise\\": 0.01', b'noise\\": 0.02'),
         "tensors": whole[:-1] + bytes([whole[-1] ^ 1]),

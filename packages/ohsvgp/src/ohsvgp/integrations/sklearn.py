@@ -14,16 +14,14 @@ from torch import Tensor
 
 from ohsvgp.bases import Cosine, PivotedCholesky
 from ohsvgp.bases.base import Basis
+from ohsvgp.beyond.means import Mean
 from ohsvgp.hyperparameters import Refit
 from ohsvgp.likelihoods import Gaussian, Likelihood, StudentT
-from ohsvgp.means import Mean
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.arrays import as_array, as_targets, real_numbers
 from ohsvgp.stream.clock import stamps
 from probseq.checks import check_counts, check_whole
 from probseq.kernels import RBF, Kernel, Walk
-
-__all__ = ["OnlineGPRegressor", "days"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -170,17 +168,17 @@ class OnlineGPRegressor:
         if return_std and return_cov:
             raise ValueError("return_std and return_cov exclude each other: ask for one of them")
         inputs = self._inputs(X)
-        law = self.gp_.predict(_stamps(inputs), include_noise=True)
-        mean = law.mean.numpy().T * self.y_scale_ + self.y_mean_
+        y = self.gp_.predict(_stamps(inputs), include_noise=True)
+        mean = y.mean.numpy().T * self.y_scale_ + self.y_mean_
         if return_std:
-            return mean, law.variance.sqrt().numpy().T * self.y_scale_
+            return mean, y.variance.sqrt().numpy().T * self.y_scale_
         if not return_cov:
             return mean
         if not isinstance(self.gp_.likelihood, Gaussian | StudentT):
             raise ValueError("return_cov must be False with a likelihood of other than real y")
         latent = self.gp_.predict(_stamps(inputs), full_cov=True).covariance
         # Cov y = Cov f + diag(Var y − Var f)
-        noise = law.variance - latent.diagonal(dim1=-2, dim2=-1)
+        noise = y.variance - latent.diagonal(dim1=-2, dim2=-1)
         covariance = latent + torch.diag_embed(noise)
         return mean, covariance.movedim((-2, -1), (0, 1)).numpy() * self.y_scale_**2
 
@@ -208,7 +206,7 @@ class OnlineGPRegressor:
     def score(self, X: Any, y: Any) -> float:
         """Return R² = 1 − Σ(y − mean)² / Σ(y − ȳ)², averaged over series.
 
-        Of a constant series 0, or 1 where it is met exactly, as scikit-learn has it.
+        Of a constant series 0, or 1 where it is predicted exactly, as scikit-learn has it.
 
         Args:
             X: inputs of shape (n, columns).
@@ -258,10 +256,10 @@ class OnlineGPRegressor:
             raise ValueError("X must come after fit or partial_fit: nothing has been learned yet")
         points = _points(X)
         # Columns in another order are other inputs, and nothing else would tell.
-        names, own = _names(X), getattr(self, "feature_names_in_", None)
-        if names is not None and own is not None and list(names) != list(own):
+        names, expected = _names(X), getattr(self, "feature_names_in_", None)
+        if names is not None and expected is not None and list(names) != list(expected):
             raise ValueError(
-                f"X must have the columns {list(own)} in this order, got {list(names)}"
+                f"X must have the columns {list(expected)} in this order, got {list(names)}"
             )
         if points.shape[1] != self.n_features_in_:
             raise ValueError(
@@ -272,7 +270,7 @@ class OnlineGPRegressor:
 
 
 def _kernel(points: Tensor, spread: Tensor) -> Kernel:
-    """The default: of times beside a level that wanders, so that forecasts stay where it is."""
+    """Return the default, for times beside a level that wanders and that forecasts stay at."""
     if points.shape[1] > 1:
         return RBF(points.shape[1], lengthscale=spread)
     gaps = points[:, 0].unique().diff()
@@ -293,28 +291,28 @@ def _absorb(gp: OnlineGP, points: Tensor, targets: Tensor, sample_weight: Any) -
 
 
 def _deviation(name: str, rows: Tensor) -> Tensor:
-    """Standard deviations of rows; 0 where they are round-off of equal numbers."""
-    found = rows.std(dim=-1, correction=0)
-    if not found.isfinite().all():
+    """Return standard deviations of rows; 0 where they are round-off of equal numbers."""
+    deviation = rows.std(dim=-1, correction=0)
+    if not deviation.isfinite().all():
         raise ValueError(f"{name} must have a finite variance: give it in a larger unit")
     eps = torch.finfo(rows.dtype).eps * rows.shape[-1]
-    return found.where(found > eps * rows.mean(dim=-1).abs(), 0.0)
+    return deviation.where(deviation > eps * rows.mean(dim=-1).abs(), 0.0)
 
 
 def _stamps(points: Tensor) -> Tensor:
-    """Times of shape (n,) from one column, else the points."""
+    """Return times of shape (n,) from one column, else the points."""
     return points[:, 0] if points.shape[1] == 1 else points
 
 
 def _names(X: Any) -> np.ndarray | None:
-    """Names of a table's columns; None where it has none, or they are no texts."""
+    """Return names of a table's columns; None where it has none, or they are no texts."""
     names: list[Any] = list(getattr(X, "columns", ()))
     known = bool(names) and all(isinstance(name, str) for name in names)
     return np.asarray(names, dtype=object) if known else None
 
 
 def _seed(random_state: Any) -> int:
-    """A seed: given, drawn from a ``RandomState``, or another one each time if None.
+    """Return a seed: the number, one drawn from a ``RandomState``, or another each time if None.
 
     Raises:
         ValueError: neither.
@@ -361,12 +359,12 @@ def _points(X: Any) -> Tensor:
 
 
 def _numbers(column: Any) -> np.ndarray:
-    """A table's column as numbers: dates, with a zone too, as days."""
+    """Return a table's column as numbers: dates, with a zone too, as days."""
     return days(column, "X") if getattr(column.dtype, "kind", "") == "M" else column.to_numpy()
 
 
 def _targets(y: Any, count: int) -> Tensor:
-    """Targets (n,) or (n, k) as series of shape (n,) or (k, n)."""
+    """Return targets (n,) or (n, k) as series of shape (n,) or (k, n)."""
     array = real_numbers(as_array(y, "y"), "y", "be an array of real numbers")
     if array.ndim not in (1, 2) or len(array) != count or array.size == 0:
         raise ValueError(f"y must have shape ({count},) or ({count}, k), got {array.shape}")

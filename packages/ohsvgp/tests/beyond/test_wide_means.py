@@ -4,9 +4,8 @@ import mpmath
 import pytest
 import torch
 
-from ohsvgp import Gaussian, Level, OnlineGP, Seasonal, Trend, UniformGrid
-from ohsvgp.exact import exact_posterior, log_marginal_likelihood
-from ohsvgp.means import MeanKernel
+from ohsvgp import Gaussian, Level, OnlineGP, Seasonal, Trend, UniformGrid, forecast
+from ohsvgp.exact import log_marginal_likelihood
 from probseq.kernels import RBF
 
 COUNT, NOISE = 20, 0.01
@@ -56,7 +55,7 @@ def features_of(mean):
 
     def features(a):
         a, found = mpmath.mpf(a), []
-        for part in mean.parts:
+        for part in mean.terms:
             if isinstance(part, Level):
                 found += [mpmath.mpf(part.deviation)]
             elif isinstance(part, Trend):
@@ -91,18 +90,16 @@ def test_wide_priors_of_weights_leave_the_digits_of_the_process(unit, mean, offs
     means, variances = (
         torch.tensor(part, dtype=torch.float64) for part in zip(*expected, strict=True)
     )
-    found, ahead = gp.predict(x), gp.forecast(x)
-    joint = exact_posterior(
-        MeanKernel(gp.kernel, mean), NOISE, t[:, None], y, x[:, None], full_cov=True
-    )
-    for law in (found, ahead.latent, ahead.marginal, joint):
+    found, ahead = gp.predict(x), forecast(gp, x)
+    for law in (found, ahead.latent, ahead.marginal):
         # A hundredth of the noise's deviation, though float64 holds a billion to 1e-7.
         torch.testing.assert_close(law.mean, means, rtol=0, atol=1e-3)
         torch.testing.assert_close(law.variance, variances, rtol=1e-5, atol=0)
     draws = ahead.sample(4000, torch.Generator().manual_seed(0))
     torch.testing.assert_close(draws.var(0), variances + NOISE, rtol=0.15, atol=0)
-    parameters = (MeanKernel(gp.kernel, mean), NOISE, t[:, None], y)
-    assert float(log_marginal_likelihood(*parameters).detach()) == pytest.approx(evidence, abs=1e-3)
+    X = t[:, None]
+    exact = log_marginal_likelihood(gp.kernel, NOISE, X, y, features=mean.scaled(X))
+    assert float(exact.detach()) == pytest.approx(evidence, abs=1e-3)
 
 
 def test_weights_known_by_nothing_yet_do_not_drown_what_others_know():

@@ -23,11 +23,12 @@ from ohsvgp import (
     Trend,
     UniformGrid,
     VariationalFourier,
+    decompose,
     exact_posterior,
 )
 from ohsvgp.bases import AdamSteps
+from ohsvgp.beyond.means import MeanKernel
 from ohsvgp.exact import log_marginal_likelihood
-from ohsvgp.means import MeanKernel
 from probseq.kernels import RBF, Linear, Matern32, Matern52, Periodic
 
 NOISE = 0.04
@@ -117,7 +118,7 @@ def test_parts_are_those_of_dense_conditioning_and_their_means_add_up():
     for part in torch.arange(60).chunk(3):
         gp.update(t[part], y[part])
     x = torch.linspace(0, 15, 31, dtype=torch.float64)
-    found = gp.decompose(x)
+    found = decompose(gp, x)
     assert list(found) == ["RBF", "Matern52", "Trend", "Seasonal"]
     total = MeanKernel(parts[0] + parts[1], mean())
     X, new = t[:, None], x[:, None]
@@ -142,7 +143,7 @@ def test_parts_are_those_of_dense_conditioning_and_their_means_add_up():
 def test_parts_of_one_class_are_numbered_and_before_data_they_are_the_prior():
     kernel = RBF(1).double() + RBF(1, outputscale=2.0).double() + Linear(1).double()
     gp = OnlineGP(kernel, Gaussian(NOISE), LegS(10), mean=Level(3.0))
-    found = gp.decompose([0.0, 2.0])
+    found = decompose(gp, [0.0, 2.0])
     assert list(found) == ["RBF", "RBF 2", "Linear", "Level"]
     assert_close(found["Level"].variance, torch.tensor([9.0, 9.0], dtype=torch.float64))
     assert_close(

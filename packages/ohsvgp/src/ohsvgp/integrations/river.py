@@ -1,6 +1,6 @@
 """Online Gaussian processes with river's habits, which is not needed to use them.
 
-river's pipelines and evaluations take models of its own classes: ``class Regressor(RiverRegressor,
+river's pipelines and evaluations take models of its classes: ``class Regressor(RiverRegressor,
 river.base.Regressor): "Ours"`` makes one, and ``river.time_series.base.Forecaster`` likewise.
 
 Experimental. Not in the papers.
@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 
 from ohsvgp.bases import Fading
-from ohsvgp.estimators import OnlineGPRegressor, days
+from ohsvgp.integrations.sklearn import OnlineGPRegressor, days
 from probseq.checks import check_counts
-
-__all__ = ["RiverForecaster", "RiverRegressor"]
 
 
 class _FromFirsts:
@@ -114,11 +112,11 @@ class RiverRegressor(_FromFirsts):
         Raises:
             ValueError: other features than learned, or values that are no finite numbers.
         """
-        found = self._predict([self._columns(_row(self._ordered(x), x))])[0]
-        return found if with_dist else found.mean
+        y = self._predict([self._columns(_row(self._ordered(x), x))])[0]
+        return y if with_dist else y.mean
 
     def _columns(self, row: list[float]) -> list[float]:
-        """The columns of X: one alone would be time, and have an order."""
+        """Return the columns of X: one alone would be time, and have an order."""
         of_time = self.regressor is not None and getattr(self.regressor.kernel, "dim", 2) == 1
         return row if len(row) > 1 or of_time else [*row, 0.0]
 
@@ -196,14 +194,14 @@ class RiverForecaster(_FromFirsts):
         if xs is not None and len(xs) != horizon:
             raise ValueError(f"xs must hold {horizon} stamps, got {len(xs)}")
         ahead = [None if xs is None else xs[i] for i in range(horizon)]
-        found = self._predict([[self._time(x, self._count + i)] for i, x in enumerate(ahead)])
-        return found if with_dist else [law.mean for law in found]
+        ys = self._predict([[self._time(x, self._count + i)] for i, x in enumerate(ahead)])
+        return ys if with_dist else [y.mean for y in ys]
 
     def _make(self) -> OnlineGPRegressor:
         return OnlineGPRegressor(basis=Fading(100)) if self.regressor is None else self.regressor
 
     def _time(self, x: Mapping[Hashable, Any] | None, index: int) -> float:
-        """Days since 1970 of a date, the number in x, or the index without x."""
+        """Return days since 1970 of a date, the number in x, or the index without x."""
         if self._count and (self._key is not None) != bool(x):
             wanted = "a stamp" if self._key is not None else "None"
             raise ValueError(f"x must be {wanted} as before, got {x}")

@@ -1,0 +1,1 @@
+"""The habits of other libraries, scikit-learn and river, and streams of text lines."""

@@ -1,0 +1,3 @@
+from .stream import LiveStream
+
+__all__ = ["LiveStream"]

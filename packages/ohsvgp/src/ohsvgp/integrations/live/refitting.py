@@ -1,0 +1,100 @@
+"""When a live stream fits its hyperparameters anew, and when it starts anew."""
+
+import copy
+import math
+from contextlib import suppress
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from ohsvgp.beyond.prior import fit_prior
+from ohsvgp.hyperparameters import Refit
+from ohsvgp.integrations.live.position import Position
+from ohsvgp.online import OnlineGP
+from ohsvgp.tasks import starting_lengthscales
+from probseq.errors import CholeskyError
+from probseq.kernels import ARDKernel, Sum, Walk
+
+# Lines that fits see.
+LATEST = 100
+# Standardised errors beyond it come once in a hundred; a new start takes so many lines at least.
+_Z_99, _MIN_RESTART_LINES = 2.576, 5
+# … and this one once in a thousand. Mean squares of twenty that are below it hardly ever come.
+_Z_999, _CALM_MEAN_SQUARE = 3.291, 0.0625
+
+
+def refit_due(position: Position, refit: Refit) -> bool:
+    """Return whether to fit the hyperparameters anew before the latest line is learned.
+
+    Args:
+        position: of the stream, the latest line counted.
+        refit: when the user wants it.
+    """
+    far = [abs(error) > _Z_999 for *_, error in position.recent[-2:]]
+    if refit.period is None:
+        return refit.when == "drift" and far[-1]
+    due = position.since >= min(refit.period, position.fitted)
+    return due or (position.since > 1 and all(far))
+
+
+def refit_to_lines(
+    model: OnlineGP, refit: Refit, position: Position, unit: float, *, first: bool = False
+) -> None:
+    """Fit the hyperparameters to the latest lines, in place.
+
+    Args:
+        model: whose kernel and likelihood are fitted.
+        refit: options of the fit.
+        position: of the stream.
+        unit: of the model's times, as a difference of stamps.
+        first: whether these are the first lines: from several lengthscales, of unknown unit.
+    """
+    lines = position.recent if first else position.recent[-LATEST:]
+    stamps, values, _ = zip(*sorted(lines), strict=True)
+    x = (torch.tensor(stamps, dtype=torch.float64) - (position.start or 0.0)) / unit
+    y = (torch.tensor(values, dtype=torch.float64) - position.centre) / position.scale
+    options: Any = {"steps": refit.steps, "priors": refit.priors, "limited": refit.limited}
+    if first:
+        options["restarts"] = refit.restarts
+        for kernel in model.kernel.modules():
+            if isinstance(kernel, Walk) and len(x) > 1:
+                kernel.set_step(x.diff().median())
+    priors = [copy.deepcopy((model.kernel, model.likelihood))]
+    for lengthscale in starting_lengthscales(x) if first else ():
+        kernel, likelihood = copy.deepcopy(priors[0])
+        term = kernel.kernels[0] if isinstance(kernel, Sum) else kernel
+        if isinstance(term, ARDKernel) and not isinstance(term, Walk):
+            with torch.no_grad():
+                term.raw_lengthscale.fill_(math.log(lengthscale))
+            priors.append((kernel, likelihood))
+    with suppress(CholeskyError):
+        best = fit_prior(priors, x, y, seed=model.seed, mean=model.mean, **options)
+        for module, fitted in zip((model.kernel, model.likelihood), best, strict=True):
+            module.load_state_dict(fitted.state_dict())
+    position.fitted, position.since = len(lines), 0
+
+
+def lines_to_restart_from(position: Position, warmup: int) -> list[list[float]] | None:
+    """Return the latest lines if they are all far out, or all near, and enough to start from.
+
+    Half of those since one; or as many as the model began with whose squares are a sixteenth of
+    what it expects, as those after a jump that a fit took for the stream's variance.
+
+    Args:
+        position: of the stream.
+        warmup: lines that the model began with.
+    """
+    rows = position.recent[-2 * warmup :]
+    if warmup < _MIN_RESTART_LINES or len(rows) < warmup:
+        return None
+    errors = [error for *_, error in rows]
+    far = [abs(error) > _Z_99 for error in errors]
+    first: int | None = len(rows) - warmup
+    # What the model was fitted to are no forecasts, and have no errors.
+    calm = all(errors[first:]) and fmean(e * e for e in errors[first:]) < _CALM_MEAN_SQUARE
+    if not calm:
+        # Two at once: one alone may be an outlier of what was before.
+        begins = (k for k in range(first + 1) if far[k] and far[k + 1])
+        first = next((k for k in begins if 2 * sum(far[k:]) >= len(far) - k), None)
+    return None if first is None else rows[first:]
