@@ -13,8 +13,6 @@ from ohsvgp.inducing import Inducing, PointFunctional, continuous
 from probseq.checks import check_counts
 from probseq.kernels import Kernel
 
-__all__ = ["CAN_FOLLOW", "Advance", "Basis", "TimeBasis"]
-
 # What refusals of `fixed_hyperparameters` say.
 CAN_FOLLOW = (
     "LegS, LegT, LagT, FouT, Cosine, UniformGrid and inducing points can follow them, and Path "

@@ -8,8 +8,6 @@ from ohsvgp.bases.base import Advance
 from ohsvgp.bases.points import PointBasis
 from probseq.kernels import Kernel
 
-__all__ = ["Fading"]
-
 # Thinned one at a time up to here, so that none of the least is passed over.
 _FEW = 4
 

@@ -13,8 +13,6 @@ from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.checks import check_positive
 from probseq.kernels import Kernel
 
-__all__ = ["Cosine", "FouT"]
-
 # Cosines of the wider interval are nearly dependent on the window; directions of their Gram
 # matrix below this part of the largest carry nothing but round-off.
 _GRAM_CUTOFF = 1e-9

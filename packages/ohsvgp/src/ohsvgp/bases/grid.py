@@ -7,8 +7,6 @@ from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.checks import check_counts
 from probseq.kernels import Kernel
 
-__all__ = ["UniformGrid"]
-
 
 class UniformGrid(TimeBasis):
     """u_m = f(z_m), z_m = mT/(M−1) for m = 0 … M−1: the plain baseline of all moving bases.

@@ -12,8 +12,6 @@ from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.checks import check_positive
 from probseq.kernels import Kernel
 
-__all__ = ["LagT"]
-
 # |L_m(s)| e^{−s/2} ≤ 1, so what lies beyond 64 time scales adds less than 2 e^{−32} = 3e-14.
 _HORIZON = 64.0
 # What weighs more than e^{−10} lies in a window of so many time scales.

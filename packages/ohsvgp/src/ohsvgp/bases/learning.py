@@ -12,8 +12,6 @@ from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.checks import check_counts, check_positive
 from probseq.errors import CholeskyError
 
-__all__ = ["AdamSteps", "learn_nodes"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdamSteps:

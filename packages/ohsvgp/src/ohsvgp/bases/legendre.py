@@ -12,8 +12,6 @@ from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.checks import check_positive
 from probseq.kernels import Kernel
 
-__all__ = ["LegS", "LegT"]
-
 
 class LegS(QuadratureBasis):
     """u_m = (1/T) ∫_0^T f(s) √(2m+1) P_m(2s/T − 1) ds: all of the past counts alike (thesis 2.1.2).

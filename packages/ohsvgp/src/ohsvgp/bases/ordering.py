@@ -11,8 +11,6 @@ from torch import Tensor
 
 from probseq.kernels import Kernel
 
-__all__ = ["ORDERS", "Order", "greedy_order", "path_order"]
-
 Order = Literal["given", "kernel-max", "kernel-min", "random"]
 ORDERS: tuple[Order, ...] = ("given", "kernel-max", "kernel-min", "random")
 

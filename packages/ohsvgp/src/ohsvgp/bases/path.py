@@ -26,8 +26,6 @@ from probseq.checks import check_counts
 from probseq.fourier import sample_frequencies
 from probseq.kernels import Kernel, StationaryKernel
 
-__all__ = ["Path"]
-
 
 class Path(Basis):
     """LegS memory of inputs of several dimensions, in the order of a path through them.

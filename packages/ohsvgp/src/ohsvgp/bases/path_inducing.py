@@ -15,8 +15,6 @@ from ohsvgp.hippo.random_features import FeatureFunctional
 from ohsvgp.inducing import Inducing, continuous, hyperparameters
 from probseq.kernels import Kernel
 
-__all__ = ["PathFeatures", "PathPoints", "Recent", "cell_weights"]
-
 # Rows and columns of a kernel matrix held at once: 2 MB in float64, which caches hold.
 _TILE = 512
 

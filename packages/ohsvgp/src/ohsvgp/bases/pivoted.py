@@ -8,8 +8,6 @@ from ohsvgp.inducing import continuous
 from probseq.kernels import Kernel
 from probseq.linalg import default_jitter
 
-__all__ = ["pivots"]
-
 # Up to this many candidates for each pivot their whole matrix is computed.
 _FEW = 4
 

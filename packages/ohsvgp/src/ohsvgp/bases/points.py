@@ -19,8 +19,6 @@ from ohsvgp.bases.pivoted import pivots
 from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.checks import check_counts
 
-__all__ = ["AdamSteps", "PivotedCholesky", "PointBasis", "RandomSubset"]
-
 # Share of the inducing points that stay when new inputs come: 0.7 in the code of Bui et al. 2017.
 _SHARE_KEPT = 0.7
 

@@ -12,8 +12,6 @@ from ohsvgp.bases.base import TimeBasis
 from probseq.checks import check_counts
 from probseq.kernels import Kernel
 
-__all__ = ["QuadratureBasis", "check_inside", "num_panels", "wave_degree"]
-
 # Half of what is promised for Matérn kernels: functions are largest at the ends of a window, and
 # panels are as long there as elsewhere.
 _ERROR = 5e-7

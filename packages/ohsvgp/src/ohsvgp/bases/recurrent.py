@@ -24,8 +24,6 @@ from probseq.checks import check_counts, check_positive
 from probseq.fourier import sample_frequencies
 from probseq.kernels import Kernel, StationaryKernel
 
-__all__ = ["RecurrentFeatures"]
-
 
 class RecurrentFeatures(TimeBasis):
     """HiPPO bases on a kernel of random Fourier features (thesis Eq. 4.11-4.17): a reference mode.

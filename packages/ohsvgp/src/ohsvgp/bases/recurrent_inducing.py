@@ -26,15 +26,6 @@ from ohsvgp.hippo.transitions import (
 from ohsvgp.inducing import Inducing
 from probseq.kernels import Kernel
 
-__all__ = [
-    "EvolvedFeatures",
-    "HiPPOBasis",
-    "ProjectedFeatures",
-    "closed_form",
-    "feature_kernel",
-    "hippo_system",
-]
-
 HiPPOBasis = LegS | LegT | LagT | FouT
 """The bases that have a recurrence."""
 

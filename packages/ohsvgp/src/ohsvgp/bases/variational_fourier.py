@@ -12,8 +12,6 @@ from ohsvgp.inducing import Inducing
 from probseq.checks import check_counts
 from probseq.kernels import Kernel, Matern12, Matern32, Matern52, StationaryKernel
 
-__all__ = ["FourierProjections", "VariationalFourier"]
-
 # Round-off that a query at the edge may have, as a share of the interval; more in float32.
 _EDGE = 1e-9
 

@@ -25,15 +25,6 @@ from ohsvgp.inducing import PointFunctional
 from probseq.checks import check_counts
 from probseq.kernels import Kernel
 
-__all__ = [
-    "block_covariance",
-    "covariance_rate",
-    "cross_rate",
-    "euler_covariance",
-    "legs_increment",
-    "legs_propagator",
-]
-
 
 def legs_propagator(
     M: int, t1: float, t2: float, like: Tensor | None = None

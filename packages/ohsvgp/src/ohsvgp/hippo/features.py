@@ -12,14 +12,6 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-__all__ = [
-    "fout_projections",
-    "lagt_projections",
-    "legs_projections",
-    "legt_projections",
-    "spherical_bessel",
-]
-
 
 def legs_projections(M: int, w: Float[Tensor, "*b f"], t: float) -> Complex[Tensor, "*b {M} f"]:
     """√(2m+1) iᵐ e^{iωt/2} j_m(ωt/2): scaled Legendre polynomials on [0, t].

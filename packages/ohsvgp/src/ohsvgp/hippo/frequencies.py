@@ -16,8 +16,6 @@ from ohsvgp.hippo.random_features import FeatureKernel
 from probseq.fourier import fourier_features
 from probseq.kernels import RBF, Kernel
 
-__all__ = ["EquispacedKernel", "equispaced_frequencies"]
-
 # Lengthscales of margin in time, and frequencies times the lengthscale: e^{−7²/2} = 2e-11.
 _REACH = 7.0
 

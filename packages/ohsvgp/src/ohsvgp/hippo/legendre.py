@@ -8,8 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["gauss_legendre", "scaled_legendre"]
-
 
 @lru_cache(maxsize=64)
 def gauss_legendre(Q: int, panels: int = 1) -> tuple[Float[Tensor, " q"], Float[Tensor, " q"]]:

@@ -9,8 +9,6 @@ from ohsvgp.inducing import Inducing
 from probseq.fourier import fourier_features
 from probseq.kernels import Kernel, StationaryKernel
 
-__all__ = ["FeatureFunctional", "FeatureKernel"]
-
 
 @dataclass(frozen=True, eq=False)
 class FeatureFunctional(Inducing):

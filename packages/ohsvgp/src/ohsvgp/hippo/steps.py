@@ -22,8 +22,6 @@ from torch import Tensor
 from ohsvgp.hippo.covariance import legs_propagator
 from ohsvgp.hippo.transitions import System
 
-__all__ = ["Method", "Step", "evolve", "step"]
-
 Method = Literal["euler", "bilinear", "exact"]
 
 # Input points of each method, as a part of the step.

@@ -24,8 +24,6 @@ from torch import Tensor
 
 from probseq.checks import check_counts, check_positive
 
-__all__ = ["System", "fout_system", "lagt_system", "legs_matrices", "legs_system", "legt_system"]
-
 
 @dataclass(frozen=True, eq=False)
 class System:

@@ -37,8 +37,6 @@ from ohsvgp.likelihoods import Likelihood
 from probseq.checks import check_counts
 from probseq.linalg import triangular_inverse
 
-__all__ = ["natural_update", "site_bound"]
-
 # Nats that a step must gain for another one to be worth its time.
 _WORTHWHILE = 1e-10
 

@@ -14,8 +14,6 @@ from ohsvgp.likelihoods import Likelihood
 from probseq.checks import check_counts, check_positive
 from probseq.gaussians import gauss_kl
 
-__all__ = ["variational_update"]
-
 
 def variational_update(
     likelihood: Likelihood,

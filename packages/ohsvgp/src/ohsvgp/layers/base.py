@@ -17,8 +17,6 @@ from probseq.transformers.attention import check_heads, full_precision
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 
-__all__ = ["Forecast", "TimeLayer", "TimePosterior", "absorbed", "time_kernel"]
-
 
 class Forecast(NamedTuple):
     """What the tokens before t say of f(t).

@@ -13,8 +13,6 @@ from ohsvgp.layers.recurrence import Recurrence
 from ohsvgp.layers.scan import Steps, scan
 from probseq.kernels import RBF
 
-__all__ = ["HiPPOLayer"]
-
 # The first windows, much shorter than a lengthscale, are nearly singular; more would cost digits.
 _REL_JITTER = 1e-9
 

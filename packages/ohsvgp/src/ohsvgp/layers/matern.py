@@ -10,8 +10,6 @@ from torch import Tensor
 from ohsvgp.layers.base import Forecast, TimeLayer, time_kernel
 from probseq.kernels import Matern12, Matern32, Matern52
 
-__all__ = ["MaternLayer", "MaternSystem", "matern_system"]
-
 _KERNELS = {0.5: Matern12, 1.5: Matern32, 2.5: Matern52}
 
 

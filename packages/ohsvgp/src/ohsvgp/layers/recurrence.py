@@ -14,8 +14,6 @@ from ohsvgp.inducing import PointFunctional
 from ohsvgp.whitening import whiten
 from probseq.kernels import ARDKernel
 
-__all__ = ["Recurrence", "Windows"]
-
 # Windows that are worked on at once: covariances of the nodes take most of the memory.
 _CHUNK = 64
 

@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Steps", "scan"]
-
 
 class Steps(NamedTuple):
     """What steps of time do to a site (G, h): (TᵀGT + Q, Tᵀh + b).

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = ["Expectations", "Likelihood", "log_positive"]
-
 
 class Expectations(NamedTuple):
     """Expectations under f ~ N(mean, variance), elementwise.

@@ -9,8 +9,6 @@ from ohsvgp.likelihoods.quadrature import Derivatives, QuadratureLikelihood
 from ohsvgp.likelihoods.quantiles import probabilities
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = ["Bernoulli"]
-
 
 class Bernoulli(QuadratureLikelihood):
     """P(y = 1 | f) = Φ(f), the probit link; labels are 0 and 1.

@@ -12,8 +12,6 @@ from torch import Tensor
 from ohsvgp.likelihoods.quadrature import QuadratureLikelihood, log_integral, positive_root
 from ohsvgp.likelihoods.quantiles import invert, log_odds, probabilities
 
-__all__ = ["FLANK", "Arrival", "CountLikelihood", "bounded_exp"]
-
 # exp(−½ 8.7²) is round-off of 1 in float64.
 _REACH = 8.7
 # exp(−37) is.

@@ -10,8 +10,6 @@ from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
 from ohsvgp.likelihoods.quantiles import folded_mean, probabilities
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = ["Gaussian"]
-
 
 class Gaussian(Likelihood):
     """y = f + ε, ε ~ N(0, σ²); updates are in closed form.

@@ -11,8 +11,6 @@ from ohsvgp.likelihoods.quadrature import Derivatives
 from ohsvgp.likelihoods.quantiles import stirling
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = ["NegativeBinomial"]
-
 
 class NegativeBinomial(CountLikelihood):
     """Negative binomial counts of mean μ = exp(f) and variance μ + μ²/r.

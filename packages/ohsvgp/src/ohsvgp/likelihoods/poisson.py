@@ -9,8 +9,6 @@ from ohsvgp.likelihoods.quadrature import Derivatives
 from ohsvgp.likelihoods.quantiles import exp_rest, stirling
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = ["Poisson"]
-
 
 class Poisson(CountLikelihood):
     """Y ~ Poisson(exp f); expectations are in closed form, E[exp f] = exp(mean + variance/2).

@@ -12,15 +12,6 @@ from torch import Tensor
 
 from ohsvgp.likelihoods.base import Expectations, Likelihood
 
-__all__ = [
-    "NUM_NODES",
-    "Derivatives",
-    "QuadratureLikelihood",
-    "gauss_hermite",
-    "log_integral",
-    "positive_root",
-]
-
 # Exact to 1e-10 for log-concave links while f's standard deviation is below 2, to 1e-4 below 5.
 NUM_NODES = 64
 # Of the trapezoidal rule below, on either side of the centre.

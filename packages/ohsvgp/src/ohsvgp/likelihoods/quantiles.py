@@ -6,8 +6,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["exp_rest", "folded_mean", "invert", "log_odds", "probabilities", "stirling"]
-
 # The last place that is looked at, where exp and sinh can still be squared.
 _FARTHEST = 340.0
 _STEPS = 100

@@ -11,8 +11,6 @@ from ohsvgp.likelihoods.quadrature import log_integral
 from ohsvgp.likelihoods.quantiles import folded_mean, invert, log_odds, probabilities
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = ["StudentT"]
-
 # Of the trapezoidal rule for expectations: their error stays below 1e-9 for |y − f| up to 1e6
 # scales, and below 1e-12 up to 1e3.
 _NUM_NODES = 96

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["coefficient_path", "coefficients_plot"]
-
 _SHOWN, _STEPS = 4, 60
 # Six points of one task, then two of another, as in the thesis' Figure 4.1.
 _TASKS = (

@@ -8,8 +8,6 @@ from probseq.figures import COLOURS, panels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["components_plot"]
-
 
 def components_plot(gp: OnlineGP, t: Any, *, labels: tuple[str, str] = ("t", "y")) -> "Figure":
     """Draw each part of ``OnlineGP.decompose``: its mean and two standard deviations.

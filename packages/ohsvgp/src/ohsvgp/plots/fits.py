@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Fits", "after_tasks_plot", "fit_plot", "fits_plot", "read_series", "tasks_plot"]
-
 _ACROSS_TASKS = 5
 _BELOW = 0.14
 _MANY, _MANY_SIZE = 1500, 0.8

@@ -12,8 +12,6 @@ from probseq.figures import COLOURS, GUIDE, SEEN, legend, panels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["forecast_plot"]
-
 
 def forecast_plot(
     gp: OnlineGP, t: Any, y: Any, horizon: Any, *, labels: tuple[str, str] = ("t", "y")

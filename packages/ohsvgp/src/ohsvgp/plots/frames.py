@@ -10,8 +10,6 @@ from probseq.figures import headline, panels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["frames_plot"]
-
 
 def frames_plot(models: Mapping[str, Mapping[str, np.ndarray]], frame: tuple[int, int]) -> "Figure":
     """Draw a test frame of each task: the truth, and two rows for what each model makes of it.

@@ -14,8 +14,6 @@ from probseq.figures import COLOURS, GUIDE, legend, panels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["memory_plot"]
-
 _GRID = 600
 
 

@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Band",
-    "Metric",
-    "limits",
-    "matrix_plot",
-    "metrics_plot",
-    "per_task_plot",
-    "seconds_plot",
-]
-
 _ACROSS, _MATRICES_ACROSS = 5, 4
 # What is further above the middle half of all values than this many times their distance from the
 # lowest value is cut off.

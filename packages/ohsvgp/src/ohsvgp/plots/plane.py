@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Plane", "boundaries_plot"]
-
 # From red over yellow to blue, which all eyes tell apart.
 _MAP = "RdYlBu"
 _CLASSES = (("o", "#7A2A00"), ("^", "#00304F"))

@@ -22,8 +22,6 @@ from probseq.summary import interval_factor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["band", "metric_figures", "prediction_figures"]
-
 _METRICS = {
     "nlpd": Metric("NLPD (nats)"),
     "crps": Metric("CRPS"),

@@ -6,16 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = [
-    "as_array",
-    "as_mask",
-    "as_points",
-    "as_real",
-    "as_targets",
-    "as_weights",
-    "real_numbers",
-]
-
 
 def as_points(t: Any, dim: int, like: Tensor) -> Tensor:
     """Inputs of several dimensions, shape (n, dim).

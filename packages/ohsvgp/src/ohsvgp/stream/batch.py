@@ -9,8 +9,6 @@ from ohsvgp.stream.arrays import as_mask, as_points, as_targets, as_weights
 from ohsvgp.stream.clock import Clock, sorted_times, stamps, start_clock
 from ohsvgp.stream.window import next_length
 
-__all__ = ["Batch", "Data", "Stream"]
-
 
 class Data(NamedTuple):
     """New observations, checked.

@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 from statistics import median_low
 
-__all__ = ["calendar_ahead"]
-
 _DAY = 86_400
 _FRIDAY = 4
 # Days between two business days, by the week's day of the first.

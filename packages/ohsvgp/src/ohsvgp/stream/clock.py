@@ -12,16 +12,6 @@ from torch import Tensor
 
 from ohsvgp.stream.arrays import as_array, real_numbers
 
-__all__ = [
-    "Clock",
-    "Stamp",
-    "nanoseconds",
-    "parse_stamp",
-    "sorted_times",
-    "stamps",
-    "start_clock",
-]
-
 # What int64 nanoseconds reach on both sides of 1970.
 _LAST_YEAR = 292
 _LAST_SECOND = np.iinfo(np.int64).max // 10**9 - 1

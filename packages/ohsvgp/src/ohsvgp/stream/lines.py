@@ -7,8 +7,6 @@ from ohsvgp.live_state import check_marks
 from ohsvgp.stream.clock import parse_stamp
 from probseq.checks import parse_number
 
-__all__ = ["Line", "LineReader"]
-
 _NANOSECONDS = 1_000_000_000
 # The squares of larger values, and scores made of them, are no numbers any more.
 _LARGEST = 1e100

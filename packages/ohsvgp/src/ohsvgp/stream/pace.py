@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median_low
 
-__all__ = ["Pace"]
-
 # Of so many gaps the median is the step: one that stands out, or a few, say nothing.
 GAPS = 9
 

@@ -3,8 +3,6 @@
 import math
 import re
 
-__all__ = ["growth_factor", "next_length"]
-
 
 def growth_factor(rebase: str) -> float | None:
     """Growth of the window that a rebase policy asks for.

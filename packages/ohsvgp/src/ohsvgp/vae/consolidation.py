@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from ohsvgp.vae.objective import gaussian_log_density, latent_samples
 from probseq.gaussians import DiagonalGaussian, standard_normal
 
-__all__ = ["Consolidation", "diagonal_fisher", "predictive_fisher"]
-
 # Time points whose gradients are taken at once: memory against speed.
 _CHUNK = 16
 

@@ -7,8 +7,6 @@ from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
 from probseq.kernels import Kernel
 
-__all__ = ["SharedSet"]
-
 
 class SharedSet(Basis):
     """The set that a basis chooses under the mean of the latents' kernels.

@@ -18,8 +18,6 @@ from ohsvgp.saved import (
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.clock import Clock
 
-__all__ = ["Memory", "load_memory", "save_memory"]
-
 _PREFIX = "memory."
 
 

@@ -30,8 +30,6 @@ from probseq.checks import check_counts, check_not_negative, check_positive, che
 from probseq.gaussians import DiagonalGaussian, standard_normal
 from probseq.kernels import Kernel
 
-__all__ = ["OnlineSVGPVAE"]
-
 
 class OnlineSVGPVAE(nn.Module):
     """y_t = decoder(f_t) + ε, ε ~ N(0, σ²I), with L independent processes f learned task by task.

@@ -10,8 +10,6 @@ from torch.nn import functional as F
 from probseq.checks import check_counts
 from probseq.transformers.protocol import check_dtype
 
-__all__ = ["MLPDecoder", "MLPEncoder"]
-
 # Below it a site would fix its latent to within round-off.
 _LEAST_VARIANCE = 1e-4
 

@@ -27,15 +27,6 @@ from ohsvgp.core import Posterior, Site
 from ohsvgp.step import Move
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = [
-    "Amortised",
-    "amortised_posterior",
-    "encoder_sites",
-    "gaussian_log_density",
-    "latent_samples",
-    "natural_sites",
-]
-
 
 class Amortised(NamedTuple):
     """Posterior that the encoder's sites and the carried site make together.

@@ -9,8 +9,6 @@ from ohsvgp.step import move
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import Kernel
 
-__all__ = ["latent_posterior"]
-
 
 def latent_posterior(
     kernel: Kernel,

@@ -14,8 +14,6 @@ from ohsvgp.tasks import Task, measure_tasks
 from ohsvgp.vae.model import OnlineSVGPVAE
 from probseq.metrics import rmse
 
-__all__ = ["evaluate_vae", "load_progress", "pack_progress"]
-
 # Entries that are no part of the model.
 _EXTRA = "extra."
 

@@ -17,8 +17,6 @@ from ohsvgp.stream.clock import Clock, sorted_times, start_clock
 from ohsvgp.vae.memory import Memory
 from probseq.kernels import Kernel
 
-__all__ = ["Task", "TaskInfo", "Window", "as_channels", "read_task", "relate"]
-
 
 class TaskInfo(NamedTuple):
     """What ``fit_task`` did.

@@ -9,8 +9,6 @@ from torch import Tensor
 from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.kernels import Kernel
 
-__all__ = ["LearnedPoints", "train"]
-
 
 def train(
     bound: Callable[[Tensor], Tensor],
