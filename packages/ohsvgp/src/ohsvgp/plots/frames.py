@@ -17,17 +17,14 @@ def frames_plot(models: Mapping[str, Mapping[str, np.ndarray]], frame: tuple[int
     Args:
         models: of each `truth`, `learned` (right after the task) and `last`.
         frame: height and width of a picture.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     first = next(iter(models.values()))
     rows = [("truth", first["truth"])]
     for name, one in models.items():
         rows += [(f"{name}\nthen", one["learned"]), (f"{name}\nat the end", one["last"])]
     tasks = len(first["truth"])
-    figure, found = panels(len(rows) * tasks, tasks, (1.0, 1.0), extra=(1.2, 0.8))
-    for place, axes in enumerate(found):
+    figure, grid = panels(len(rows) * tasks, tasks, (1.0, 1.0), extra=(1.2, 0.8))
+    for place, axes in enumerate(grid):
         row, task = divmod(place, tasks)
         # One scale for all: a prediction that fades looks faded.
         axes.imshow(rows[row][1][task].reshape(frame), cmap="gray", vmin=0.0, vmax=1.0)
