@@ -29,11 +29,11 @@ class FeatureFunctional(Inducing):
         return self.coefficients.shape[-2]
 
     def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
-        """K_uu = Z Zᵀ (thesis Eq. 4.16)."""
+        """Return K_uu = Z Zᵀ (thesis Eq. 4.16)."""
         return self.coefficients @ self.coefficients.mT
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
-        """K_uf = Z φ(x)ᵀ.
+        """Return K_uf = Z φ(x)ᵀ.
 
         Raises:
             TypeError: ``kernel`` has no features.
@@ -46,7 +46,7 @@ class FeatureFunctional(Inducing):
         return self.coefficients @ kernel.features(x).mT
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """K_ab = Z_a Z_bᵀ.
+        """Return K_ab = Z_a Z_bᵀ.
 
         Raises:
             TypeError: ``other`` is another kind of inducing set.
@@ -58,7 +58,7 @@ class FeatureFunctional(Inducing):
         return self.coefficients @ other.coefficients.mT
 
     def tensors(self) -> dict[str, Tensor]:
-        """The coefficients."""
+        """Return the coefficients."""
         return {"coefficients": self.coefficients}
 
 
@@ -90,7 +90,7 @@ class FeatureKernel(Kernel):
         return self.kernel.lengthscale
 
     def features(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b n g"]:
-        """φ(x), g = 2F: all cosines, then all sines, each with the kernel's amplitude."""
+        """Return φ(x), g = 2F: all cosines, then all sines, each with the kernel's amplitude."""
         return fourier_features(self.kernel, x, self.frequencies)
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
