@@ -13,11 +13,10 @@ from ohsvgp.bases.recurrent_inducing import (
     HiPPOBasis,
     ProjectedFeatures,
     closed_form,
-    feature_kernel,
     hippo_system,
 )
 from ohsvgp.hippo.frequencies import EquispacedKernel, equispaced_frequencies
-from ohsvgp.hippo.random_features import FeatureKernel
+from ohsvgp.hippo.random_features import FeatureKernel, feature_kernel
 from ohsvgp.hippo.steps import Method, evolve
 from ohsvgp.inducing import Inducing
 from probseq.checks import check_counts, check_positive
@@ -88,7 +87,7 @@ class RecurrentFeatures(TimeBasis):
         if step_size is not None:
             check_positive(step_size=step_size)
         self.basis = basis
-        self.num_inducing = basis.num_inducing
+        super().__init__(basis.num_inducing)
         self.num_features = num_features
         self.method: Method | None = None if step == "closed" else step
         self.step_size = step_size
@@ -100,11 +99,7 @@ class RecurrentFeatures(TimeBasis):
         self._drawn: dict[str, Tensor] = {}
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Draw the frequencies.
-
-        Args:
-            kernel: the model's kernel.
-            generator: the model's source of randomness.
+        """Check the kernel and sample its frequencies.
 
         Raises:
             ValueError: a kernel of more than time or without a spectral density; with ``horizon``,
@@ -122,13 +117,13 @@ class RecurrentFeatures(TimeBasis):
             self._drawn = {"frequencies": frequencies, "weights": weights}
 
     def prior(self, kernel: Kernel) -> FeatureKernel:
-        """The kernel of finite rank that all covariances come from."""
+        """Return the kernel of finite rank that all covariances come from."""
         if self.horizon is None:
             return FeatureKernel(kernel, self._drawn["frequencies"])
         return EquispacedKernel(kernel, self._drawn["frequencies"], self._drawn["weights"])
 
     def advance(self, step: Advance) -> Inducing:
-        """The coefficients carried from the end of the last window to that of the new one.
+        """Carry the coefficients from the end of the last window to that of the new one.
 
         Raises:
             ValueError: the window is longer than ``horizon``.
@@ -160,7 +155,7 @@ class RecurrentFeatures(TimeBasis):
         return EvolvedFeatures(coefficients, old.end.new_tensor(step.length))
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """The set of the closed form, which the recurrences approximate."""
+        """Return the set of the closed form, which the recurrences approximate."""
         return ProjectedFeatures(self.basis, torch.tensor(length, dtype=torch.float64))
 
     def _num_steps(self, step: Advance, start: float) -> int:
@@ -170,7 +165,7 @@ class RecurrentFeatures(TimeBasis):
         return max(1, math.ceil((step.length - start) / self.step_size - 1e-9))
 
     def tensors(self) -> dict[str, Tensor]:
-        """The frequencies, and their weights if they are equally spaced."""
+        """Return the frequencies, and their weights if they are equally spaced."""
         return dict(self._drawn)
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -188,7 +183,7 @@ class RecurrentFeatures(TimeBasis):
         self._drawn = dict(tensors)
 
     def restore(self, tensors: dict[str, Tensor]) -> Inducing:
-        """The inducing set that ``Inducing.tensors`` was called on."""
+        """Return the inducing set that ``Inducing.tensors`` was called on."""
         if "coefficients" in tensors:
             return EvolvedFeatures(tensors["coefficients"], tensors["end"])
         return ProjectedFeatures(self.basis, tensors["end"])
@@ -196,5 +191,5 @@ class RecurrentFeatures(TimeBasis):
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "*b m n"]:
-        """The functions of the basis that is followed."""
+        """Return the functions of the basis that is followed."""
         return self.basis.functions(kernel, x, length)

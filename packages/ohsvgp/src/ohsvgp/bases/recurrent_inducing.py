@@ -15,7 +15,7 @@ from ohsvgp.hippo.features import (
     legs_projections,
     legt_projections,
 )
-from ohsvgp.hippo.random_features import FeatureFunctional, FeatureKernel
+from ohsvgp.hippo.random_features import FeatureFunctional, feature_kernel
 from ohsvgp.hippo.transitions import (
     System,
     fout_system,
@@ -41,7 +41,7 @@ class EvolvedFeatures(FeatureFunctional):
     end: Float[Tensor, ""]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The coefficients and their time."""
+        """Return the coefficients and their time."""
         return {"coefficients": self.coefficients, "end": self.end}
 
 
@@ -63,29 +63,21 @@ class ProjectedFeatures(Inducing):
         return self.basis.num_inducing
 
     def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
-        """K_uu = Z Zᵀ."""
+        """Return K_uu = Z Zᵀ."""
         return self._under(kernel).covariance(kernel)
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
-        """K_uf = Z φ(x)ᵀ.
-
-        Raises:
-            TypeError: ``kernel`` has no features.
-        """
+        """Return K_uf = Z φ(x)ᵀ."""
         return self._under(kernel).cross(kernel, x)
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """K_ab = Z_a Z_bᵀ.
-
-        Raises:
-            TypeError: ``other`` is another kind of inducing set.
-        """
+        """Return K_ab = Z_a Z_bᵀ."""
         if isinstance(other, ProjectedFeatures):
             other = other._under(kernel)
         return self._under(kernel).cross_inducing(kernel, other)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The end of the window."""
+        """Return the end of the window."""
         return {"end": self.end}
 
     def _under(self, kernel: Kernel) -> FeatureFunctional:
@@ -93,15 +85,9 @@ class ProjectedFeatures(Inducing):
 
 
 def closed_form(basis: HiPPOBasis, kernel: Kernel, t: float) -> Float[Tensor, "*b m g"]:
-    """Projections Z of all features on the window that ends at t, in the order of the features.
+    """Return projections Z of all features on the window that ends at t, shape (*b, M, 2F).
 
-    Args:
-        basis: the basis.
-        kernel: a ``FeatureKernel``.
-        t: end of the window.
-
-    Returns:
-        Z of shape (*b, M, 2F); at t = 0 LegS has (f(0), 0, ..., 0).
+    They are in the order of the features; at t = 0 LegS has (f(0), 0, ..., 0).
 
     Raises:
         TypeError: ``kernel`` has no features.
@@ -124,25 +110,8 @@ def closed_form(basis: HiPPOBasis, kernel: Kernel, t: float) -> Float[Tensor, "*
     return torch.cat([projected.real * amplitude, projected.imag * amplitude], dim=-1)
 
 
-def feature_kernel(kernel: Kernel) -> FeatureKernel:
-    """The kernel itself.
-
-    Raises:
-        TypeError: it has no features.
-    """
-    if not isinstance(kernel, FeatureKernel):
-        raise TypeError(
-            f"kernel must be a FeatureKernel for HiPPO on features, got {type(kernel).__name__}"
-        )
-    return kernel
-
-
 def hippo_system(basis: HiPPOBasis, like: Tensor) -> System:
-    """The linear system of a basis; of LegT and FouT the closure.
-
-    Args:
-        basis: the basis.
-        like: tensor whose dtype and device the matrices get.
+    """Return the linear system of a basis, in the dtype of ``like``; of LegT and FouT the closure.
 
     Raises:
         ValueError: FouT with an even M, whose last cosine has no sine to turn into.

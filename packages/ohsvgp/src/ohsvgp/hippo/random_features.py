@@ -38,12 +38,7 @@ class FeatureFunctional(Inducing):
         Raises:
             TypeError: ``kernel`` has no features.
         """
-        if not isinstance(kernel, FeatureKernel):
-            raise TypeError(
-                f"kernel must be a FeatureKernel for a FeatureFunctional, "
-                f"got {type(kernel).__name__}: the covariances would not be consistent"
-            )
-        return self.coefficients @ kernel.features(x).mT
+        return self.coefficients @ feature_kernel(kernel).features(x).mT
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
         """Return K_ab = Z_a Z_bᵀ.
@@ -98,3 +93,13 @@ class FeatureKernel(Kernel):
 
     def _variance(self, x: Tensor) -> Tensor:
         return self.kernel.diag(x)
+
+
+def feature_kernel(kernel: Kernel) -> FeatureKernel:
+    """Refuse a kernel without features, with a ``TypeError``."""
+    if not isinstance(kernel, FeatureKernel):
+        raise TypeError(
+            f"kernel must be a FeatureKernel for inducing variables of features, got "
+            f"{type(kernel).__name__}: the covariances would not be consistent"
+        )
+    return kernel
