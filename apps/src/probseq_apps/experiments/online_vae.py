@@ -12,7 +12,6 @@ from ohsvgp.bases import Basis
 from ohsvgp.plots import frames_plot
 from ohsvgp.tasks import Task, cut_channels, scores
 from ohsvgp.vae import MLPDecoder, MLPEncoder, SharedSet
-from ohsvgp.vae.progress import evaluate_vae, load_progress, pack_progress
 from probseq.kernels import RBF
 from probseq_apps.data.names import own_path
 from probseq_apps.data.series import (
@@ -25,6 +24,7 @@ from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_arrays, write_atomic
 from probseq_apps.experiment import Job, Results, RunFolder, by_row, counted
 from probseq_apps.experiments.online import TaskExperiment, extent, naming, sizes
+from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, pack_progress
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
 from probseq_apps.settings.online import (

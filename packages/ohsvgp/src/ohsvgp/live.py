@@ -52,7 +52,7 @@ from ohsvgp.online import OnlineGP
 from ohsvgp.prior import fit_prior
 from ohsvgp.stream.calendar import calendar_ahead
 from ohsvgp.stream.lines import LineReader
-from ohsvgp.stream.pace import Pace
+from ohsvgp.stream.spacing import StampSpacing
 from ohsvgp.tasks import starting_lengthscales
 from probseq.checks import check_counts, check_positive
 from probseq.errors import CholeskyError
@@ -84,7 +84,7 @@ _RATE, _FARTHEST_REACH = 0.2, 4.0
 
 
 @dataclass
-class Position(Pace):
+class Position(StampSpacing):
     """How far a stream has come; stamps of dates are in seconds since 1970.
 
     Attributes:
@@ -119,9 +119,9 @@ class Position(Pace):
     reach: list[float] = field(default_factory=list[float])
     answer: str = ""
 
-    def pass_to(self, stamp: float) -> None:
+    def observe(self, stamp: float) -> None:
         """Take up a stamp; a late one changes nothing."""
-        super().pass_to(stamp)
+        super().observe(stamp)
         self.start = stamp if self.start is None else self.start
 
 
@@ -308,7 +308,7 @@ class LiveStream:
                 alerts.append("anew")
                 self._start_anew()
         here.calendar, here.zoned = calendar, zoned
-        here.pass_to(stamp)
+        here.observe(stamp)
         forecasts, beyond = self._forecasts()
         if beyond:
             alerts.append("extrapolation")

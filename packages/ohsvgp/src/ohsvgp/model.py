@@ -34,7 +34,7 @@ from ohsvgp.saved import (
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.batch import Batch, Stream
 from ohsvgp.stream.clock import Clock, nanoseconds, start_clock
-from ohsvgp.stream.pace import Pace
+from ohsvgp.stream.spacing import StampSpacing
 from ohsvgp.stream.window import growth_factor
 from ohsvgp.whitening import check_jitter
 from probseq.checks import check_whole
@@ -124,7 +124,7 @@ class StreamModel:
         self.clock: Clock | None = None if t0 is None else start_clock([t0], time_unit)
         self._state: OnlineState | None = None
         self._losses = Losses()
-        self.pace = Pace()
+        self.pace = StampSpacing()
         self.told_beyond = False
         self.refit = refit
         self.updates = 0

@@ -134,7 +134,7 @@ class OnlineGP(StreamModel):
         # Gaps and moved ends teach nothing.
         self.updates += batch.targets().numel() > 0
         if self.of_time:
-            self.pace = self.pace.after(batch.data.x[:, 0].tolist())
+            self.pace = self.pace.updated(batch.data.x[:, 0].tolist())
         # Last: warnings may be errors.
         if self._losses.warned and not told:
             targets = batch.targets()

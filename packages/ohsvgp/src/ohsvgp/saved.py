@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ohsvgp.bases.base import Basis
 from ohsvgp.stream.clock import Clock
-from ohsvgp.stream.pace import Pace
+from ohsvgp.stream.spacing import StampSpacing
 
 __all__ = [
     "basis_settings",
@@ -144,18 +144,18 @@ def clock_from_tensors(tensors: Mapping[str, Tensor]) -> Clock | None:
     return Clock(tensors["origin"].item(), None if unit == _NO_UNIT else unit)
 
 
-def pace_tensors(pace: Pace) -> dict[str, Tensor]:
+def pace_tensors(pace: StampSpacing) -> dict[str, Tensor]:
     """The latest stamp and the gaps before it, in one vector; nothing of none."""
     held = [] if pace.last is None else [pace.last, *pace.gaps]
     return {"": torch.tensor(held, dtype=torch.float64)} if held else {}
 
 
-def pace_from_tensors(tensors: Mapping[str, Tensor]) -> Pace:
+def pace_from_tensors(tensors: Mapping[str, Tensor]) -> StampSpacing:
     """The pace of ``pace_tensors``."""
     if not tensors:
-        return Pace()
+        return StampSpacing()
     last, *gaps = tensors[""].tolist()
-    return Pace(last, gaps)
+    return StampSpacing(last, gaps)
 
 
 def basis_settings(basis: Basis, name: str = "basis") -> dict[str, Any]:

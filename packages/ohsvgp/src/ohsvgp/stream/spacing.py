@@ -1,4 +1,4 @@
-"""How fast the stamps of a stream come."""
+"""The spacing of a stream's stamps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ GAPS = 9
 
 
 @dataclass
-class Pace:
+class StampSpacing:
     """The latest stamp, and the gaps before it.
 
     Attributes:
@@ -20,17 +20,17 @@ class Pace:
     last: float | None = None
     gaps: list[float] = field(default_factory=list[float])
 
-    def pass_to(self, stamp: float) -> None:
+    def observe(self, stamp: float) -> None:
         """Take up a stamp; a late one changes nothing."""
         if self.last is not None and stamp > self.last:
             self.gaps = [*self.gaps, stamp - self.last][-GAPS:]
         self.last = stamp if self.last is None else max(self.last, stamp)
 
-    def after(self, stamps: Iterable[float]) -> "Pace":
-        """A new pace that has taken up sorted stamps; this one stays as it is."""
-        later = Pace(self.last, self.gaps)
+    def updated(self, stamps: Iterable[float]) -> "StampSpacing":
+        """Return the spacing after sorted stamps; this one stays as it is."""
+        later = StampSpacing(self.last, self.gaps)
         for stamp in sorted(set(stamps))[-GAPS - 1 :]:
-            later.pass_to(stamp)
+            later.observe(stamp)
         return later
 
     @property
