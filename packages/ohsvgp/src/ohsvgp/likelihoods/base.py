@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from probseq.gaussians import DiagonalGaussian
 
+Values = Float[Tensor, "*#n"]
+"""One a point; dimensions broadcast."""
+
 
 class Expectations(NamedTuple):
     """Expectations under f ~ N(mean, variance), elementwise.
@@ -36,37 +39,27 @@ class Likelihood(nn.Module, ABC):
     continuous: ClassVar[bool] = True
 
     @abstractmethod
-    def log_prob(self, f: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]) -> Float[Tensor, "*n"]:
+    def log_prob(self, f: Values, y: Values) -> Float[Tensor, "*n"]:
         """Return log p(y | f)."""
 
     @abstractmethod
-    def expectations(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
-    ) -> Expectations:
+    def expectations(self, mean: Values, variance: Values, y: Values) -> Expectations:
         """Return E[log p(y | f)] and its derivatives in f."""
 
     @abstractmethod
-    def predictive_log_prob(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
-    ) -> Float[Tensor, "*n"]:
+    def predictive_log_prob(self, mean: Values, variance: Values, y: Values) -> Float[Tensor, "*n"]:
         """Return log ∫ p(y | f) N(f; mean, variance) df."""
 
     @abstractmethod
-    def predictive_moments(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"]
-    ) -> DiagonalGaussian:
+    def predictive_moments(self, mean: Values, variance: Values) -> DiagonalGaussian:
         """Return mean and variance of y."""
 
     @abstractmethod
-    def predictive_cdf(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
-    ) -> Float[Tensor, "*n"]:
+    def predictive_cdf(self, mean: Values, variance: Values, y: Values) -> Float[Tensor, "*n"]:
         """Return P(Y ≤ y)."""
 
     @abstractmethod
-    def quantile(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], p: float | Tensor
-    ) -> Float[Tensor, "*n"]:
+    def quantile(self, mean: Values, variance: Values, p: float | Tensor) -> Float[Tensor, "*n"]:
         """Return the least y with P(Y ≤ y) ≥ p, for one level or many; no gradients.
 
         Raises:
@@ -74,9 +67,7 @@ class Likelihood(nn.Module, ABC):
         """
 
     @abstractmethod
-    def predictive_crps(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
-    ) -> Float[Tensor, "*n"]:
+    def predictive_crps(self, mean: Values, variance: Values, y: Values) -> Float[Tensor, "*n"]:
         """Return the CRPS ∫ (P(Y ≤ x) − 1{y ≤ x})² dx; no gradients.
 
         In the unit of y; lower is better (Gneiting and Raftery 2007, Eq. 20). Not in the papers.
@@ -88,7 +79,7 @@ class Likelihood(nn.Module, ABC):
     ) -> Float[Tensor, "*n"]:
         """Draw y ~ p(y | f)."""
 
-    def start(self, y: Float[Tensor, "*#n"]) -> Float[Tensor, "*#n"] | None:
+    def start(self, y: Values) -> Values | None:
         """Return latent values to start natural-gradient steps from; None: from the posterior."""
         return None
 
