@@ -226,7 +226,7 @@ class CorrelatedGPAttention(MultiHeadAttention):
     def _project(
         self, x: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        """Queries, keys and latent inputs over the lengthscale, and values, ``(B, H, T, s)``."""
+        """Return queries, keys, latent inputs over ℓ, and values, each ``(B, H, T, s)``."""
         layers = [self.to_q, self.to_k, self.to_v]
         if self.to_latent is not None:
             layers.append(self.to_latent)

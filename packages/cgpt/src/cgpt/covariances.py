@@ -262,5 +262,5 @@ def _whiten(
 
 
 def _minus_square(matrix: Tensor, root: Tensor | None) -> Tensor:
-    """The matrix minus rootᵀ root."""
+    """Return the matrix minus rootᵀ root."""
     return matrix if root is None else matrix - root.mT @ root

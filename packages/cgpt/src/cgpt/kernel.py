@@ -47,11 +47,11 @@ def from_kernel_attention(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     if "to_k.weight" not in weights:
         raise ValueError("kernel attention must be asymmetric, got one without to_k")
-    found = dict(weights)
-    half = 0.5 * found.pop("kernel.raw_outputscale")
-    return found | {
-        "to_q.weight": found.pop("to_qk.weight"),
-        "raw_lengthscale": found.pop("kernel.raw_lengthscale"),
+    converted = dict(weights)
+    half = 0.5 * converted.pop("kernel.raw_outputscale")
+    return converted | {
+        "to_q.weight": converted.pop("to_qk.weight"),
+        "raw_lengthscale": converted.pop("kernel.raw_lengthscale"),
         "raw_query_scale": half,
         "raw_key_scale": half,
     }

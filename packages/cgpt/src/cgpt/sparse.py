@@ -112,7 +112,7 @@ def sparse_features(
         whitener, key_whitener = stacked.unbind(0)
     else:
         whitener, key_whitener = _whitener(inducing, jitter), _whitener(key_inducing, jitter)
-    parts = (
+    sources = (
         (queries, inducing, query_scale[:, None, None, None] * whitener),
         (
             canonical,
@@ -121,7 +121,7 @@ def sparse_features(
         ),
         (keys, key_inducing, key_scale[:, None, None, None] * key_whitener),
     )
-    return SparseFeatures(*(_features(inputs, at, whiten, mask) for inputs, at, whiten in parts))
+    return SparseFeatures(*(_features(inputs, at, whiten, mask) for inputs, at, whiten in sources))
 
 
 def sparse_posterior(

@@ -199,11 +199,11 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
 
     def from_kernel(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return its state with what asymmetric kernel attention has; inducing inputs stay."""
-        found = from_kernel_attention(weights)
-        queries, keys, values = (found.pop(f"to_{name}.weight") for name in ("q", "k", "v"))
+        converted = from_kernel_attention(weights)
+        queries, keys, values = (converted.pop(f"to_{name}.weight") for name in ("q", "k", "v"))
         latent = self.to_qokv.weight.detach().chunk(4)[1]
         stacked = torch.cat([queries, latent, keys, values])
-        return {**self.state_dict(), **found, "to_qokv.weight": stacked}
+        return {**self.state_dict(), **converted, "to_qokv.weight": stacked}
 
     def _project(self, x: Tensor, mask: Tensor | None) -> "_Inputs":
         """Project tokens and divide by the lengthscales, with the origin amid inducing inputs.

@@ -67,8 +67,8 @@ def prior_root(
     m = posterior.coefficients.shape[-2]
     key_cholesky = factorise(posterior.gram[..., m:, m:])
     whiteners = [triangular_inverse(L).mT for L in (posterior.cholesky, key_cholesky)]
-    parts = features.canonical[..., :m], features.canonical[..., m:]
-    whitened = torch.cat([part @ X for part, X in zip(parts, whiteners, strict=True)], -1)
+    blocks = features.canonical[..., :m], features.canonical[..., m:]
+    whitened = torch.cat([block @ X for block, X in zip(blocks, whiteners, strict=True)], -1)
     covariance = kernel_form(canonical, whitened)
     variance = noise_variance[:, None, None, None]
     if canonical_prior == "noisy":

@@ -34,7 +34,7 @@ _TOKENS_PER_RANK = 10
 
 
 class Penalties(NamedTuple):
-    """The parts of the penalty.
+    """The terms of the penalty.
 
     Attributes:
         kl: KL divergence of the inducing variables in nats a sequence, summed over heads and
@@ -168,7 +168,7 @@ class KernelEigenPairAttention(MultiHeadAttention):
         generator: torch.Generator | None,
     ) -> tuple[Tensor, Tensor]:
         picked, projected = tokens
-        found = self._scores(picked, projected)
+        pair = self._scores(picked, projected)
         shape = (num_samples or 1, projected.shape[0])
         factor = lower_factor(self.raw_whitened_factor)
         mean = self.whitened_mean
@@ -178,16 +178,16 @@ class KernelEigenPairAttention(MultiHeadAttention):
             else mean.expand(*shape, *mean.shape)
             for _ in range(self._num_inducing)
         )
-        samples = merged_processes(found, inducing, self.branches, self.mixing)
-        parts = self._penalties(found, picked, factor)
-        return samples, parts.kl + self.eta * parts.ksvd
+        samples = merged_processes(pair, inducing, self.branches, self.mixing)
+        terms = self._penalties(pair, picked, factor)
+        return samples, terms.kl + self.eta * terms.ksvd
 
     def penalties(
         self,
         x: Float[Tensor, "batch tokens dim"],
         mask: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Penalties:
-        """The parts of the penalty, which a forward pass adds up.
+        """Return the terms of the penalty, which a forward pass adds up.
 
         Args:
             x: tokens.
@@ -206,7 +206,7 @@ class KernelEigenPairAttention(MultiHeadAttention):
         x: Float[Tensor, "batch tokens dim"],
         mask: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch heads tokens tokens"]:
-        """The attention kernel between all tokens, T×T, zero at padding; for analysis only.
+        """Return the attention kernel between all tokens, T×T, zero at padding; for analysis only.
 
         Args:
             x: tokens.
@@ -240,13 +240,13 @@ class KernelEigenPairAttention(MultiHeadAttention):
         weights = projection_weights(full_precision(picked.rows), self.projection)
         return scores(projected, weights)
 
-    def _penalties(self, found: Tensor, picked: ProjectionTokens, factor: Tensor) -> Penalties:
-        objective = ksvd_objective(found, self.projection, self.singular_values, picked.available)
+    def _penalties(self, pair: Tensor, picked: ProjectionTokens, factor: Tensor) -> Penalties:
+        objective = ksvd_objective(pair, self.projection, self.singular_values, picked.available)
         kl = inducing_kl(self.whitened_mean, factor)
         return Penalties(self._num_inducing * kl, ksvd_loss(objective))
 
     def _initial_log_singular_values(self) -> Tensor:
-        """The authors' law, Λ = exp(-2 U(0, 1)), on the scale of the kernel's singular values.
+        """Draw log Λ, Λ = exp(-2 U(0, 1)) like the authors, on the scale of the kernel's own.
 
         Standardised tokens without anything in common give a kernel with about d singular values
         T p/d; tokens that are all alike, one of about T p. Starting below the kernel's singular

@@ -113,7 +113,7 @@ def kernel_matrix(
     projected: Float[Tensor, "batch two heads width tokens"],
     rows: Float[Tensor, "batch picked dim"],
 ) -> Float[Tensor, "batch heads tokens tokens"]:
-    r"""The attention kernel :math:`\langle f(X)\phi_q(x_i), f(X)\phi_k(x_j)\rangle`, T×T.
+    r"""Return the attention kernel :math:`\langle f(X)\phi_q(x_i), f(X)\phi_k(x_j)\rangle`, T×T.
 
     Nothing needs it but an analysis of its singular values.
 

@@ -85,13 +85,13 @@ def merged_processes(
     Returns:
         Heads side by side, samples folded into the batch, ``(S * batch, tokens, heads * s)``.
     """
-    parts = [scores[:, "er".index(name)] for name in branches]
+    processes = [scores[:, "er".index(name)] for name in branches]
     if mixing is not None:
-        parts = [mixing(part, branch) for branch, part in enumerate(parts)]
+        processes = [mixing(process, branch) for branch, process in enumerate(processes)]
     if len(inducing) == 1:
-        merged = _times(inducing[0], parts[0] + parts[1])
+        merged = _times(inducing[0], processes[0] + processes[1])
     else:
-        merged = _times(inducing[0], parts[0]) + _times(inducing[1], parts[1])
+        merged = _times(inducing[0], processes[0]) + _times(inducing[1], processes[1])
     samples = inducing[0].shape[0]
     return rearrange(merged, "b h (n d) t -> (n b) t (h d)", n=samples)
 

@@ -97,7 +97,7 @@ def attention_spectrum(
             handle.remove()
     if not all(collected.values()):
         raise ValueError("batches must hold at least one batch, got none")
-    return [_mean_spectrum(index, found) for index, found in collected.items()]
+    return [_mean_spectrum(index, spectra) for index, spectra in collected.items()]
 
 
 def attention_matrix(
@@ -105,7 +105,7 @@ def attention_matrix(
     x: Float[Tensor, "batch tokens dim"],
     mask: Bool[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "batch heads tokens tokens"]:
-    """What an attention module weighs tokens with, T×T, zero at padding.
+    """Return the weights of an attention module, T×T, zero at padding.
 
     Args:
         module: softmax or kernel-eigen-pair attention.
@@ -134,9 +134,9 @@ def attention_matrix(
 
 def _mean_spectrum(layer: int, batches: list[Tensor]) -> LayerSpectrum:
     """Average over sequences of the normalised spectra of batches of different lengths."""
-    longest = max(found.shape[-1] for found in batches)
+    longest = max(spectra.shape[-1] for spectra in batches)
     singular = torch.cat(
-        [nn.functional.pad(found, (0, longest - found.shape[-1])) for found in batches]
+        [nn.functional.pad(spectra, (0, longest - spectra.shape[-1])) for spectra in batches]
     ).double()
     squares = singular.square()
     return LayerSpectrum(

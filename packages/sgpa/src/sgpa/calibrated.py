@@ -163,11 +163,11 @@ def fingerprint(model: nn.Module) -> str:
 
     What compilers, parallel models and PEFT put around a model has no weights and no name.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     weights = {plain_name(model, name): value for name, value in model.state_dict().items()}
     for name, value in sorted(weights.items()):
         if isinstance(value, Tensor) and "deviation.process." not in name:
-            found.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
             content = value.detach().cpu().contiguous().flatten().view(torch.uint8)
-            found.update(content.numpy().tobytes())
-    return found.hexdigest()
+            digest.update(content.numpy().tobytes())
+    return digest.hexdigest()

@@ -132,18 +132,18 @@ def calibrate(
             warnings.warn(f"candidates with a deviation are left out: {error}", stacklevel=2)
             tried, tuning_steps = (0.0,), 0
     generator = torch.Generator(device_of(model)).manual_seed(seed)
-    given: dict[str, Any] = {"num_inducing": num_inducing, "generator": generator}
+    options: dict[str, Any] = {"num_inducing": num_inducing, "generator": generator}
     if any(tried):
         calibration = on_device(calibration, model)
-        replace_attention(model, layers=layers, calibration=calibration, **given)
+        replace_attention(model, layers=layers, calibration=calibration, **options)
     try:
         search = _Search(model, held, num_samples, seed)
-        found = [
+        settings = [
             search.setting(sigma, one)
             for sigma, one in product(dict.fromkeys((0.0, *tried)), rho)
             if sigma or one == rho[0]
         ]
-        candidates = search.candidates(found, tuning_steps)
+        candidates = search.candidates(settings, tuning_steps)
     finally:
         remove_attention(model)
     chosen = min(candidates, key=lambda name: candidates[name].nll)
@@ -188,19 +188,19 @@ class _Search:
         for name, state in setting.state.items():
             self.processes[name].load_state_dict(state)
 
-    def candidates(self, found: Sequence[_Setting], steps: int) -> dict[str, Candidate]:
+    def candidates(self, tried: Sequence[_Setting], steps: int) -> dict[str, Candidate]:
         """Fit and measure all candidates."""
         fits: dict[str, list[tuple[_Setting, _Fit]]] = {}
         for split, (rows, _) in enumerate(_SPLITS):
-            groups: dict[str, Sequence[_Setting]] = {"": found[:1], "deviation": found}
+            groups: dict[str, Sequence[_Setting]] = {"": tried[:1], "deviation": tried}
             if steps:
-                drawn = [one for one in found if one.deviation]
+                drawn = [one for one in tried if one.deviation]
                 start = min(drawn, key=lambda one: one.fits[split][False].chosen)
-                groups["tuned deviation"] = [found[0], self._tuned(start, rows, steps)]
+                groups["tuned deviation"] = [tried[0], self._tuned(start, rows, steps)]
             for name, settings in groups.items():
                 for tempered in (False, True):
-                    parts = [name, "temperature" if tempered else ""]
-                    full = " and ".join(filter(None, parts)) or "as it is"
+                    words = [name, "temperature" if tempered else ""]
+                    full = " and ".join(filter(None, words)) or "as it is"
                     setting = min(settings, key=lambda one: one.fits[split][tempered].chosen)
                     fits.setdefault(full, []).append((setting, setting.fits[split][tempered]))
         return {
@@ -233,14 +233,14 @@ class _Search:
         generator = torch.Generator(device_of(self.model)).manual_seed(self.seed)
         # One draw of a deviation that is zero, and none where there is no deviation.
         samples = self.num_samples if sigma else 1 if self.processes else None
-        parts: list[Tensor] = []
+        batches: list[Tensor] = []
         for inputs, labels in self.held:
-            given = on_device(inputs, self.model)
-            parts.append(log_probabilities(self.model, given, samples, generator).cpu())
-            check_labels(labels.cpu(), parts[-1])
-        found = torch.cat(parts)
-        del parts
-        if not bool(found.isfinite().all()):
+            moved = on_device(inputs, self.model)
+            batches.append(log_probabilities(self.model, moved, samples, generator).cpu())
+            check_labels(labels.cpu(), batches[-1])
+        log_probs = torch.cat(batches)
+        del batches
+        if not bool(log_probs.isfinite().all()):
             raise ValueError(
                 f"model must give finite log-probabilities, and does not at sigma={sigma:g}"
             )
@@ -249,9 +249,9 @@ class _Search:
             for name, process in self.processes.items()
             if sigma
         }
-        labels = torch.cat([own.cpu() for _, own in self.held])
+        labels = torch.cat([batch.cpu() for _, batch in self.held])
         fits = [
-            (_fit(found, labels, *split, False), _fit(found, labels, *split, True))
+            (_fit(log_probs, labels, *split, False), _fit(log_probs, labels, *split, True))
             for split in _SPLITS
         ]
         return _Setting(sigma, state, fits)
@@ -267,9 +267,9 @@ def _rows(inputs: Any, rows: Tensor) -> Any:
 def _fit(log_probs: Tensor, labels: Tensor, rows: slice, others: slice, tempered: bool) -> _Fit:
     """Fit a temperature, or take 1, and measure it."""
 
-    def nll(part: slice) -> float:
-        scaled = (log_probs[part].double() / temperature).log_softmax(-1)
-        return float(F.nll_loss(scaled, labels[part]))
+    def nll(half: slice) -> float:
+        scaled = (log_probs[half].double() / temperature).log_softmax(-1)
+        return float(F.nll_loss(scaled, labels[half]))
 
     temperature = search_temperature(log_probs[rows], labels[rows]) if tempered else 1.0
     return _Fit(temperature, nll(rows), nll(others))

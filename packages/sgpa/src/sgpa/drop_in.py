@@ -68,5 +68,5 @@ def replace_attention(
         options: dict[str, Any] = {"initial_variance": initial_variance, "rho": rho}
         return QueryProcess(heads, query_width, value_width, num_inducing, jitter=jitter, **options)
 
-    given: dict[str, Any] = {"calibration": calibration, "generator": generator}
-    return adapters.replace_attention(model, make, layers=layers, **given)
+    options: dict[str, Any] = {"calibration": calibration, "generator": generator}
+    return adapters.replace_attention(model, make, layers=layers, **options)

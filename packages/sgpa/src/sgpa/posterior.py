@@ -239,7 +239,7 @@ def relative_variance(
 def residual_deviation(
     whitened: Float[Tensor, "*b tokens inducing"],
 ) -> Float[Tensor, "*b tokens 1"]:
-    r"""Standard deviation :math:`\sqrt{1 - \|w_t\|^2}` of what the inducing inputs leave open.
+    r"""Return the deviation :math:`\sqrt{1 - \|w_t\|^2}` of what the inducing inputs leave open.
 
     It is over the prior's, and clamped for round-off only.
 

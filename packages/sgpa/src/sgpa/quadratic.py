@@ -81,12 +81,12 @@ def _forms_gradients(grad: Tensor, rows: Tensor, factors: Tensor) -> tuple[Tenso
         weight = 2.0 * grad[head, chunk].unsqueeze(-2)
         grad_rows[head, chunk] = -weight.sum(-1) * block
         for (start, half), grad_half in zip(halves, grad_halves, strict=True):
-            part = block[:, start:]
+            columns = block[:, start:]
             # d‖Rᵀw‖² = 2 (wᵀR)(Rᵀdw + dRᵀw): both gradients need the product, weighted.
-            product = _product(part, half[head], buffer)
+            product = _product(columns, half[head], buffer)
             product.unflatten(-1, (-1, dims)).mul_(weight)
             grad_rows[head, chunk, start:].addmm_(product, half[head].mT)
-            grad_half[head].addmm_(part.mT, product)
+            grad_half[head].addmm_(columns.mT, product)
     for (start, _), grad_half in zip(halves, grad_halves, strict=True):
         matrices = rearrange(grad_half, "h m (n d) -> h d m n", d=dims)
         grad_factors[..., start:, start : start + matrices.shape[-1]] = matrices.tril()

@@ -146,12 +146,12 @@ class ResidualSparseGPAttention(nn.Module):
         check_tokens(x, mask, self.dim, getattr(self.to_qkv, "weight", x))
         check_num_samples(num_samples)
         queries, attended = self._attend(x, mask)
-        given: dict[str, Any] = {"num_samples": num_samples, "generator": generator}
+        options: dict[str, Any] = {"num_samples": num_samples, "generator": generator}
         if noise is not None:
             noise.check(num_samples or 1, *x.shape[:2], self.process.inducing_mean)
             token = noise.token[..., : x.shape[1], :]
-            given |= {"inducing_noise": noise.inducing, "token_noise": token}
-        return self._output(attended + self.process(queries, **given))
+            options |= {"inducing_noise": noise.inducing, "token_noise": token}
+        return self._output(attended + self.process(queries, **options))
 
     def init_cache(
         self,

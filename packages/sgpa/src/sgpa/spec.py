@@ -62,13 +62,13 @@ class SGPAConfig(AttentionConfig):
 
     def check(self) -> None:
         """Refuse what means nothing to the standard variant."""
-        given = (self.kl_weighting, self.initial_posterior, self.sample)
+        values = (self.kl_weighting, self.initial_posterior, self.sample)
         shared = self.covariance == "inducing" or self.num_features is not None
-        if self.variant == "standard" and (given != ("sequence", "random", True) or shared):
+        if self.variant == "standard" and (values != ("sequence", "random", True) or shared):
             raise ValueError(
                 "variant='standard' has no global inducing points and always draws: kl_weighting "
                 "must be 'sequence', initial_posterior 'random', sample True, covariance 'diag' or "
-                f"'full' and num_features None, got {(*given, self.covariance, self.num_features)}"
+                f"'full' and num_features None, got {(*values, self.covariance, self.num_features)}"
             )
         if self.num_features is not None and self.num_features <= self.num_inducing:
             raise ValueError(

@@ -365,16 +365,16 @@ class CausalSparseGPAttention(InducingAttention):
 
     def _around(self, noise: CausalNoise, w_q: Tensor, terms: GlobalTerms, tokens: int) -> Tensor:
         """Return the deviation from the mean, of ``"full"`` what the inducing inputs share."""
-        own = noise.token[..., :tokens, :]
+        deviation = noise.token[..., :tokens, :]
         if self.covariance == "diag":
             # √(1 − |w|² + |Rᵀw|²) ε_t
-            return relative_variance(w_q, terms.factors).sqrt() * own
+            return relative_variance(w_q, terms.factors).sqrt() * deviation
         # w R ε'
         shared = w_q @ einsum(terms.factors, noise.inducing, "h c m n, s h b c n -> s h b m c")
         if self.covariance == "full":
             return shared
         # + √(1 − |w|²) ε_t
-        return shared + residual_deviation(w_q) * own
+        return shared + residual_deviation(w_q) * deviation
 
     def _root(self, q: Tensor, w_q: Tensor, mask: Tensor | None) -> Tensor:
         """Return chol(K⊥ + jI) over the queries; padding is independent of all else."""

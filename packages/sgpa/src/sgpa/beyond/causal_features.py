@@ -133,8 +133,9 @@ class CausalFeatureAttention(CausalSparseGPAttention):
         self._check(x, None)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
-            found = self._advance(x, None, terms, cache.state, cache.noise, cache.length)
-        out, online, state = found
+            out, online, state = self._advance(
+                x, None, terms, cache.state, cache.noise, cache.length
+            )
         new = FeatureCache(state, cache.noise, cache.length + x.shape[1])
         return AttentionOutput(self.to_out(out), online), new
 
@@ -176,8 +177,8 @@ class CausalFeatureAttention(CausalSparseGPAttention):
         return features(scaled, self.frequencies[:, None]) @ terms.whitener.mT[:, None]
 
     def _terms_of(self, inducing: Tensor) -> GlobalTerms:
-        given = (self._head_kernel(), self.inducing_mean, self.raw_inducing_factor)
-        return feature_terms(inducing, *given, self.frequencies)
+        parameters = (self._head_kernel(), self.inducing_mean, self.raw_inducing_factor)
+        return feature_terms(inducing, *parameters, self.frequencies)
 
     def _empty(self, batch: int) -> Tensor:
         heads, width = self.num_heads, self.dim // self.num_heads
