@@ -20,11 +20,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.hippo.legendre import gauss_legendre, scaled_legendre
+from ohsvgp.hippo.transitions import FLOAT64
 from probseq.checks import check_counts
 
 
 def legs_propagator(
-    M: int, t1: float, t2: float, like: Tensor | None = None
+    M: int, t1: float, t2: float, like: Tensor = FLOAT64
 ) -> Float[Tensor, "{M} {M}"]:
     """Return R(t1→t2) = (t1/t2) G₂ diag(w/2) G₁ᵀ, the solution of thesis Eq. 2.14 without input.
 
@@ -35,7 +36,7 @@ def legs_propagator(
         M: number of basis functions.
         t1: end of the old window, counted from its start; zero gives R = 0.
         t2: end of the new window, at least t1.
-        like: tensor whose dtype and device the result gets; float64 if None.
+        like: tensor whose dtype and device the result gets.
 
     Returns:
         R, of spectral norm at most √(t1/t2).
@@ -49,8 +50,7 @@ def legs_propagator(
     x, old = _old_basis(M)
     share = t1 / t2
     # Above the diagonal the exact value is zero: g_m is orthogonal to all of higher degree.
-    R = (share * scaled_legendre(M, share * (1 + x) - 1) @ old).tril()
-    return R if like is None else R.to(like)
+    return (share * scaled_legendre(M, share * (1 + x) - 1) @ old).tril().to(like)
 
 
 def block_covariance(

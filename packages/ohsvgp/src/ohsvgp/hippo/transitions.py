@@ -12,6 +12,10 @@ Deviations from the thesis:
   in this order, cut after M.
 - LagT (A.3, A.4) is in time units of the thesis; here it has a time scale τ.
 - At t = 0, where LegS has the rate 0/0, c(0) = (f(0), 0, ..., 0).
+
+All take the number M of coefficients, in the units of time the length θ = ``window`` or the scale
+τ = ``timescale``, and ``like``, whose dtype and device the matrices get. They refuse, with a
+``ValueError``, M below 1 and a θ or τ that is not positive.
 """
 
 from dataclasses import dataclass
@@ -21,6 +25,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq.checks import check_counts, check_positive
+
+FLOAT64 = torch.empty(0, dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,92 +51,57 @@ class System:
 
 
 def legs_matrices(
-    M: int, like: Tensor | None = None
+    M: int, like: Tensor = FLOAT64
 ) -> tuple[Float[Tensor, "{M} {M}"], Float[Tensor, " {M}"]]:
-    """Return A and B of LegS without their factor 1/t (thesis Eq. 2.14, 2.15).
-
-    Args:
-        M: number of coefficients.
-        like: tensor whose dtype and device they get; float64 if None.
-
-    Raises:
-        ValueError: M below 1.
-    """
+    """Return A and B of LegS without their factor 1/t (thesis Eq. 2.14, 2.15)."""
     check_counts(M=M)
-    like = torch.empty(0, dtype=torch.float64) if like is None else like
     b = _sqrt_odd(M, like)
     degree = torch.arange(1, M + 1, dtype=like.dtype, device=like.device)
     return -(b[:, None] * b).tril(-1) - degree.diag(), b
 
 
-def legs_system(M: int, like: Tensor | None = None) -> System:
+def legs_system(M: int, like: Tensor = FLOAT64) -> System:
     """Return that of scaled Legendre polynomials, uniform on [0, t] (thesis Eq. 2.14, 2.15)."""
     A, B = legs_matrices(M, like)
     return System(A, B, growing=True)
 
 
-def legt_system(M: int, window: float, *, like: Tensor | None = None) -> System:
+def legt_system(M: int, window: float, *, like: Tensor = FLOAT64) -> System:
     """Return the closure of Legendre polynomials, uniform on [t − θ, t] (thesis A.1, A.2).
 
     A_mk = −b_m b_k/θ, times (−1)^(m−k) above the diagonal, B = b/θ, b_m = √(2m+1). The exact system
     has A + b̃ b̃ᵀ/θ and the input −b̃ f(t − θ)/θ, with b̃_m = (−1)^m √(2m+1) = g_m(t − θ).
-
-    Args:
-        M: number of coefficients.
-        window: θ.
-        like: tensor whose dtype and device they get; float64 if None.
-
-    Raises:
-        ValueError: M below 1 or θ not positive.
     """
     check_counts(M=M)
     check_positive(window=window)
-    like = torch.empty(0, dtype=torch.float64) if like is None else like
     b = _sqrt_odd(M, like)
     far = b.clone()
     far[1::2] *= -1
     return System(-((b[:, None] * b).tril() + (far[:, None] * far).triu(1)) / window, b / window)
 
 
-def lagt_system(M: int, timescale: float, *, like: Tensor | None = None) -> System:
+def lagt_system(M: int, timescale: float, *, like: Tensor = FLOAT64) -> System:
     """Return that of Laguerre polynomials under exp(−(t − x)/τ)/τ on (−∞, t] (thesis A.3, A.4).
 
     A_mk = −1/τ for m ≥ k, B = 1/τ; the thesis has τ = 1.
-
-    Args:
-        M: number of coefficients.
-        timescale: τ.
-        like: tensor whose dtype and device they get; float64 if None.
-
-    Raises:
-        ValueError: M below 1 or τ not positive.
     """
     check_counts(M=M)
     check_positive(timescale=timescale)
-    like = torch.empty(0, dtype=torch.float64) if like is None else like
     ones = torch.ones(M, dtype=like.dtype, device=like.device)
     return System(-torch.tril(ones[:, None] * ones) / timescale, ones / timescale)
 
 
-def fout_system(M: int, window: float, *, like: Tensor | None = None) -> System:
+def fout_system(M: int, window: float, *, like: Tensor = FLOAT64) -> System:
     """Return the closure of Fourier pairs on [t − θ, t] (thesis A.5, A.6, factor corrected).
 
     With b = g(t) = (1, √2, 0, √2, 0, ...) and the rotation Ω of every pair at 2πj/θ:
     A = Ω − 2 b bᵀ/θ, B = 2b/θ. The exact system has A = Ω, B = b/θ and the input −b f(t − θ)/θ.
-
-    Args:
-        M: number of coefficients, odd: the constant and (M − 1)/2 pairs.
-        window: θ.
-        like: tensor whose dtype and device they get; float64 if None.
-
-    Raises:
-        ValueError: M below 1 or even, or θ not positive.
+    M is odd: the constant and (M − 1)/2 pairs.
     """
     check_counts(M=M)
     check_positive(window=window)
     if M % 2 == 0:
         raise ValueError(f"M must be odd for the constant and whole pairs, got {M}")
-    like = torch.empty(0, dtype=torch.float64) if like is None else like
     b = torch.zeros(M, dtype=like.dtype, device=like.device)
     b[0] = 1.0
     b[1::2] = 2**0.5
