@@ -91,6 +91,7 @@ class Cosine(QuadratureBasis):
         check_inside(x, 0.0, length)
         _, cosines, weights = self._cosines(kernel, length)
         gram = (cosines * weights) @ cosines.mT
+        # g = G⁺ c(x), small eigenvalues of G cut.
         inverse = torch.linalg.pinv(gram, rtol=_GRAM_CUTOFF, hermitian=True)
         return (inverse @ _half_waves(self.num_inducing, x.mT, kernel, length)).detach()
 

@@ -58,11 +58,13 @@ class FourierProjections(Inducing):
         """
         order, rate = _order(kernel), _rate(kernel)
         frequencies, cosine = self._frequencies(rate), self._cosines(rate)
+        # At the start: φ, φ' and φ'' of cos ω(x − start), and of sin ω(x − start).
         derivatives = [cosine, ~cosine * frequencies, -frequencies.square() * cosine]
         at_start = torch.stack([column.to(rate) for column in derivatives[:order]], -1)
         B = self._scale(kernel)[..., None] * at_start
         P = _derivative_covariance(order, rate, _matern(kernel).outputscale)
         eye = torch.eye(self.size, dtype=B.dtype, device=B.device)
+        # I + B P⁻¹ Bᵀ.
         return eye + B @ torch.linalg.solve(P, B.mT)
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n 1"]) -> Float[Tensor, "*b m n"]:
@@ -81,6 +83,7 @@ class FourierProjections(Inducing):
                 f"t must lie in [{start:g}, {end:g}], the interval of VariationalFourier, "
                 f"got {where:g}: its covariances hold inside only, choose a wider interval"
             )
+        # cos ω_i(x − start) and sin ω_i(x − start).
         angle = self._frequencies(position)[:, None] * position[..., None, :]
         phi = torch.where(self._cosines(position)[:, None], angle.cos(), angle.sin())
         return self._scale(kernel)[..., None] * phi

@@ -62,6 +62,7 @@ def step(system: System, method: Method, t: float, h: float) -> Step:
         scale = h * system.rate(t)
         return Step(identity + scale * A, scale * B[None])
     if method == "bilinear":
+        # (I − ½h A(t + h)) c' = (I + ½h A(t)) c + ½h (B(t) f + B(t + h) f').
         before, after = 0.5 * h * system.rate(t), 0.5 * h * system.rate(t + h)
         right = torch.cat([identity + before * A, before * B[:, None], after * B[:, None]], -1)
         solved = torch.linalg.solve(identity - after * A, right)

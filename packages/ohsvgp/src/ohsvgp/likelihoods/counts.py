@@ -156,6 +156,7 @@ class CountLikelihood(QuadratureLikelihood):
         sign = torch.where(mean > T.mode, 1.0, -1.0)
 
         def log_integrand(w: Tensor) -> Tensor:
+            # Of ∫ p(T) Φ(±(T − mean)/√variance) dT, w = T less its mode.
             edge = sign * (w + (T.mode - mean)) / deviation
             return T.log_density(w) + torch.special.log_ndtr(edge)
 

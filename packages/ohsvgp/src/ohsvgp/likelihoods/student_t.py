@@ -82,6 +82,7 @@ class StudentT(Likelihood):
         index = index.view(-1, *(1,) * ratio.ndim)
         tau = (first + step * index).exp()
         weight = step * torch.where(index == 0, -1 / (-step).expm1(), 1) * (-tau).exp()
+        # E[exp(−τz²/c)] = exp(−exponent), z ~ N(δ, variance); its slopes in δ follow.
         wide = c + 2 * tau * variance
         exponent = 0.5 * (2 * tau * variance / c).log1p() + tau * delta.square() / wide
         log_term = (weight * -(-exponent).expm1()).sum(0)
@@ -135,6 +136,7 @@ class StudentT(Likelihood):
         weight = (shape * (u - u.exp())).exp()
         weight = weight / weight.sum(0)
         total = variance + noise * (-u).exp()
+        # E|Y − y|, then E √((σ² + σ'²)/(2π)).
         error = (weight * folded_mean(y - mean, total.sqrt())).sum(0)
         pairs = zip(weight, total, strict=True)
         between = sum(w * (weight * (total + other).sqrt()).sum(0) for w, other in pairs)
