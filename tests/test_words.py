@@ -16,8 +16,6 @@ HAVE_PARTS = {
     "shared/src/probseq/kernels/base.py",
     "shared/src/probseq/metrics/calibration.py",
 }
-# Files that are not done yet; the list may only shrink.
-NOT_DONE = (Path(__file__).parent / "words_not_done.txt").read_text(encoding="utf-8").split()
 
 
 def names(tree: ast.AST) -> set[str]:
@@ -49,10 +47,8 @@ def offenders(path: Path, root: Path) -> list[str]:
 def test_values_are_named_by_what_they_hold(root: Path, members) -> None:
     paths = [path for member in members for path in sorted(member.source.rglob("*.py"))]
     by_file = {path.relative_to(root).as_posix(): offenders(path, root) for path in paths}
-    wrong = {f: words for f, words in by_file.items() if words and f not in NOT_DONE}
+    wrong = {file: words for file, words in by_file.items() if words}
     assert not wrong, "name these values by what they hold"
-    done = [file for file in NOT_DONE if not by_file.get(file)]
-    assert not done, "take these files out of words_not_done.txt"
 
 
 def test_each_kind_of_name_is_seen() -> None:

@@ -341,7 +341,7 @@ def test_scores_are_drawn_over_the_seeds_and_seconds_where_time_passed() -> None
 def test_curves_are_drawn_as_fits_or_as_boundaries() -> None:
     shown, flat = fits(), plane()
     one = {"t": shown.t, "mean": shown.mean, "sd": shown.sd}
-    for part, (t, y, task) in zip(("train", "test"), shown.parts, strict=True):
+    for part, (t, y, task) in zip(("train", "test"), shown.points, strict=True):
         one |= {f"{part}_t": t, f"{part}_y": y, f"{part}_task": task}
     # Of several series side by side, the first.
     twice = {k: np.stack([one[k], 9 + one[k]], 1) for k in ("mean", "sd")}

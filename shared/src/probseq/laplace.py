@@ -330,7 +330,7 @@ def _last_layer_data(
     batches: Iterable[Any],
     call: Call,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """What goes into the last layer, samples folded, with one label an input.
+    """Yield what goes into the last layer, samples folded, with one label an input.
 
     Args:
         model: the classifier.

@@ -13,8 +13,8 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from ohsvgp.stream.columns import StampColumn, check_squares
 from probseq.checks import parse_number
+from probseq_apps.data.columns import StampColumn, check_squares
 from probseq_apps.data.image_files import read_part
 from probseq_apps.data.names import (
     CSV_PREFIX,

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from ohsvgp.stream.columns import StampColumn
 from probseq.checks import parse_number
 from probseq.errors import require
+from probseq_apps.data.columns import StampColumn
 from probseq_apps.data.names import (
     CSV_PREFIX,
     TABLE_NAMES,

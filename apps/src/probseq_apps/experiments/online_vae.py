@@ -14,7 +14,6 @@ from ohsvgp.bases import Basis
 from ohsvgp.plots import frames_plot
 from ohsvgp.tasks import Task, cut_channels, scores
 from ohsvgp.vae import MLPDecoder, MLPEncoder, SharedSet
-from ohsvgp.vae.progress import evaluate_vae, load_progress, pack_progress
 from probseq.kernels import RBF
 from probseq_apps.data.names import user_path
 from probseq_apps.data.series import (
@@ -35,6 +34,7 @@ from probseq_apps.experiment import (
     rows_and_seeds,
 )
 from probseq_apps.experiments.online import extent, first_seed_arrays, naming, sizes
+from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, pack_progress
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
 from probseq_apps.settings.online import (

@@ -58,7 +58,7 @@ class Method(NamedTuple):
 
 
 def _basis(name: str, *needs: str) -> "Callable[[Any, Place], Basis]":
-    """A basis of `ohsvgp` that is made of M and of what it needs of the place."""
+    """Return how to make a basis of `ohsvgp` from M and from what it needs of the place."""
     return lambda s, at: getattr(ohsvgp, name)(s.num_inducing, *(getattr(at, n) for n in needs))
 
 

@@ -27,7 +27,7 @@ from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.stream.arrays import as_targets
 from ohsvgp.stream.batch import Batch, Stream
 from ohsvgp.stream.clock import Clock, nanoseconds, start_clock
-from ohsvgp.stream.pace import StampSpacing
+from ohsvgp.stream.spacing import StampSpacing
 from ohsvgp.stream.window import growth_factor
 from ohsvgp.whitening import check_jitter
 from probseq.checks import check_counts, check_whole

@@ -14,7 +14,7 @@ from ohsvgp.inducing import Inducing
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.state import OnlineState, contiguous_copy
 from ohsvgp.stream.clock import Clock
-from ohsvgp.stream.pace import StampSpacing
+from ohsvgp.stream.spacing import StampSpacing
 from ohsvgp.whitening import Whitening
 from probseq.kernels import Kernel
 

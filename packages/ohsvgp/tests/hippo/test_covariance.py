@@ -11,14 +11,8 @@ from scipy.linalg import expm
 from scipy.special import eval_legendre
 
 from ohsvgp.bases import LegS
-from ohsvgp.hippo.covariance import (
-    block_covariance,
-    covariance_rate,
-    cross_rate,
-    euler_covariance,
-    legs_increment,
-    legs_propagator,
-)
+from ohsvgp.hippo.covariance import block_covariance, legs_propagator
+from ohsvgp.hippo.legendre import gauss_legendre, scaled_legendre
 from ohsvgp.hippo.transitions import legs_matrices
 from ohsvgp.inducing import PointFunctional
 from probseq.kernels import RBF
@@ -28,6 +22,20 @@ M, T1, T2 = 12, 1.3, 2.1
 
 def _kernel() -> RBF:
     return RBF(1, lengthscale=0.7, outputscale=1.4).double()
+
+
+def legs_increment(size: int, t1: float, t2: float, num_nodes: int = 48) -> PointFunctional:
+    """v = (1/t2) ∫_{t1}^{t2} f(s) g^{(t2)}(s) ds, what new time adds to R u(t1)."""
+    x, w = gauss_legendre(num_nodes)
+    s = t1 + 0.5 * (t2 - t1) * (1 + x)
+    return PointFunctional(s[:, None], scaled_legendre(size, 2 * s / t2 - 1) * w * (t2 - t1) / t2)
+
+
+def covariance_rate(K_uu: torch.Tensor, c: torch.Tensor, t: float) -> torch.Tensor:
+    """dK_uu/dt = A(t) K_uu + K_uu A(t)ᵀ + (c bᵀ + b cᵀ)/t (thesis C.5, corrected)."""
+    A, b = legs_matrices(K_uu.shape[-1])
+    half = A @ K_uu + torch.outer(c, b)
+    return (half + half.mT) / t
 
 
 def _projection(f, m: int, end: float, start: float = 0.0) -> float:
@@ -150,9 +158,10 @@ def test_equation_of_k_fu_holds():
         return LegS(M, num_nodes=80).inducing(kernel, t).cross(kernel, x).mT.detach()
 
     k_t = kernel(x, torch.full((1, 1), T1, dtype=torch.float64))[:, 0].detach()
-    np.testing.assert_allclose(
-        cross_rate(K_fu(T1), k_t, T1), _finite_difference(K_fu, T1), rtol=0, atol=1e-8
-    )
+    # dK_fu/dt = K_fu A(t)ᵀ + k(X, t) B(t)ᵀ (thesis Eq. 4.10).
+    A, b = legs_matrices(M)
+    ours = (K_fu(T1) @ A.mT + torch.outer(k_t, b)) / T1
+    np.testing.assert_allclose(ours, _finite_difference(K_fu, T1), rtol=0, atol=1e-8)
 
 
 def test_euler_steps_converge_at_first_order_and_explode_where_they_are_long():
@@ -162,7 +171,11 @@ def test_euler_steps_converge_at_first_order_and_explode_where_they_are_long():
         times = torch.linspace(0.5, 2.0, num_steps + 1, dtype=torch.float64)
         with torch.no_grad():
             K = LegS(size).inducing(kernel, 0.5).covariance(kernel)
-            K = euler_covariance(kernel, K, times)
+            # A step multiplies K by I + (h/t) A from both sides, of eigenvalues 1 − (h/t) n.
+            for t, after in pairwise(times.tolist()):
+                end = torch.full((1, 1), t, dtype=torch.float64)
+                c = legs_increment(size, 0.0, t, 4 * size).cross(kernel, end)[:, 0]
+                K = K + (after - t) * covariance_rate(K, c, t)
             return float((K - LegS(size).inducing(kernel, 2.0).covariance(kernel)).abs().max())
 
     coarse, fine = error(100), error(200)
@@ -176,12 +189,3 @@ def test_euler_steps_converge_at_first_order_and_explode_where_they_are_long():
 def test_windows_that_shrink_are_refused(t1: float, t2: float):
     with pytest.raises(ValueError, match="0 <= t1 <= t2"):
         legs_propagator(4, t1, t2)
-
-
-def test_increment_covers_new_time_only():
-    increment = legs_increment(3, 1.0, 2.0, num_nodes=5)
-    assert isinstance(increment, PointFunctional)
-    assert increment.nodes.min() > 1.0
-    assert increment.nodes.max() < 2.0
-    with pytest.raises(ValueError, match="num_nodes"):
-        legs_increment(3, 1.0, 2.0, num_nodes=0)

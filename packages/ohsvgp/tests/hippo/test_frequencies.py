@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ohsvgp.bases import LegS
-from ohsvgp.bases.recurrent_inducing import ProjectedFeatures
+from ohsvgp.bases.recurrent import ProjectedFeatures
 from ohsvgp.hippo.frequencies import EquispacedKernel, equispaced_frequencies
 from probseq.kernels import RBF, Matern52
 

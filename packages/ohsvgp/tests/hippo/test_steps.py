@@ -131,8 +131,6 @@ def test_signals_of_several_heads_are_solved_side_by_side():
 
 def test_what_cannot_be_solved_is_refused():
     c = torch.zeros(M, 6, dtype=torch.float64)
-    with pytest.raises(ValueError, match="delayed"):
-        _evolve(legt_system(M, 1.0, delayed=True), c, 3, "euler")
     with pytest.raises(ValueError, match="num_steps=0"):
         _evolve(legs_system(M), c, 0, "euler")
     with pytest.raises(ValueError, match="after start"):

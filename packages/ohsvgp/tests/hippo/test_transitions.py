@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,25 +75,38 @@ def _rate(c: Callable, step: float = 1e-3) -> np.ndarray:
     return (c(T - 2 * step) - 8 * c(T - step) + 8 * c(T + step) - c(T + 2 * step)) / (12 * step)
 
 
-def _right_side(system: System, c: np.ndarray) -> np.ndarray:
+def _right_side(system: System, c: np.ndarray, far: np.ndarray | None = None) -> np.ndarray:
+    """dc/dt; with an input D f(t − θ) beside f(t) if its D is given."""
     value = system.A.numpy() @ c + system.B.numpy() * _f(T)
-    if system.delayed is not None:
-        value = value + system.delayed.numpy() * _f(T - THETA)
-    return system.rate(T) * value
+    return system.rate(T) * value + (0 if far is None else far * _f(T - THETA))
+
+
+def _exact_legt() -> tuple[System, np.ndarray]:
+    closure = legt_system(M, THETA)
+    far = torch.tensor([(-1) ** m * math.sqrt(2 * m + 1) for m in range(M)], dtype=torch.float64)
+    return System(closure.A + torch.outer(far, far) / THETA, closure.B), -far.numpy() / THETA
+
+
+def _exact_fout() -> tuple[System, np.ndarray]:
+    A, b = torch.zeros(M, M, dtype=torch.float64), torch.zeros(M, dtype=torch.float64)
+    b[0], b[1::2] = 1.0, math.sqrt(2)
+    for j in range(1, (M + 1) // 2):
+        A[2 * j - 1, 2 * j], A[2 * j, 2 * j - 1] = -2 * math.pi * j / THETA, 2 * math.pi * j / THETA
+    return System(A, b / THETA), -b.numpy() / THETA
 
 
 @pytest.mark.parametrize(
-    ("system", "projections"),
+    ("system", "far", "projections"),
     [
-        (legs_system(M), _legs),
-        (legt_system(M, THETA, delayed=True), _legt),
-        (lagt_system(M, TAU), _lagt),
-        (fout_system(M, THETA, delayed=True), _fout),
+        (legs_system(M), None, _legs),
+        (*_exact_legt(), _legt),
+        (lagt_system(M, TAU), None, _lagt),
+        (*_exact_fout(), _fout),
     ],
     ids=["LegS", "LegT", "LagT", "FouT"],
 )
-def test_projections_solve_the_exact_system(system: System, projections: Callable):
-    residual = _right_side(system, projections(T)) - _rate(projections)
+def test_projections_solve_the_exact_system(system: System, far: Any, projections: Callable):
+    residual = _right_side(system, projections(T), far) - _rate(projections)
     np.testing.assert_allclose(residual, 0, atol=1e-8)
 
 
@@ -113,7 +127,7 @@ def test_closure_of_fout_follows_a_jump_at_the_seam_with_factor_two_and_half_of_
 
     def rates(factor: float) -> np.ndarray:
         system = fout_system(M, THETA)
-        exact = fout_system(M, THETA, delayed=True).A
+        exact = _exact_fout()[0].A
         A = exact + (system.A - exact) * factor / 2
         return (A.numpy() @ _fout(T, f)) + system.B.numpy() * factor / 2 * f(T)
 
@@ -139,14 +153,13 @@ def test_closure_of_fout_follows_a_jump_at_the_seam_with_factor_two_and_half_of_
 
 
 def test_fout_closure_is_the_exact_system_with_the_lost_end_by_its_series():
-    closure, exact = fout_system(M, THETA), fout_system(M, THETA, delayed=True)
+    closure, (exact, far) = fout_system(M, THETA), _exact_fout()
     c = torch.from_numpy(_fout(T))
     b = exact.B * THETA
     lost = 2 * (b @ c) - _f(T)
-    assert exact.delayed is not None
     np.testing.assert_allclose(
         closure.A @ c + closure.B * _f(T),
-        exact.A @ c + exact.B * _f(T) + exact.delayed * lost,
+        exact.A @ c + exact.B * _f(T) + torch.from_numpy(far) * lost,
         atol=1e-12,
     )
 
@@ -172,7 +185,7 @@ def test_matrices_take_the_dtype_they_are_asked_for():
         legs_system(3, like),
         legt_system(3, 1.0, like=like),
         lagt_system(3, 1.0, like=like),
-        fout_system(3, 1.0, delayed=True, like=like),
+        fout_system(3, 1.0, like=like),
     ):
         assert system.A.dtype == system.B.dtype == torch.float32
 

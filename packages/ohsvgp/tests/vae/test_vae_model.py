@@ -206,7 +206,9 @@ def test_the_penalty_counts_as_often_as_the_bound(monkeypatch: pytest.MonkeyPatc
         model.consolidation.fisher.fill_(1.0)
         model.consolidation.anchor.sub_(1.0)
         model.fit_task(*channels(20), epochs=1, learning_rate=0.02)
-        found.append(torch.cat([parameter.detach().flatten() for parameter in model.kept()]))
+        found.append(
+            torch.cat([parameter.detach().flatten() for parameter in model.consolidated()])
+        )
     # In nats per time point: the slope of the penalty is the weight over their number.
     expected = torch.full_like(found[0], -0.02 * 10.0 / 20)
     torch.testing.assert_close(found[1] - found[0], expected)

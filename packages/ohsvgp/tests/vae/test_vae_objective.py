@@ -17,9 +17,8 @@ from ohsvgp.vae.objective import (
     amortised_posterior,
     gaussian_log_density,
     latent_samples,
-    natural_sites,
 )
-from ohsvgp.vae.task import Task, Window, relate
+from ohsvgp.vae.task import Window, relate
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import RBF, Kernel
 
@@ -35,8 +34,7 @@ def kernel_of(*lengthscales: float) -> Kernel:
 def window_of(kernel: Kernel, old: OnlineState | None) -> Window:
     inducing = LegS(M).inducing(kernel, 4.0)
     x = torch.linspace(2.0, 4.0, N, dtype=torch.float64)[:, None]
-    task = Task(x, torch.zeros(N, 1, dtype=torch.float64), inducing, 4.0, N)
-    return relate(kernel, old, task, inducing, rel_jitter=None, changed=False)
+    return relate(kernel, old, x, inducing, rel_jitter=None, changed=False)
 
 
 def old_state(kernel: Kernel, latents: int, seed: int = 3) -> OnlineState:
@@ -53,6 +51,10 @@ def encodings(latents: int, seed: int = 1) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     mean = torch.randn(N, latents, generator=generator, dtype=torch.float64)
     return mean, 0.1 + torch.rand(N, latents, generator=generator, dtype=torch.float64)
+
+
+def natural_sites(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    return (1 / variance).mT, (mean / variance).mT
 
 
 def amortised(kernel: Kernel, old: OnlineState | None, latents: int) -> tuple[Window, Amortised]:

@@ -1,4 +1,4 @@
-"""What an inducing basis is asked for when the stream moves on."""
+"""The seam of all inducing bases: how a set of inducing variables follows the stream."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,8 +13,6 @@ from ohsvgp.hippo.random_features import FeatureFunctional
 from ohsvgp.inducing import Inducing, PointFunctional, continuous
 from probseq.checks import check_counts
 from probseq.kernels import Kernel
-
-__all__ = ["CAN_FOLLOW", "Advance", "Basis", "PriorMean", "TimeBasis"]
 
 # What refusals of `fixed_hyperparameters` say.
 CAN_FOLLOW = (
@@ -49,49 +47,60 @@ class Advance:
 class Basis(ABC):
     """A rule that makes inducing variables follow the stream.
 
-    Attributes:
+    Args:
         num_inducing: M.
+
+    Attributes:
         fixed_hyperparameters: whether the sets depend on the kernel's hyperparameters in a way
             that cannot be redone later, so that these must stay once data have been absorbed.
         of_window: whether the window alone makes the set.
         features: of inputs (n, d), those (n, p) of a mean beside the process, whose weights are
             N(0, I) a priori; None without.
+        times_only: whether inputs must be times.
+
+    Raises:
+        ValueError: M below 1.
     """
 
     num_inducing: int
     fixed_hyperparameters: bool = False
     of_window: bool = False
     features: Callable[[Tensor], Tensor] | None = None
+    times_only: bool = False
+
+    def __init__(self, num_inducing: int) -> None:
+        check_counts(num_inducing=num_inducing)
+        self.num_inducing = num_inducing
 
     @abstractmethod
     def advance(self, step: Advance) -> Inducing:
-        """The inducing set after a step; ``step.previous`` itself if it stays as it was."""
+        """Return the inducing set after a step; ``step.previous`` itself if it stays as it was."""
 
     def prior(self, kernel: Kernel) -> Kernel:
-        """The covariance function that all covariances come from: the kernel itself by default.
+        """Return the covariance function that all covariances come from: the kernel by default.
 
         A basis that replaces the kernel by random features returns that finite-rank kernel.
         """
         return kernel
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Meet the model's kernel, once, at its construction; draw what must be drawn.
-
-        Args:
-            kernel: the model's kernel.
-            generator: the model's source of randomness.
+        """Attach the basis to a model's kernel: check compatibility and sample random features.
 
         Raises:
-            ValueError: M below 1, or the kernel has another input dimension or family than the
-                basis needs, or is white noise alone.
+            ValueError: the kernel has another input dimension or family than the basis needs, or
+                is white noise alone.
         """
-        check_counts(num_inducing=self.num_inducing)
         continuous(kernel)
+        if self.times_only and kernel.dim != 1:
+            raise ValueError(
+                f"kernel must have dim=1 for {type(self).__name__}, got dim={kernel.dim}: "
+                "use Path or points for inputs of several dimensions"
+            )
 
     def refine(
         self, inducing: Inducing, objective: Callable[[Inducing], Tensor], step: Advance
     ) -> Inducing:
-        """Optimise the set that ``advance`` gave; as it is by default.
+        """Optimise the set that ``advance`` made; by default return it as it is.
 
         Args:
             inducing: the set.
@@ -102,15 +111,15 @@ class Basis(ABC):
         return inducing
 
     def without_learning(self) -> "Basis":
-        """The same rule where ``refine`` learns nothing, as the fit of hyperparameters needs it."""
+        """Return the rule with a ``refine`` that learns nothing, for fits of hyperparameters."""
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """What ``bind`` drew, to be saved with the model's state."""
+        """Return what ``bind`` drew, to be saved with the model's state."""
         return {}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take what ``tensors`` of a saved model gave.
+        """Take what ``tensors`` of a saved model returned.
 
         Raises:
             ValueError: tensors that this basis does not have.
@@ -121,7 +130,7 @@ class Basis(ABC):
             )
 
     def restore(self, tensors: dict[str, Tensor]) -> Inducing:
-        """The inducing set that ``Inducing.tensors`` was called on."""
+        """Return the inducing set that ``Inducing.tensors`` was called on."""
         if "coefficients" in tensors:
             return FeatureFunctional(tensors["coefficients"])
         return PointFunctional(tensors["nodes"], tensors.get("weights"))
@@ -129,10 +138,10 @@ class Basis(ABC):
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "*b m n"]:
-        """Orthogonal functions g_m of the basis at x, for f ≈ Σ u_m g_m (thesis C.2).
+        """Return orthogonal functions g_m of the basis at x, for f ≈ Σ u_m g_m (thesis C.2).
 
         Raises:
-            ValueError: the basis has none.
+            ValueError: the basis has none, or x lies outside of the window.
         """
         raise ValueError(
             "basis must have orthogonal functions to rebuild f from its coefficients, "
@@ -153,28 +162,12 @@ class TimeBasis(Basis):
     """A basis whose inducing set depends on the window [t0, t0 + length] only."""
 
     of_window = True
+    times_only = True
 
     @abstractmethod
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """The inducing set of the window [0, length]."""
+        """Return the inducing set of the window [0, length]."""
 
     def advance(self, step: Advance) -> Inducing:
-        """The set of the new window."""
+        """Return the set of the new window."""
         return self.inducing(step.kernel, step.length)
-
-    def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Refuse kernels on more than time.
-
-        Args:
-            kernel: the model's kernel.
-            generator: not used.
-
-        Raises:
-            ValueError: M below 1, or the kernel's dim is not 1.
-        """
-        super().bind(kernel, generator)
-        if kernel.dim != 1:
-            raise ValueError(
-                f"kernel must have dim=1 for the time basis {type(self).__name__}, got "
-                f"dim={kernel.dim}: use Path or points for inputs of several dimensions"
-            )

@@ -6,9 +6,6 @@ from torch import Tensor
 
 from ohsvgp.bases.base import Advance
 from ohsvgp.bases.points import PointBasis
-from probseq.kernels import Kernel
-
-__all__ = ["Fading"]
 
 # Thinned one at a time up to here, so that none of the least is passed over.
 _FEW = 4
@@ -29,27 +26,15 @@ class Fading(PointBasis):
         ValueError: M below 4.
     """
 
+    times_only = True
+
     def __init__(self, num_inducing: int) -> None:
         super().__init__(num_inducing)
         if num_inducing < 4:
             raise ValueError(f"num_inducing must be at least 4, got {num_inducing}")
 
-    def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Refuse kernels on more than time.
-
-        Args:
-            kernel: the model's kernel.
-            generator: not used.
-
-        Raises:
-            ValueError: the kernel's dim is not 1.
-        """
-        super().bind(kernel, generator)
-        if kernel.dim != 1:
-            raise ValueError(f"kernel must have dim=1 for the stamps of Fading, got {kernel.dim}")
-
     def choose(self, step: Advance, old: Tensor, new: Tensor) -> Tensor:
-        """At most M of the old points and the new stamps, in order."""
+        """Return at most M of the old points and the new stamps, in order."""
         z = np.unique(torch.cat([old, new]).detach().cpu().numpy())
         while (excess := len(z) - self.num_inducing) > 0:
             end = len(z) - self.num_inducing // 2

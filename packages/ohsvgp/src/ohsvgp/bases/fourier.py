@@ -13,8 +13,6 @@ from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.checks import check_positive
 from probseq.kernels import Kernel
 
-__all__ = ["Cosine", "FouT"]
-
 # Cosines of the wider interval are nearly dependent on the window; directions of their Gram
 # matrix below this part of the largest carry nothing but round-off.
 _GRAM_CUTOFF = 1e-9
@@ -44,14 +42,10 @@ class FouT(QuadratureBasis):
         check_positive(window=window)
         self.window = float(window)
 
-    @property
-    def degree(self) -> float:
-        """That of M/2 waves on the window."""
-        return wave_degree(0.5 * math.pi * self.num_inducing)
-
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """Nodes on [length − θ, length]."""
-        age, weights = self.choose(_rule, kernel, self.window, self.window)
+        """Return nodes on [length − θ, length] and the waves there."""
+        degree = _degree(self.num_inducing)
+        age, weights = self.choose(_rule, kernel, self.window, self.window, degree=degree)
         like = kernel.like
         nodes = (length - self.window * age).to(like)
         return PointFunctional(nodes[:, None], weights.to(like))
@@ -59,12 +53,9 @@ class FouT(QuadratureBasis):
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "m n"]:
-        """The g_m at x, orthonormal under the window's uniform measure.
+        """Return the g_m at x, orthonormal under the window's uniform measure.
 
         Their sum has the period θ, so it cannot follow f to both ends of the window.
-
-        Raises:
-            ValueError: x outside the window.
         """
         check_inside(x, length - self.window, length)
         return _pairs(self.num_inducing, (length - x[:, 0]) / self.window)
@@ -84,43 +75,42 @@ class Cosine(QuadratureBasis):
         ValueError: M below 1 or Q below M.
     """
 
-    @property
-    def degree(self) -> float:
-        """That of M/2 waves on the window."""
-        return wave_degree(0.5 * math.pi * self.num_inducing)
-
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """Nodes on [0, length] and the cosines of each head of the kernel."""
+        """Return nodes on [0, length] and the cosines of each head of the kernel."""
         nodes, cosines, weights = self._cosines(kernel, length)
         return PointFunctional(nodes.expand(*cosines.shape[:-2], -1, 1), cosines * weights)
 
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "*b m n"]:
-        """The dual functions g = G⁺ c(x), G the cosines' Gram matrix under the uniform measure.
+        """Return the dual functions g = G⁺ c(x), G the cosines' Gram matrix (uniform measure).
 
         The cosines c are orthogonal on the wider interval and not on the window, where
         Σ u_n g_n with these g is the orthogonal projection of f on their span.
-
-        Raises:
-            ValueError: x outside the window.
         """
         check_inside(x, 0.0, length)
         _, cosines, weights = self._cosines(kernel, length)
         gram = (cosines * weights) @ cosines.mT
+        # g = G⁺ c(x), small eigenvalues of G cut.
         inverse = torch.linalg.pinv(gram, rtol=_GRAM_CUTOFF, hermitian=True)
         return (inverse @ _half_waves(self.num_inducing, x.mT, kernel, length)).detach()
 
     def _cosines(self, kernel: Kernel, length: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes (Q, 1), cosines there (*heads, M, Q) and weights (1, Q) of the uniform measure."""
-        nodes, weights = self.choose(_uniform, kernel, 0.5 * length, length)
+        """Return nodes (Q, 1), cosines there (*heads, M, Q), uniform weights (1, Q)."""
+        degree = _degree(self.num_inducing)
+        nodes, weights = self.choose(_uniform, kernel, 0.5 * length, length, degree=degree)
         like = kernel.like
         x = (0.5 * length * (1 + nodes)).to(like)[:, None]
         return x, _half_waves(self.num_inducing, x.mT, kernel, length), weights.to(like)
 
 
+def _degree(M: int) -> float:
+    """Return the degree of M/2 waves on the window."""
+    return wave_degree(0.5 * math.pi * M)
+
+
 def _half_waves(M: int, x: Tensor, kernel: Kernel, length: float) -> Tensor:
-    """cos(πn(x + ℓ)/(T + 2ℓ)) of x (1, n) with a lengthscale of shape (*heads, 1, 1)."""
+    """Return cos(πn(x + ℓ)/(T + 2ℓ)) of x (1, n) with a lengthscale of shape (*heads, 1, 1)."""
     # Where nothing sets a scale, as for lines, the window does.
     ell = torch.nan_to_num(kernel.resolution, posinf=length)
     n = torch.arange(M, dtype=x.dtype, device=x.device)[:, None]
@@ -128,7 +118,7 @@ def _half_waves(M: int, x: Tensor, kernel: Kernel, length: float) -> Tensor:
 
 
 def _pairs(M: int, age: Tensor) -> Tensor:
-    """1, √2 cos 2πka, √2 sin 2πka, … of ages a in [0, 1]."""
+    """Return 1, √2 cos 2πka, √2 sin 2πka, … of ages a in [0, 1]."""
     order = torch.arange(M, device=age.device)
     # In age's dtype at once: an integer tensor times a float is in torch's default dtype.
     phase = 2 * math.pi * ((order + 1) // 2).to(age)[:, None] * age
@@ -137,7 +127,7 @@ def _pairs(M: int, age: Tensor) -> Tensor:
 
 
 def _uniform(M: int, Q: int, panels: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of the uniform measure, shape (1, Q): no cosine exceeds one."""
+    """Return nodes and weights of the uniform measure, (1, Q): no cosine exceeds one."""
     nodes, weights = gauss_legendre(Q, panels)
     return nodes, weights[None]
 

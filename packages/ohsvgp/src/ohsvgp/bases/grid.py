@@ -4,10 +4,7 @@ import torch
 
 from ohsvgp.bases.base import TimeBasis
 from ohsvgp.inducing import Inducing, PointFunctional
-from probseq.checks import check_counts
 from probseq.kernels import Kernel
-
-__all__ = ["UniformGrid"]
 
 
 class UniformGrid(TimeBasis):
@@ -22,12 +19,8 @@ class UniformGrid(TimeBasis):
         ValueError: M below 1.
     """
 
-    def __init__(self, num_inducing: int) -> None:
-        check_counts(num_inducing=num_inducing)
-        self.num_inducing = num_inducing
-
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """The grid on [0, length]."""
+        """Return the grid on [0, length]."""
         like = kernel.like
         if self.num_inducing == 1:
             return PointFunctional(like.new_full((1, 1), 0.5 * length))

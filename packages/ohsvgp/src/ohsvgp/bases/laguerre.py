@@ -12,8 +12,6 @@ from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.checks import check_positive
 from probseq.kernels import Kernel
 
-__all__ = ["LagT"]
-
 # |L_m(s)| e^{−s/2} ≤ 1, so what lies beyond 64 time scales adds less than 2 e^{−32} = 3e-14.
 _HORIZON = 64.0
 # What weighs more than e^{−10} lies in a window of so many time scales.
@@ -51,9 +49,9 @@ class LagT(QuadratureBasis):
         self.timescale = float(timescale)
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """Nodes before ``length``, as far back as 64τ: before t0 too."""
+        """Return nodes before ``length``, as far back as 64τ: before t0 too."""
         tau = self.timescale
-        s, weights = self.choose(_rule, kernel, tau, _MEMORY * tau, spare=200)
+        s, weights = self.choose(_rule, kernel, tau, _MEMORY * tau, degree=None, spare=200)
         like = kernel.like
         nodes = (length - tau * s).to(like)
         return PointFunctional(nodes[:, None], weights.to(like))
@@ -61,13 +59,10 @@ class LagT(QuadratureBasis):
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "m n"]:
-        """g_m(x) = L_m((t − x)/τ), orthonormal under e^{−(t−x)/τ}/τ.
+        """Return g_m(x) = L_m((t − x)/τ), orthonormal under e^{−(t−x)/τ}/τ.
 
         The sum Σ u_m g_m converges in that measure; far in the past, where the measure is small,
         |g_m| grows like e^{(t−x)/2τ}.
-
-        Raises:
-            ValueError: x after the window's end.
         """
         check_inside(x, -torch.inf, length)
         s = ((length - x[:, 0]) / self.timescale).clamp_min(0)
@@ -75,7 +70,7 @@ class LagT(QuadratureBasis):
 
 
 def _damped_laguerre(M: int, s: Tensor) -> Tensor:
-    """L_m(s) e^{−s/2} for m < M; never above 1, so the recurrence cannot overflow."""
+    """Return L_m(s) e^{−s/2} for m < M; never above 1, so the recurrence cannot overflow."""
     start = (-0.5 * s).exp()
     rows = [start, (1 - s) * start]
     for m in range(1, M - 1):
@@ -85,7 +80,7 @@ def _damped_laguerre(M: int, s: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _rule(M: int, Q: int, panels: int) -> tuple[Tensor, Tensor]:
-    """Nodes in s and W, from ds = 2r dr."""
+    """Return nodes in s and W, from ds = 2r dr."""
     nodes, weights = gauss_legendre(Q, panels)
     root = _HORIZON**0.5
     r = 0.5 * root * (1 + nodes)

@@ -12,8 +12,6 @@ from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.checks import check_counts, check_positive
 from probseq.errors import CholeskyError
 
-__all__ = ["AdamSteps", "learn_nodes"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdamSteps:
@@ -46,7 +44,7 @@ def learn_nodes(
     """Maximise the online bound over the positions of inducing points, by Adam.
 
     Only the positions are learned; no gradient is left in the kernel or the likelihood, and the
-    best positions that were met are returned, so that the bound is never below that of ``start``.
+    best positions of all steps are returned, so that the bound is never below that of ``start``.
 
     Args:
         start: positions to begin with.
@@ -65,7 +63,14 @@ def learn_nodes(
     adam = torch.optim.Adam([offset], lr=options.learning_rate)
     best, best_offset = -math.inf, offset.detach().clone()
     for step in range(options.steps + 1):
-        value = _bound_at_step(step, objective, start, scale, offset)
+        try:
+            with torch.enable_grad():
+                value = objective(PointFunctional(start + scale * offset))
+            if not bool(value.isfinite()):
+                raise CholeskyError(f"the online bound must be finite, got {value.item()}")
+        except CholeskyError as error:
+            message = f"learning inducing points failed at step {step}: {error}"
+            raise CholeskyError(message) from error
         if (current := value.item()) > best:
             best, best_offset = current, offset.detach().clone()
         # The last evaluation only judges where the last step led.
@@ -74,23 +79,3 @@ def learn_nodes(
             offset.grad = -gradient
             adam.step()
     return PointFunctional(start + scale * best_offset)
-
-
-def _bound_at_step(
-    step: int,
-    objective: Callable[[Inducing], Tensor],
-    start: Tensor,
-    scale: Tensor,
-    offset: Tensor,
-) -> Tensor:
-    try:
-        with torch.enable_grad():
-            value = objective(PointFunctional(start + scale * offset))
-    except CholeskyError as error:
-        raise CholeskyError(f"learning inducing points failed at step {step}: {error}") from error
-    if not bool(value.isfinite()):
-        raise CholeskyError(
-            f"learning inducing points failed at step {step}: the online bound must be finite, "
-            f"got {value.item()}"
-        )
-    return value

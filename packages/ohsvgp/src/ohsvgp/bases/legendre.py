@@ -12,8 +12,6 @@ from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.checks import check_positive
 from probseq.kernels import Kernel
 
-__all__ = ["LegS", "LegT"]
-
 
 class LegS(QuadratureBasis):
     """u_m = (1/T) ∫_0^T f(s) √(2m+1) P_m(2s/T − 1) ds: all of the past counts alike (thesis 2.1.2).
@@ -29,23 +27,14 @@ class LegS(QuadratureBasis):
         ValueError: M below 1 or Q below M.
     """
 
-    @property
-    def degree(self) -> float:
-        """M."""
-        return float(self.num_inducing)
-
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """Nodes on [0, length]."""
+        """Return nodes on [0, length] and the polynomials there."""
         return _on_window(self, kernel, 0.0, length)
 
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "m n"]:
-        """g_m(x) = √(2m+1) P_m(2x/T − 1), orthonormal under the uniform measure on [0, T].
-
-        Raises:
-            ValueError: x outside the window.
-        """
+        """Return g_m(x) = √(2m+1) P_m(2x/T − 1), orthonormal under the uniform measure."""
         return _functions(self.num_inducing, x, 0.0, length)
 
 
@@ -70,24 +59,14 @@ class LegT(QuadratureBasis):
         check_positive(window=window)
         self.window = float(window)
 
-    @property
-    def degree(self) -> float:
-        """M."""
-        return float(self.num_inducing)
-
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """Nodes on [length − θ, length]."""
-        start = length - self.window
-        return _on_window(self, kernel, start, self.window)
+        """Return nodes on [length − θ, length] and the polynomials there."""
+        return _on_window(self, kernel, length - self.window, self.window)
 
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "m n"]:
-        """g_m(x) = √(2m+1) P_m(2(x−t)/θ + 1), orthonormal under the window's uniform measure.
-
-        Raises:
-            ValueError: x outside the window.
-        """
+        """Return g_m(x) = √(2m+1) P_m(2(x−t)/θ + 1), orthonormal under the uniform measure."""
         return _functions(self.num_inducing, x, length - self.window, self.window)
 
 
@@ -101,7 +80,9 @@ def _functions(M: int, x: Tensor, start: float, width: float) -> Tensor:
 def _on_window(
     basis: QuadratureBasis, kernel: Kernel, start: float, width: float
 ) -> PointFunctional:
-    nodes, weights = basis.choose(_rule, kernel, 0.5 * width, width)
+    nodes, weights = basis.choose(
+        _rule, kernel, 0.5 * width, width, degree=float(basis.num_inducing)
+    )
     like = kernel.like
     return PointFunctional((start + 0.5 * width * (1 + nodes)).to(like)[:, None], weights.to(like))
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from probseq.kernels import Kernel
 
-__all__ = ["ORDERS", "Order", "greedy_order", "path_order"]
-
 Order = Literal["given", "kernel-max", "kernel-min", "random"]
 ORDERS: tuple[Order, ...] = ("given", "kernel-max", "kernel-min", "random")
 
@@ -27,7 +25,7 @@ def path_order(
     previous: Float[Tensor, " d"] | None = None,
     generator: torch.Generator | None = None,
 ) -> Int64[Tensor, " n"]:
-    """Order of the points of one batch.
+    """Return the order of the points of one batch.
 
     "given": as they come (the thesis' oracle, OHSVGP-o). "kernel-max" and "kernel-min": every point
     is the one nearest to, or farthest from, the one before in the kernel. "random": a permutation.
@@ -39,9 +37,6 @@ def path_order(
         previous: where the path so far ends, which the greedy rules start from; the origin if
             None, as the thesis says for the first task. It leaves later tasks open.
         generator: source of randomness of "random"; torch's own if None.
-
-    Returns:
-        The permutation.
 
     Raises:
         ValueError: another rule.
@@ -60,18 +55,15 @@ def path_order(
 def greedy_order(
     kernel: Kernel, x: Float[Tensor, "n d"], start: Float[Tensor, " d"], *, nearest: bool
 ) -> Int64[Tensor, " n"]:
-    """Point i is arg max (or arg min) of k(x, x_{i-1}) over those left; O(n² d).
+    """Order by x_i = arg max (or arg min) of k(x, x_{i-1}) over those left; O(n² d).
 
     Of equal ones the earliest in the batch is taken. With a batch of kernels, their sum decides.
 
     Args:
         kernel: k.
         x: inputs.
-        start: x_0, not part of the path.
+        start: x_0, not on the path itself.
         nearest: maximise k; else minimise it.
-
-    Returns:
-        The permutation.
     """
     n = x.shape[0]
     sign = 1.0 if nearest else -1.0

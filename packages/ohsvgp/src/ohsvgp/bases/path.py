@@ -26,8 +26,6 @@ from probseq.checks import check_counts
 from probseq.fourier import sample_frequencies
 from probseq.kernels import Kernel, StationaryKernel
 
-__all__ = ["Path"]
-
 
 class Path(Basis):
     """LegS memory of inputs of several dimensions, in the order of a path through them.
@@ -62,12 +60,12 @@ class Path(Basis):
         num_features: int = 1000,
         order: Order = "given",
     ) -> None:
-        check_counts(num_inducing=num_inducing, num_features=num_features)
+        super().__init__(num_inducing)
+        check_counts(num_features=num_features)
         if memory not in ("features", "inputs"):
             raise ValueError(f'memory must be "features" or "inputs", got {memory!r}')
         if order not in ORDERS:
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
-        self.num_inducing = num_inducing
         self.memory = memory
         self.num_features = num_features
         self.order: Order = order
@@ -75,11 +73,7 @@ class Path(Basis):
         self.frequencies = torch.empty(0)
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Draw the frequencies.
-
-        Args:
-            kernel: the model's kernel.
-            generator: of the frequencies.
+        """Check the kernel and sample its frequencies.
 
         Raises:
             ValueError: the kernel is one of time alone, or has no Fourier features to remember.
@@ -98,7 +92,7 @@ class Path(Basis):
             self.frequencies = sample_frequencies(kernel, self.num_features, generator)
 
     def prior(self, kernel: Kernel) -> Kernel:
-        """The kernel of finite rank for memory="features", else the kernel."""
+        """Return the kernel of finite rank for memory="features", else the kernel."""
         return FeatureKernel(kernel, self.frequencies) if self.fixed_hyperparameters else kernel
 
     def advance(self, step: Advance) -> Inducing:
@@ -119,6 +113,7 @@ class Path(Basis):
         x = step.inputs[order]
         if isinstance(step.kernel, FeatureKernel) and self.fixed_hyperparameters:
             seen = round(step.length)
+            # u_b = R u_a + W_new f(x_new), for all features at once.
             W = cell_weights(self.num_inducing, seen - added, seen).to(x)
             new = W @ step.kernel.features(x)
             if not isinstance(old, PathFeatures):
@@ -130,7 +125,7 @@ class Path(Basis):
         return old.extended(step.inputs, order, step.kernel)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The frequencies of memory="features"."""
+        """Return the frequencies of memory="features"."""
         return {"frequencies": self.frequencies} if self.fixed_hyperparameters else {}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -140,13 +135,13 @@ class Path(Basis):
             ValueError: those of another memory or ``num_features``.
         """
         got = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        own = {name: tuple(tensor.shape) for name, tensor in self.tensors().items()}
-        if got != own:
-            raise ValueError(f"tensors must have shapes {own} for this Path, got {got}")
+        expected = {name: tuple(tensor.shape) for name, tensor in self.tensors().items()}
+        if got != expected:
+            raise ValueError(f"tensors must have shapes {expected} for this Path, got {got}")
         self.frequencies = tensors.get("frequencies", self.frequencies)
 
     def restore(self, tensors: dict[str, Tensor]) -> Inducing:
-        """The set that gave the tensors."""
+        """Return the inducing set that ``Inducing.tensors`` was called on."""
         if "coefficients" in tensors:
             return PathFeatures(tensors["coefficients"], tensors["last"])
         nodes = tensors["nodes"]

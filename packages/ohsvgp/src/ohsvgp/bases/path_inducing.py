@@ -15,8 +15,6 @@ from ohsvgp.hippo.random_features import FeatureFunctional
 from ohsvgp.inducing import Inducing, continuous, hyperparameters
 from probseq.kernels import Kernel
 
-__all__ = ["PathFeatures", "PathPoints", "Recent", "cell_weights"]
-
 # Rows and columns of a kernel matrix held at once: 2 MB in float64, which caches hold.
 _TILE = 512
 
@@ -33,7 +31,7 @@ class PathFeatures(FeatureFunctional):
     last: Float[Tensor, " d"]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Coefficients and end."""
+        """Return coefficients and end."""
         return {"coefficients": self.coefficients, "last": self.last}
 
 
@@ -73,7 +71,7 @@ class PathPoints(Inducing):
     def of(
         cls, M: int, x: Float[Tensor, "n d"], order: Int64[Tensor, " n"], kernel: Kernel
     ) -> "PathPoints":
-        """The first set of a stream, of inputs x in an order."""
+        """Return the first set of a stream, of inputs x in an order."""
         nodes = x[order]
         weights = cell_weights(M, 0, nodes.shape[0]).to(nodes)
         K_uf = _cross(kernel, nodes, weights, nodes)
@@ -93,7 +91,7 @@ class PathPoints(Inducing):
     def extended(
         self, x: Float[Tensor, "n d"], order: Int64[Tensor, " n"], kernel: Kernel
     ) -> "PathPoints":
-        """The set after new inputs x in an order: u_b = R u_a + W_new f(x)."""
+        """Return the set after new inputs x in an order: u_b = R u_a + W_new f(x)."""
         added = x[order]
         nodes = torch.cat([self.nodes, added])
         M, old = self.weights.shape
@@ -102,22 +100,23 @@ class PathPoints(Inducing):
         R = legs_propagator(M, float(old), float(nodes.shape[0]), like=nodes)
         C = self.cross(kernel, added)
         within, mixed = _cross(kernel, added, new, added), C @ new.mT
+        # K_bb = R K_aa Rᵀ + R C W_newᵀ + (R C W_newᵀ)ᵀ + W_new k(x_new, x_new) W_newᵀ.
         gram = block_covariance(self.covariance(kernel), R, mixed, within @ new.mT)
         recent = Recent(x, mixed, (R @ C + within)[..., order.argsort()])
         return PathPoints(nodes, weights, gram, hyperparameters(kernel), recent)
 
     def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
-        """K_uu, computed anew where hyperparameters changed or gradients must reach them."""
+        """Return K_uu, computed anew where hyperparameters changed or gradients must reach them."""
         return self.gram if self._holds(kernel) else _gram(kernel, self.nodes, self.weights)
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
-        """K_uf = W k(nodes, x), a tile of kernel values at a time."""
+        """Return K_uf = W k(nodes, x), a tile of kernel values at a time."""
         if self.recent is not None and torch.equal(self.recent.x, x) and self._holds(kernel):
             return self.recent.cross
         return _cross(kernel, self.nodes, self.weights, x)
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """K_ab; K_aa Rᵀ + cov(u_a, f(x_new)) W_newᵀ if the other set is this one, lengthened.
+        """Return K_ab: K_aa Rᵀ + cov(u_a, f(x_new)) W_newᵀ if the other is this one, lengthened.
 
         Raises:
             TypeError: ``other`` is another kind of inducing set.
@@ -131,7 +130,7 @@ class PathPoints(Inducing):
         return self.covariance(kernel) @ R.mT + self._mixed(kernel, other)
 
     def _mixed(self, kernel: Kernel, other: "PathPoints") -> Tensor:
-        """Covariance of u_a and f(x_new), times W_newᵀ."""
+        """Return the covariance of u_a and f(x_new), times W_newᵀ."""
         old = self.nodes.shape[0]
         recent = other.recent if other._holds(kernel) else None
         if recent is None or recent.mixed is None or old + len(recent.x) != len(other.nodes):
@@ -139,7 +138,7 @@ class PathPoints(Inducing):
         return recent.mixed
 
     def tensors(self) -> dict[str, Tensor]:
-        """All but the weights, which follow from the number of nodes."""
+        """Return all but the weights, which follow from the number of nodes."""
         return {
             "nodes": self.nodes,
             "gram": self.gram,
@@ -147,7 +146,7 @@ class PathPoints(Inducing):
         }
 
     def _holds(self, kernel: Kernel) -> bool:
-        """Whether what is kept is that of the kernel, and no gradients must reach it."""
+        """Return whether what is cached is that of the kernel, and no gradients must reach it."""
         wanted = torch.is_grad_enabled() and any(p.requires_grad for p in kernel.parameters())
         return not wanted and torch.equal(self.hyperparameters, hyperparameters(kernel))
 
@@ -157,7 +156,7 @@ class PathPoints(Inducing):
 
 
 def cell_weights(M: int, start: int, stop: int) -> Float[Tensor, "m n"]:
-    """W_mi = (1/T) ∫_{i−1}^i √(2m+1) P_m(2s/T − 1) ds for start < i ≤ stop = T, in float64.
+    """Return W_mi = (1/T) ∫_{i−1}^i √(2m+1) P_m(2s/T − 1) ds for start < i ≤ stop = T, in float64.
 
     By (2m+1) ∫P_m = P_{m+1} − P_{m−1}.
 
@@ -177,9 +176,9 @@ def cell_weights(M: int, start: int, stop: int) -> Float[Tensor, "m n"]:
 def _gram(
     kernel: Kernel, nodes: Float[Tensor, "n d"], weights: Float[Tensor, "m n"]
 ) -> Float[Tensor, "*b m m"]:
-    """W k(nodes, nodes) Wᵀ, tiles off the diagonal once."""
+    """Return W k(nodes, nodes) Wᵀ, tiles off the diagonal once."""
 
-    def part(now: slice) -> Tensor:
+    def block(now: slice) -> Tensor:
         x, W = nodes[now], weights[:, now]
         within = _cross(kernel, x, W, x) @ W.mT
         if now.start == 0:
@@ -187,7 +186,7 @@ def _gram(
         mixed = _cross(kernel, nodes[: now.start], weights[:, : now.start], x) @ W.mT
         return within + mixed + mixed.mT
 
-    return reduce(torch.add, map(part, _tiles(nodes.shape[0])))
+    return reduce(torch.add, map(block, _tiles(nodes.shape[0])))
 
 
 def _cross(
@@ -196,14 +195,14 @@ def _cross(
     weights: Float[Tensor, "m n"],
     x: Float[Tensor, "*#b k d"],
 ) -> Float[Tensor, "*b m k"]:
-    """W k(nodes, x), a tile of kernel values at a time."""
+    """Return W k(nodes, x), a tile of kernel values at a time."""
     kernel = continuous(kernel)
     columns = [
         reduce(
             torch.add,
-            (weights[:, rows] @ kernel(nodes[rows], part) for rows in _tiles(nodes.shape[0])),
+            (weights[:, rows] @ kernel(nodes[rows], inputs) for rows in _tiles(nodes.shape[0])),
         )
-        for part in x.split(_TILE, -2)
+        for inputs in x.split(_TILE, -2)
     ]
     return torch.cat(columns, -1)
 

@@ -8,18 +8,16 @@ from ohsvgp.inducing import continuous
 from probseq.kernels import Kernel
 from probseq.linalg import default_jitter
 
-__all__ = ["pivots"]
-
 # Up to this many candidates for each pivot their whole matrix is computed.
 _FEW = 4
 
 
 @torch.no_grad()
 def pivots(kernel: Kernel, candidates: Float[Tensor, "*#b n d"], count: int) -> Int[Tensor, "*b m"]:
-    """Indices of the points that a pivoted Cholesky factorisation of the kernel picks, in order.
+    """Return indices of the points that a pivoted Cholesky factorisation picks, in order.
 
-    Each is the one whose variance given those before is largest, the first of them if several
-    are (Maddox et al. 2021, after Burt et al. 2019). Among many points only one row of the kernel
+    Each is the one whose variance, once those before are known, is largest, the first of equals
+    (Maddox et al. 2021, after Burt et al. 2019). Among many points only one row of the kernel
     is computed for each pivot: O(n M²) time and O(n M) memory.
 
     It stops where what remains of every variance is below the jitter that factorisations add

@@ -17,12 +17,9 @@ from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.bases.learning import AdamSteps, learn_nodes
 from ohsvgp.bases.pivoted import pivots
 from ohsvgp.inducing import Inducing, PointFunctional
-from probseq.checks import check_counts
-
-__all__ = ["AdamSteps", "PivotedCholesky", "PointBasis", "RandomSubset"]
 
 # Share of the inducing points that stay when new inputs come: 0.7 in the code of Bui et al. 2017.
-_SHARE_KEPT = 0.7
+_SHARE_OF_OLD = 0.7
 
 
 class PointBasis(Basis):
@@ -37,18 +34,17 @@ class PointBasis(Basis):
     """
 
     def __init__(self, num_inducing: int, *, learn: AdamSteps | None = None) -> None:
-        check_counts(num_inducing=num_inducing)
-        self.num_inducing = num_inducing
+        super().__init__(num_inducing)
         self.learn = learn
 
     @abstractmethod
     def choose(
         self, step: Advance, old: Float[Tensor, "*b m d"], new: Float[Tensor, "n d"]
     ) -> Float[Tensor, "*c k d"]:
-        """At most ``num_inducing`` of the old inducing points and the new inputs."""
+        """Return at most ``num_inducing`` of the old inducing points and the new inputs."""
 
     def advance(self, step: Advance) -> Inducing:
-        """Points chosen from the old ones and the new inputs; the old set without new inputs.
+        """Choose points from the old ones and the new inputs; the old set without new inputs.
 
         Raises:
             ValueError: there are neither old points nor new inputs, or the old set is no set of
@@ -66,7 +62,7 @@ class PointBasis(Basis):
     def refine(
         self, inducing: Inducing, objective: Callable[[Inducing], Tensor], step: Advance
     ) -> Inducing:
-        """Points moved by Adam on the online bound of the new data, if ``learn`` was given.
+        """Move the points by Adam on the online bound of the new data, if ``learn`` says so.
 
         Raises:
             CholeskyError: the bound could not be computed at a step of Adam.
@@ -84,13 +80,13 @@ class PointBasis(Basis):
         return learn_nodes(start, scale, objective, self.learn)
 
     def without_learning(self) -> "PointBasis":
-        """The same rule of choice without Adam, as the online bound of hyperparameters needs it."""
+        """Return the rule of choice without Adam."""
         twin = copy.copy(self)
         twin.learn = None
         return twin
 
     def _nodes(self, step: Advance) -> Tensor:
-        """Old inducing points; an empty set at first."""
+        """Return the old inducing points; an empty set at first."""
         if step.previous is None:
             return step.inputs[:0]
         if not isinstance(step.previous, PointFunctional) or step.previous.weights is not None:
@@ -121,12 +117,12 @@ class RandomSubset(PointBasis):
     def choose(
         self, step: Advance, old: Float[Tensor, "*b m d"], new: Float[Tensor, "n d"]
     ) -> Float[Tensor, "*b k d"]:
-        """⌊0.7 M⌋ or more of the old points, and new ones up to M, without replacement."""
+        """Sample ⌊0.7 M⌋ or more of the old points, and new ones up to M."""
         M, n = self.num_inducing, new.shape[0]
-        kept = min(old.shape[-2], max(math.floor(_SHARE_KEPT * M), M - n))
-        added = min(n, M - kept)
+        stay = min(old.shape[-2], max(math.floor(_SHARE_OF_OLD * M), M - n))
+        added = min(n, M - stay)
         new = new[_sample(n, added, step)].expand(*old.shape[:-2], added, new.shape[-1])
-        return torch.cat([old[..., _sample(old.shape[-2], kept, step), :], new], dim=-2)
+        return torch.cat([old[..., _sample(old.shape[-2], stay, step), :], new], dim=-2)
 
 
 class PivotedCholesky(PointBasis):
@@ -147,7 +143,7 @@ class PivotedCholesky(PointBasis):
     def choose(
         self, step: Advance, old: Float[Tensor, "*b m d"], new: Float[Tensor, "n d"]
     ) -> Float[Tensor, "*c k d"]:
-        """Up to M pivots; each kernel of a batch picks its own."""
+        """Return up to M pivots; each kernel of a batch picks its own."""
         pool = torch.cat([old, new.expand(*old.shape[:-2], *new.shape)], dim=-2)
         index = pivots(step.kernel, pool, self.num_inducing)
         pool = pool.expand(*index.shape[:-1], *pool.shape[-2:])
@@ -155,7 +151,7 @@ class PivotedCholesky(PointBasis):
 
 
 def _sample(size: int, count: int, step: Advance) -> Tensor:
-    """Indices of ``count`` of ``size`` things, without replacement, in increasing order."""
+    """Sample indices of ``count`` of ``size`` things, without replacement, in increasing order."""
     device = step.inputs.device
     order = torch.randperm(size, generator=step.generator, device=device)
     return order[:count].sort().values

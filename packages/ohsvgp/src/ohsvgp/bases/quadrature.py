@@ -12,8 +12,6 @@ from ohsvgp.bases.base import TimeBasis
 from probseq.checks import check_counts
 from probseq.kernels import Kernel
 
-__all__ = ["QuadratureBasis", "check_inside", "num_panels", "wave_degree"]
-
 # Half of what is promised for Matérn kernels: functions are largest at the ends of a window, and
 # panels are as long there as elsewhere.
 _ERROR = 5e-7
@@ -60,8 +58,7 @@ class QuadratureBasis(TimeBasis):
     """
 
     def __init__(self, num_inducing: int, *, num_nodes: int | None = None) -> None:
-        check_counts(num_inducing=num_inducing)
-        self.num_inducing = num_inducing
+        super().__init__(num_inducing)
         self.num_nodes = num_nodes
         if num_nodes is None:
             return
@@ -73,15 +70,24 @@ class QuadratureBasis(TimeBasis):
             )
 
     def choose(
-        self, rule: Rule, kernel: Kernel, unit: float, window: float, *, spare: int = 100
+        self,
+        rule: Rule,
+        kernel: Kernel,
+        unit: float,
+        window: float,
+        *,
+        degree: float | None,
+        spare: int = 100,
     ) -> tuple[Float[Tensor, " q"], Float[Tensor, "m q"]]:
-        """Nodes and weights for a kernel.
+        """Return nodes and weights for a kernel.
 
         Args:
             rule: gives nodes and weights of M functions from M, nodes on a panel and panels.
             kernel: the kernel.
             unit: the time that one unit of the nodes stands for.
             window: the time that the functions weigh.
+            degree: of the polynomials that the M functions are, or come within 1e-9 of; None where
+                they are none of the nodes' coordinate.
             spare: nodes on a panel beyond 2M, which resolve the functions.
         """
         M = self.num_inducing
@@ -93,27 +99,19 @@ class QuadratureBasis(TimeBasis):
             return rule(M, Q, 1)
         # What M functions cannot hold need not be exact.
         widest = max(_WIDEST, _WAVES * M) / window
-        if self.degree is None or any(term.rough for term in spectra):
+        if degree is None or any(term.rough for term in spectra):
             profile = _profile(rule, M, Q)
             return rule(M, Q, num_panels(kernel, *profile, unit, window, widest=widest))
         # e^{iκs} on [−1, 1], κ at most half the band, and M functions of a degree: Q nodes are
         # exact for polynomials of degree 2Q − 1.
         band = min(widest, max((term.band for term in spectra), default=0.0)) * window
-        enough = max(M, 0.5 * (self.degree + wave_degree(0.5 * band)))
+        enough = max(M, 0.5 * (degree + wave_degree(0.5 * band)))
         # In steps: a window that grows a little at a time shall not make a new rule each time.
         return rule(M, _STEP * math.ceil(enough / _STEP), 1)
 
-    @property
-    def degree(self) -> float | None:
-        """Degree of the polynomials that the M functions are, or come within 1e-9 of.
-
-        None where they are none of the nodes' coordinate.
-        """
-        return None
-
 
 def wave_degree(kappa: float) -> float:
-    """Degree of the polynomial within 1e-9 of e^{iκs} on [−1, 1]: κ + 6κ^(1/3) + 8.
+    """Return the degree of the polynomial within 1e-9 of e^{iκs} on [−1, 1]: κ + 6κ^(1/3) + 8.
 
     Its Legendre coefficients go by the Bessel functions J_n(κ), which vanish from there on.
     """
@@ -129,7 +127,7 @@ def num_panels(
     *,
     widest: float = math.inf,
 ) -> int:
-    """Number of equal panels that bring K_uu and K_uf to within 1e-6 of the variance.
+    """Return the number of equal panels that bring K_uu and K_uf to within 1e-6 of the variance.
 
     Nodes h apart take ∫ k(s − x) ds, where one of them lies at x, for Σ_j h k(jh), which is
     2 Σ_n S(2πn/h) more, n = 1, 2, …, S the kernel's spectral density (Poisson's summation). Times
@@ -180,7 +178,7 @@ def num_panels(
 
 @lru_cache(maxsize=64)
 def _profile(rule: Rule, M: int, Q: int) -> tuple[Tensor, Tensor]:
-    """Spacing of the nodes on one panel, and the density of the functions there."""
+    """Return the spacing of the nodes on one panel, and the density of the functions there."""
     nodes, weights = rule(M, Q, 1)
     gaps = nodes.diff().abs()
     spacing = torch.maximum(torch.cat([gaps[:1], gaps]), torch.cat([gaps, gaps[-1:]]))

@@ -1,6 +1,7 @@
 """The thesis' own recipe: random Fourier features carried along by HiPPO's recurrences."""
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -8,23 +9,32 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.bases.base import Advance, Basis, TimeBasis
-from ohsvgp.bases.recurrent_inducing import (
-    EvolvedFeatures,
-    HiPPOBasis,
-    ProjectedFeatures,
-    closed_form,
-    feature_kernel,
-    hippo_system,
+from ohsvgp.bases.fourier import FouT
+from ohsvgp.bases.laguerre import LagT
+from ohsvgp.bases.legendre import LegS, LegT
+from ohsvgp.hippo.features import (
+    fout_projections,
+    lagt_projections,
+    legs_projections,
+    legt_projections,
 )
 from ohsvgp.hippo.frequencies import EquispacedKernel, equispaced_frequencies
-from ohsvgp.hippo.random_features import FeatureKernel
+from ohsvgp.hippo.random_features import FeatureFunctional, FeatureKernel, feature_kernel
 from ohsvgp.hippo.steps import Method, evolve
+from ohsvgp.hippo.transitions import (
+    System,
+    fout_system,
+    lagt_system,
+    legs_system,
+    legt_system,
+)
 from ohsvgp.inducing import Inducing
 from probseq.checks import check_counts, check_positive
 from probseq.fourier import sample_frequencies
 from probseq.kernels import Kernel, StationaryKernel
 
-__all__ = ["RecurrentFeatures"]
+HiPPOBasis = LegS | LegT | LagT | FouT
+"""The bases that have a recurrence."""
 
 
 class RecurrentFeatures(TimeBasis):
@@ -90,7 +100,7 @@ class RecurrentFeatures(TimeBasis):
         if step_size is not None:
             check_positive(step_size=step_size)
         self.basis = basis
-        self.num_inducing = basis.num_inducing
+        super().__init__(basis.num_inducing)
         self.num_features = num_features
         self.method: Method | None = None if step == "closed" else step
         self.step_size = step_size
@@ -102,11 +112,7 @@ class RecurrentFeatures(TimeBasis):
         self._drawn: dict[str, Tensor] = {}
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Draw the frequencies.
-
-        Args:
-            kernel: the model's kernel.
-            generator: the model's source of randomness.
+        """Check the kernel and sample its frequencies.
 
         Raises:
             ValueError: a kernel of more than time or without a spectral density; with ``horizon``,
@@ -124,13 +130,13 @@ class RecurrentFeatures(TimeBasis):
             self._drawn = {"frequencies": frequencies, "weights": weights}
 
     def prior(self, kernel: Kernel) -> FeatureKernel:
-        """The kernel of finite rank that all covariances come from."""
+        """Return the kernel of finite rank that all covariances come from."""
         if self.horizon is None:
             return FeatureKernel(kernel, self._drawn["frequencies"])
         return EquispacedKernel(kernel, self._drawn["frequencies"], self._drawn["weights"])
 
     def advance(self, step: Advance) -> Inducing:
-        """The coefficients carried from the end of the last window to that of the new one.
+        """Carry the coefficients from the end of the last window to that of the new one.
 
         Raises:
             ValueError: the window is longer than ``horizon``.
@@ -162,7 +168,7 @@ class RecurrentFeatures(TimeBasis):
         return EvolvedFeatures(coefficients, old.end.new_tensor(step.length))
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
-        """The set of the closed form, which the recurrences approximate."""
+        """Return the set of the closed form, which the recurrences approximate."""
         return ProjectedFeatures(self.basis, torch.tensor(length, dtype=torch.float64))
 
     def _num_steps(self, step: Advance, start: float) -> int:
@@ -172,7 +178,7 @@ class RecurrentFeatures(TimeBasis):
         return max(1, math.ceil((step.length - start) / self.step_size - 1e-9))
 
     def tensors(self) -> dict[str, Tensor]:
-        """The frequencies, and their weights if they are equally spaced."""
+        """Return the frequencies, and their weights if they are equally spaced."""
         return dict(self._drawn)
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -190,7 +196,7 @@ class RecurrentFeatures(TimeBasis):
         self._drawn = dict(tensors)
 
     def restore(self, tensors: dict[str, Tensor]) -> Inducing:
-        """The inducing set that ``Inducing.tensors`` was called on."""
+        """Return the inducing set that ``Inducing.tensors`` was called on."""
         if "coefficients" in tensors:
             return EvolvedFeatures(tensors["coefficients"], tensors["end"])
         return ProjectedFeatures(self.basis, tensors["end"])
@@ -198,5 +204,103 @@ class RecurrentFeatures(TimeBasis):
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "*b m n"]:
-        """The functions of the basis that is followed."""
+        """Return the functions of the basis that is followed."""
         return self.basis.functions(kernel, x, length)
+
+
+@dataclass(frozen=True, eq=False)
+class EvolvedFeatures(FeatureFunctional):
+    """Coefficients from a recurrence, and the time until which it has gone.
+
+    Attributes:
+        end: end of the window, float64, no dimensions.
+    """
+
+    end: Float[Tensor, ""]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the coefficients and their time."""
+        return {"coefficients": self.coefficients, "end": self.end}
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectedFeatures(Inducing):
+    """Coefficients by the closed form, made for the kernel that asks: it may change.
+
+    Attributes:
+        basis: LegS, LegT, LagT or FouT.
+        end: end of the window, float64, no dimensions.
+    """
+
+    basis: HiPPOBasis
+    end: Float[Tensor, ""]
+
+    @property
+    def num_inducing(self) -> int:
+        """M."""
+        return self.basis.num_inducing
+
+    def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
+        """Return K_uu = Z Zᵀ."""
+        return self._under(kernel).covariance(kernel)
+
+    def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
+        """Return K_uf = Z φ(x)ᵀ."""
+        return self._under(kernel).cross(kernel, x)
+
+    def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
+        """Return K_ab = Z_a Z_bᵀ."""
+        if isinstance(other, ProjectedFeatures):
+            other = other._under(kernel)
+        return self._under(kernel).cross_inducing(kernel, other)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the end of the window."""
+        return {"end": self.end}
+
+    def _under(self, kernel: Kernel) -> FeatureFunctional:
+        return FeatureFunctional(closed_form(self.basis, kernel, float(self.end)))
+
+
+def closed_form(basis: HiPPOBasis, kernel: Kernel, t: float) -> Float[Tensor, "*b m g"]:
+    """Return projections Z of all features on the window that ends at t, shape (*b, M, 2F).
+
+    They are in the order of the features; at t = 0 LegS has (f(0), 0, ..., 0).
+
+    Raises:
+        TypeError: ``kernel`` has no features.
+    """
+    kernel = feature_kernel(kernel)
+    w = kernel.frequencies[..., 0] / kernel.kernel.lengthscale[..., 0]
+    M = basis.num_inducing
+    match basis:
+        case LegS():
+            projected = legs_projections(M, w, t)
+        case LegT():
+            projected = legt_projections(M, w, t, basis.window)
+        case LagT():
+            projected = lagt_projections(M, w, t, basis.timescale)
+        case FouT():
+            projected = fout_projections(M, w, t, basis.window)
+    # At x = 0 the cosines' features are their amplitudes.
+    zero = kernel.like.new_zeros(1, 1)
+    amplitude = kernel.features(zero)[..., : w.shape[-1]]
+    return torch.cat([projected.real * amplitude, projected.imag * amplitude], dim=-1)
+
+
+def hippo_system(basis: HiPPOBasis, like: Tensor) -> System:
+    """Return the linear system of a basis, in the dtype of ``like``; of LegT and FouT the closure.
+
+    Raises:
+        ValueError: FouT with an even M, whose last cosine has no sine to turn into.
+    """
+    M = basis.num_inducing
+    match basis:
+        case LegS():
+            return legs_system(M, like)
+        case LegT():
+            return legt_system(M, basis.window, like=like)
+        case LagT():
+            return lagt_system(M, basis.timescale, like=like)
+        case FouT():
+            return fout_system(M, basis.window, like=like)

@@ -9,10 +9,7 @@ from torch import Tensor
 
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
-from probseq.checks import check_counts
 from probseq.kernels import Kernel, Matern12, Matern32, Matern52, StationaryKernel
-
-__all__ = ["FourierProjections", "VariationalFourier"]
 
 # Round-off that a query at the edge may have, as a share of the interval; more in float32.
 _EDGE = 1e-9
@@ -54,22 +51,24 @@ class FourierProjections(Inducing):
         return self.size // 2 + 1
 
     def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
-        """K_uu = I + B P⁻¹ Bᵀ.
+        """Return K_uu = I + B P⁻¹ Bᵀ.
 
         B holds the derivatives of orders 0..ν−½ of φ_m/√α_m at the start, and P is the prior
         covariance of those of f. Hensman et al. write this out for each of the three kernels.
         """
         order, rate = _order(kernel), _rate(kernel)
         frequencies, cosine = self._frequencies(rate), self._cosines(rate)
+        # At the start: φ, φ' and φ'' of cos ω(x − start), and of sin ω(x − start).
         derivatives = [cosine, ~cosine * frequencies, -frequencies.square() * cosine]
         at_start = torch.stack([column.to(rate) for column in derivatives[:order]], -1)
         B = self._scale(kernel)[..., None] * at_start
         P = _derivative_covariance(order, rate, _matern(kernel).outputscale)
         eye = torch.eye(self.size, dtype=B.dtype, device=B.device)
+        # I + B P⁻¹ Bᵀ.
         return eye + B @ torch.linalg.solve(P, B.mT)
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n 1"]) -> Float[Tensor, "*b m n"]:
-        """K_uf = φ_m(x)/√α_m.
+        """Return K_uf = φ_m(x)/√α_m.
 
         Raises:
             ValueError: an input outside the interval, where this would not be the covariance.
@@ -84,12 +83,13 @@ class FourierProjections(Inducing):
                 f"t must lie in [{start:g}, {end:g}], the interval of VariationalFourier, "
                 f"got {where:g}: its covariances hold inside only, choose a wider interval"
             )
+        # cos ω_i(x − start) and sin ω_i(x − start).
         angle = self._frequencies(position)[:, None] * position[..., None, :]
         phi = torch.where(self._cosines(position)[:, None], angle.cos(), angle.sin())
         return self._scale(kernel)[..., None] * phi
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """K_uu, for the same set again.
+        """Return K_uu, for the same set again.
 
         Raises:
             TypeError: another kind of inducing set.
@@ -108,11 +108,11 @@ class FourierProjections(Inducing):
         return self.covariance(kernel)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The interval."""
+        """Return the interval."""
         return {"interval": self.interval}
 
     def _scale(self, kernel: Kernel) -> Tensor:
-        """1/√α_m, with α = (end − start)/(2 S(ω)), S the spectral density; half S for φ = 1."""
+        """Return 1/√α_m, α = (end − start)/(2 S(ω)), S the spectral density, halved for φ = 1."""
         order, rate = _order(kernel), _rate(kernel)[..., None]
         frequencies = self._frequencies(rate)
         noise = _NOISE[order] * _matern(kernel).outputscale[..., None] * rate ** (2 * order - 1)
@@ -121,14 +121,14 @@ class FourierProjections(Inducing):
         return (density * torch.where(frequencies == 0, 1.0, 2.0) / (end - start)).sqrt()
 
     def _frequencies(self, like: Tensor) -> Tensor:
-        """ω of every feature, shape (M)."""
+        """Return ω of every feature, shape (M)."""
         start, end, _ = self.interval.tolist()
         cosines = torch.arange(self.num_cosines)
         sines = torch.arange(1, self.size - self.num_cosines + 1)
         return torch.cat([cosines, sines]).to(like) * (2 * math.pi / (end - start))
 
     def _cosines(self, like: Tensor) -> Tensor:
-        """Which features are cosines, shape (M)."""
+        """Return which features are cosines, shape (M)."""
         return torch.arange(self.size, device=like.device) < self.num_cosines
 
 
@@ -155,39 +155,29 @@ class VariationalFourier(Basis):
     """
 
     fixed_hyperparameters = True
+    times_only = True
 
     def __init__(self, num_inducing: int, start: float, end: float) -> None:
-        check_counts(num_inducing=num_inducing)
+        super().__init__(num_inducing)
         if not (math.isfinite(start) and math.isfinite(end) and start < end):
             raise ValueError(f"start must lie before end, both finite, got {start} and {end}")
-        self.num_inducing = num_inducing
         self.start = float(start)
         self.end = float(end)
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Refuse kernels that have no such features.
-
-        Args:
-            kernel: the model's kernel.
-            generator: not used.
-
-        Raises:
-            ValueError: the kernel is no Matérn kernel on time.
-        """
+        """Refuse, with a ``ValueError``, what is no Matérn kernel on time."""
         super().bind(kernel, generator)
-        if kernel.dim != 1:
-            raise ValueError(f"kernel must have dim=1 for VariationalFourier, got {kernel.dim}")
         _order(kernel)
 
     def advance(self, step: Advance) -> Inducing:
-        """The one set that there is."""
+        """Return the one set that there is."""
         if step.previous is not None:
             return step.previous
         interval = torch.tensor([self.start, self.end, step.origin], dtype=torch.float64)
         return FourierProjections(self.num_inducing, interval)
 
     def restore(self, tensors: dict[str, Tensor]) -> Inducing:
-        """The set that ``tensors`` was called on."""
+        """Return the set that ``tensors`` was called on."""
         return FourierProjections(self.num_inducing, tensors["interval"])
 
 
@@ -201,17 +191,17 @@ def _matern(kernel: Kernel) -> StationaryKernel:
 
 
 def _order(kernel: Kernel) -> int:
-    """Order p = ν + ½ of the differential equation that f solves."""
+    """Return the order p = ν + ½ of the differential equation that f solves."""
     return round(_matern(kernel).smoothness + 0.5)
 
 
 def _rate(kernel: Kernel) -> Tensor:
-    """√(2ν)/ℓ of shape (*b)."""
+    """Return √(2ν)/ℓ of shape (*b)."""
     return (2 * _order(kernel) - 1) ** 0.5 / _matern(kernel).lengthscale[..., 0, 0]
 
 
 def _derivative_covariance(order: int, rate: Tensor, variance: Tensor) -> Tensor:
-    """Stationary covariance of f and its derivatives below ``order``, shape (*b, p, p)."""
+    """Return the covariance of f and its derivatives below ``order``, shape (*b, p, p)."""
     # −k''(0) and k''''(0): none of f' for p = 1, rate² for p = 2, rate²/3 and rate⁴ for p = 3.
     slope = rate.square() / (1 if order == 2 else 3)
     zero, one = torch.zeros_like(rate), torch.ones_like(rate)

@@ -1,7 +1,8 @@
 """Closed forms of HiPPO's projections of Fourier features, ∫ e^{iωx} g_m(x) ω^{(t)}(x) dx.
 
 They replace the recurrences of thesis Eq. 4.17 and cost nothing in the length of the stream. The
-real part is the projection of cos ωx, the imaginary part that of sin ωx.
+real part is the projection of cos ωx, the imaginary part that of sin ωx. Arguments: M functions,
+frequencies ω per unit of time, the window's end t, and its length θ or time scale τ.
 
 FouT is in the real pairs of ``ohsvgp.FouT``, where thesis A.1 has complex exponentials.
 """
@@ -12,37 +13,16 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-__all__ = [
-    "fout_projections",
-    "lagt_projections",
-    "legs_projections",
-    "legt_projections",
-    "spherical_bessel",
-]
-
 
 def legs_projections(M: int, w: Float[Tensor, "*b f"], t: float) -> Complex[Tensor, "*b {M} f"]:
-    """√(2m+1) iᵐ e^{iωt/2} j_m(ωt/2): scaled Legendre polynomials on [0, t].
-
-    Args:
-        M: number of polynomials.
-        w: frequencies ω per unit of time.
-        t: end of the window.
-    """
+    """Return √(2m+1) iᵐ e^{iωt/2} j_m(ωt/2): scaled Legendre polynomials on [0, t]."""
     return legt_projections(M, w, t, t)
 
 
 def legt_projections(
     M: int, w: Float[Tensor, "*b f"], t: float, window: float
 ) -> Complex[Tensor, "*b {M} f"]:
-    """√(2m+1) iᵐ e^{iω(t−θ/2)} j_m(ωθ/2): scaled Legendre polynomials on [t − θ, t].
-
-    Args:
-        M: number of polynomials.
-        w: frequencies ω per unit of time.
-        t: end of the window.
-        window: θ.
-    """
+    """Return √(2m+1) iᵐ e^{iω(t−θ/2)} j_m(ωθ/2): scaled Legendre polynomials on [t − θ, t]."""
     m = torch.arange(M, device=w.device)
     scale = (2 * m + 1).to(w.dtype).sqrt()
     powers = torch.tensor([1, 1j, -1, -1j], dtype=_complex(w), device=w.device)[m % 4]
@@ -54,14 +34,7 @@ def legt_projections(
 def lagt_projections(
     M: int, w: Float[Tensor, "*b f"], t: float, timescale: float
 ) -> Complex[Tensor, "*b {M} f"]:
-    """e^{iωt} (iωτ)ᵐ/(1 + iωτ)^{m+1}: Laguerre polynomials under exp(−(t − x)/τ)/τ.
-
-    Args:
-        M: number of polynomials.
-        w: frequencies ω per unit of time.
-        t: the present.
-        timescale: τ.
-    """
+    """Return e^{iωt} (iωτ)ᵐ/(1 + iωτ)^{m+1}: Laguerre polynomials under exp(−(t − x)/τ)/τ."""
     a = w * timescale
     # With a = tan α: iωτ/(1 + iωτ) = sin α e^{i(π/2 − α)} and 1/(1 + iωτ) = cos α e^{−iα}, so that
     # high powers cost no accuracy.
@@ -75,16 +48,11 @@ def lagt_projections(
 def fout_projections(
     M: int, w: Float[Tensor, "*b f"], t: float, window: float
 ) -> Complex[Tensor, "*b {M} f"]:
-    """Real Fourier pairs on [t − θ, t], from e^{iωt} e^{−id} sin d/d, d = (ωθ − 2πj)/2.
+    """Return real Fourier pairs on [t − θ, t], from e^{iωt} e^{−id} sin d/d, d = (ωθ − 2πj)/2.
 
     With E_j that integral against e^{2πij(t−x)/θ}, the pairs are (E_j + E_{−j})/√2 for the cosine
-    and (E_j − E_{−j})/(√2 i) for the sine.
-
-    Args:
-        M: number of functions: 1, then √2 cos 2πj(t − x)/θ, √2 sin 2πj(t − x)/θ, cut after M.
-        w: frequencies ω per unit of time.
-        t: end of the window.
-        window: θ.
+    and (E_j − E_{−j})/(√2 i) for the sine: 1, then √2 cos 2πj(t − x)/θ, √2 sin 2πj(t − x)/θ, cut
+    after M.
     """
     j = torch.arange(M // 2 + 1, dtype=w.dtype, device=w.device)[:, None]
     half = (0.5 * window) * w[..., None, :]
@@ -102,7 +70,7 @@ def fout_projections(
 
 
 def spherical_bessel(M: int, a: Float[Tensor, "*b f"]) -> Float[Tensor, "*b {M} f"]:
-    """Spherical Bessel functions of the first kind j_0(a) to j_{M−1}(a), to round-off.
+    """Return spherical Bessel functions of the first kind j_0(a) to j_{M−1}(a), to round-off.
 
     The recurrence j_{m+1} = (2m+1)/a j_m − j_{m−1} is stable upwards as long as m ≤ a. Beyond, the
     ratios ρ_m = j_m/j_{m−1} = a/(2m + 1 − a ρ_{m+1}) are, run backwards from an m so high that

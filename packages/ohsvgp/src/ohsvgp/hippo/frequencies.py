@@ -16,16 +16,14 @@ from ohsvgp.hippo.random_features import FeatureKernel
 from probseq.fourier import fourier_features
 from probseq.kernels import RBF, Kernel
 
-__all__ = ["EquispacedKernel", "equispaced_frequencies"]
-
 # Lengthscales of margin in time, and frequencies times the lengthscale: e^{−7²/2} = 2e-11.
-_REACH = 7.0
+_MARGIN = 7.0
 
 
 def equispaced_frequencies(
     kernel: Kernel, length: float
 ) -> tuple[Float[Tensor, "f 1"], Float[Tensor, " f"]]:
-    """Frequencies 0, Δ, 2Δ, ... at unit lengthscale, and their parts of the variance.
+    """Return frequencies 0, Δ, 2Δ, ... at unit lengthscale, and their shares of the variance.
 
     Matérn kernels are refused: their spectra fall off as a power only, so that 1e-6 takes ten
     thousands of frequencies or more.
@@ -52,21 +50,18 @@ def equispaced_frequencies(
         raise ValueError(f"length must be finite and not negative, got {length}")
     parameter = kernel.like
     # One spacing for all heads: the one that the shortest lengthscale needs.
-    reach = length / float(kernel.lengthscale.detach().min()) + _REACH
-    count = math.ceil(_REACH * reach / (2 * math.pi))
-    frequencies = torch.arange(count + 1, dtype=torch.float64) * (2 * math.pi / reach)
+    period = length / float(kernel.lengthscale.detach().min()) + _MARGIN
+    count = math.ceil(_MARGIN * period / (2 * math.pi))
+    frequencies = torch.arange(count + 1, dtype=torch.float64) * (2 * math.pi / period)
     weights = (-0.5 * frequencies.square()).exp()
     weights[0] *= 0.5
     return frequencies[:, None].to(parameter), (weights / weights.sum()).to(parameter)
 
 
 class EquispacedKernel(FeatureKernel):
-    """Kernel of finite rank with weighted features √(σ_f² w)(cos ωx/ℓ, sin ωx/ℓ).
+    """Kernel of finite rank with the features √(σ_f² w)(cos ωx/ℓ, sin ωx/ℓ).
 
-    Args:
-        kernel: the kernel that they stand for.
-        frequencies: from ``equispaced_frequencies``.
-        weights: from ``equispaced_frequencies``.
+    ``frequencies`` ω and ``weights`` w are those of ``equispaced_frequencies``.
     """
 
     weights: Tensor
@@ -78,7 +73,7 @@ class EquispacedKernel(FeatureKernel):
         self.register_buffer("weights", weights)
 
     def features(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b n g"]:
-        """φ(x), g = 2F: all cosines, then all sines."""
+        """Return φ(x), g = 2F: all cosines, then all sines."""
         # Those of random features have the weight 1/F each.
         scale = (self.weights * self.weights.shape[-1]).sqrt()
         return fourier_features(self.kernel, x, self.frequencies) * torch.cat([scale, scale])

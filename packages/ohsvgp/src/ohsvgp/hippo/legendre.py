@@ -8,12 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["gauss_legendre", "scaled_legendre"]
-
 
 @lru_cache(maxsize=64)
 def gauss_legendre(Q: int, panels: int = 1) -> tuple[Float[Tensor, " q"], Float[Tensor, " q"]]:
-    """Nodes on [−1, 1] and weights of the uniform probability measure there, float64.
+    """Return nodes on [−1, 1] and weights of the uniform probability measure there, float64.
 
     Args:
         Q: number of nodes on a panel; exact for polynomials of degree 2Q − 1.
@@ -28,12 +26,7 @@ def gauss_legendre(Q: int, panels: int = 1) -> tuple[Float[Tensor, " q"], Float[
 
 
 def scaled_legendre(M: int, s: Float[Tensor, " n"]) -> Float[Tensor, "m n"]:
-    """√(2m+1) P_m(s) for m < M: orthonormal under the uniform probability measure on [−1, 1].
-
-    Args:
-        M: number of polynomials.
-        s: arguments in [−1, 1].
-    """
+    """Return √(2m+1) P_m(s) for m < M, orthonormal under the uniform measure on [−1, 1]."""
     x = s.detach().cpu().double().numpy()
     P = np.empty((max(M, 2), len(x)))
     P[0], P[1] = 1.0, x
@@ -50,7 +43,7 @@ def scaled_legendre(M: int, s: Float[Tensor, " n"]) -> Float[Tensor, "m n"]:
 
 
 def _rule(Q: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Legendre nodes and weights on [−1, 1], by Newton steps on P_Q(cos θ).
+    """Return Gauss-Legendre nodes and weights on [−1, 1], by Newton steps on P_Q(cos θ).
 
     numpy finds them as eigenvalues in O(Q³): 3 ms for 200 nodes, as long as an update by them.
     """

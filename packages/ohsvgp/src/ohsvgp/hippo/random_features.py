@@ -9,8 +9,6 @@ from ohsvgp.inducing import Inducing
 from probseq.fourier import fourier_features
 from probseq.kernels import Kernel, StationaryKernel
 
-__all__ = ["FeatureFunctional", "FeatureKernel"]
-
 
 @dataclass(frozen=True, eq=False)
 class FeatureFunctional(Inducing):
@@ -31,24 +29,19 @@ class FeatureFunctional(Inducing):
         return self.coefficients.shape[-2]
 
     def covariance(self, kernel: Kernel) -> Float[Tensor, "*b m m"]:
-        """K_uu = Z Zᵀ (thesis Eq. 4.16)."""
+        """Return K_uu = Z Zᵀ (thesis Eq. 4.16)."""
         return self.coefficients @ self.coefficients.mT
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
-        """K_uf = Z φ(x)ᵀ.
+        """Return K_uf = Z φ(x)ᵀ.
 
         Raises:
             TypeError: ``kernel`` has no features.
         """
-        if not isinstance(kernel, FeatureKernel):
-            raise TypeError(
-                f"kernel must be a FeatureKernel for a FeatureFunctional, "
-                f"got {type(kernel).__name__}: the covariances would not be consistent"
-            )
-        return self.coefficients @ kernel.features(x).mT
+        return self.coefficients @ feature_kernel(kernel).features(x).mT
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """K_ab = Z_a Z_bᵀ.
+        """Return K_ab = Z_a Z_bᵀ.
 
         Raises:
             TypeError: ``other`` is another kind of inducing set.
@@ -60,7 +53,7 @@ class FeatureFunctional(Inducing):
         return self.coefficients @ other.coefficients.mT
 
     def tensors(self) -> dict[str, Tensor]:
-        """The coefficients."""
+        """Return the coefficients."""
         return {"coefficients": self.coefficients}
 
 
@@ -92,7 +85,7 @@ class FeatureKernel(Kernel):
         return self.kernel.lengthscale
 
     def features(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b n g"]:
-        """φ(x), g = 2F: all cosines, then all sines, each with the kernel's amplitude."""
+        """Return φ(x), g = 2F: all cosines, then all sines, each with the kernel's amplitude."""
         return fourier_features(self.kernel, x, self.frequencies)
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
@@ -100,3 +93,13 @@ class FeatureKernel(Kernel):
 
     def _variance(self, x: Tensor) -> Tensor:
         return self.kernel.diag(x)
+
+
+def feature_kernel(kernel: Kernel) -> FeatureKernel:
+    """Refuse a kernel without features, with a ``TypeError``."""
+    if not isinstance(kernel, FeatureKernel):
+        raise TypeError(
+            f"kernel must be a FeatureKernel for inducing variables of features, got "
+            f"{type(kernel).__name__}: the covariances would not be consistent"
+        )
+    return kernel

@@ -22,8 +22,6 @@ from torch import Tensor
 from ohsvgp.hippo.covariance import legs_propagator
 from ohsvgp.hippo.transitions import System
 
-__all__ = ["Method", "Step", "evolve", "step"]
-
 Method = Literal["euler", "bilinear", "exact"]
 
 # Input points of each method, as a part of the step.
@@ -49,18 +47,14 @@ class Step(NamedTuple):
 
 
 def step(system: System, method: Method, t: float, h: float) -> Step:
-    """Matrices of one step from t to t + h.
+    """Return the matrices of one step from t to t + h.
 
     Args:
-        system: the system, without a delayed input.
+        system: the system.
         method: "euler", "bilinear" or "exact".
         t: start of the step, at least 0.
         h: length of the step, above 0.
-
-    Raises:
-        ValueError: another method, or a system with a delayed input.
     """
-    _check(system, method)
     A, B = system.A, system.B
     M = A.shape[-1]
     identity = torch.eye(M, dtype=A.dtype, device=A.device)
@@ -68,13 +62,15 @@ def step(system: System, method: Method, t: float, h: float) -> Step:
         scale = h * system.rate(t)
         return Step(identity + scale * A, scale * B[None])
     if method == "bilinear":
+        # (I − ½h A(t + h)) c' = (I + ½h A(t)) c + ½h (B(t) f + B(t + h) f').
         before, after = 0.5 * h * system.rate(t), 0.5 * h * system.rate(t + h)
         right = torch.cat([identity + before * A, before * B[:, None], after * B[:, None]], -1)
         solved = torch.linalg.solve(identity - after * A, right)
         return Step(solved[:, :M], solved[:, M:].mT)
-    if system.growing:
+    if system.growing:  # R(t→t+h), and e_0 − R e_0 for the held input
         R = legs_propagator(M, t, t + h, like=A)
         return Step(R, (identity[:, 0] - R[:, 0])[None])
+    # exp(h [A B; 0 0]) = [Φ γ; 0 1].
     joint = torch.zeros(M + 1, M + 1, dtype=A.dtype, device=A.device)
     joint[:M] = torch.cat([A, B[:, None]], -1)
     solved = torch.linalg.matrix_exp(h * joint)
@@ -91,10 +87,10 @@ def evolve(
     num_steps: int,
     method: Method,
 ) -> Float[Tensor, "*b m g"]:
-    """Coefficients of all signals at ``end`` by equal steps; one product of matrices a step.
+    """Carry the coefficients of all signals to ``end`` by equal steps, one product a step.
 
     Args:
-        system: the system, without a delayed input.
+        system: the system.
         c: coefficients at ``start``; one column for each signal.
         signal: values of all signals at given times.
         start: start time.
@@ -103,9 +99,8 @@ def evolve(
         method: "euler", "bilinear" or "exact".
 
     Raises:
-        ValueError: another method, a system with a delayed input, no step, or no time to go.
+        ValueError: no step, or no time to go.
     """
-    _check(system, method)
     if num_steps < 1 or not end > start:
         raise ValueError(
             f"end must come after start by at least one step, got start={start}, end={end}, "
@@ -124,10 +119,3 @@ def evolve(
             now = constant or step(system, method, start + h * (first + k), h)
             c = now.transition @ c + now.inputs.mT @ inputs[..., k, :, :]
     return c
-
-
-def _check(system: System, method: str) -> None:
-    if method not in _POINTS:
-        raise ValueError(f"method must be one of {sorted(_POINTS)}, got {method!r}")
-    if system.delayed is not None:
-        raise ValueError("system must have no delayed input: use the closure, delayed=False")

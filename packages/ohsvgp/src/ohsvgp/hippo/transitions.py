@@ -1,19 +1,21 @@
-"""Linear systems of HiPPO, dc/dt = A(t) c + B(t) f(t), and steps that solve them.
+"""Linear systems of HiPPO, dc/dt = A(t) c + B(t) f(t).
 
-Coefficients are c_m(t) = ∫ f(x) g_m^{(t)}(x) ω^{(t)}(x) dx. A step takes any number of signals at
-once, one a column.
+Coefficients are c_m(t) = ∫ f(x) g_m^{(t)}(x) ω^{(t)}(x) dx.
 
 Deviations from the thesis:
 
 - LegT (A.1, A.2) and FouT (A.5, A.6) are closures: the window's lost end f(t − θ) is replaced by
-  what the M coefficients say of it. ``delayed=True`` gives the exact system, which has an input
-  f(t − θ) beside f(t).
+  what the M coefficients say of it. The exact systems have an input f(t − θ) beside f(t).
 - FouT's closure has the factor 2/θ where A.5 and A.6 have 1/θ. At the seam, the Fourier series
   gives the mean of both ends: Σ_k c_k = (f(t) + f(t − θ))/2, so f(t − θ) = 2 Σ_k c_k − f(t).
 - FouT is in real pairs: g = 1, then √2 cos(2πj(t − x)/θ), √2 sin(2πj(t − x)/θ) for j = 1, 2, ...,
   in this order, cut after M.
 - LagT (A.3, A.4) is in time units of the thesis; here it has a time scale τ.
 - At t = 0, where LegS has the rate 0/0, c(0) = (f(0), 0, ..., 0).
+
+All take the number M of coefficients, in the units of time the length θ = ``window`` or the scale
+τ = ``timescale``, and ``like``, whose dtype and device the matrices get. They refuse, with a
+``ValueError``, M below 1 and a θ or τ that is not positive.
 """
 
 from dataclasses import dataclass
@@ -24,128 +26,82 @@ from torch import Tensor
 
 from probseq.checks import check_counts, check_positive
 
-__all__ = ["System", "fout_system", "lagt_system", "legs_matrices", "legs_system", "legt_system"]
+FLOAT64 = torch.empty(0, dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """dc/dt = A c + B f(t) + D f(t − θ), all over t if the window grows.
+    """dc/dt = A c + B f(t), all over t if the window grows.
 
     Attributes:
         A: shape (M, M).
         B: shape (M,).
         growing: whether the right side is divided by t (LegS).
-        delayed: D of shape (M,), for the exact systems of windows of fixed length; else None.
     """
 
     A: Float[Tensor, "m m"]
     B: Float[Tensor, " m"]
     growing: bool = False
-    delayed: Float[Tensor, " m"] | None = None
 
     def rate(self, t: float) -> float:
-        """Factor of A and B at time t: 1/t or 1; zero at t = 0, where c(0) is an equilibrium."""
+        """Return the factor of A and B at time t: 1/t or 1; 0 at t = 0, where c(0) is at rest."""
         if not self.growing:
             return 1.0
         return 1 / t if t > 0 else 0.0
 
 
 def legs_matrices(
-    M: int, like: Tensor | None = None
+    M: int, like: Tensor = FLOAT64
 ) -> tuple[Float[Tensor, "{M} {M}"], Float[Tensor, " {M}"]]:
-    """A and B of LegS without their factor 1/t (thesis Eq. 2.14, 2.15).
-
-    Args:
-        M: number of coefficients.
-        like: tensor whose dtype and device they get; float64 if None.
-
-    Raises:
-        ValueError: M below 1.
-    """
+    """Return A and B of LegS without their factor 1/t (thesis Eq. 2.14, 2.15)."""
     check_counts(M=M)
-    like = torch.empty(0, dtype=torch.float64) if like is None else like
     b = _sqrt_odd(M, like)
     degree = torch.arange(1, M + 1, dtype=like.dtype, device=like.device)
     return -(b[:, None] * b).tril(-1) - degree.diag(), b
 
 
-def legs_system(M: int, like: Tensor | None = None) -> System:
-    """Scaled Legendre polynomials under the uniform measure on [0, t] (thesis Eq. 2.14, 2.15)."""
+def legs_system(M: int, like: Tensor = FLOAT64) -> System:
+    """Return that of scaled Legendre polynomials, uniform on [0, t] (thesis Eq. 2.14, 2.15)."""
     A, B = legs_matrices(M, like)
     return System(A, B, growing=True)
 
 
-def legt_system(
-    M: int, window: float, *, delayed: bool = False, like: Tensor | None = None
-) -> System:
-    """Legendre polynomials under the uniform measure on [t − θ, t] (thesis A.1, A.2).
+def legt_system(M: int, window: float, *, like: Tensor = FLOAT64) -> System:
+    """Return the closure of Legendre polynomials, uniform on [t − θ, t] (thesis A.1, A.2).
 
-    Closure: A_mk = −b_m b_k/θ, times (−1)^(m−k) above the diagonal, B = b/θ, b_m = √(2m+1).
-    Exact: A + b̃ b̃ᵀ/θ and the input −b̃ f(t − θ)/θ, with b̃_m = (−1)^m √(2m+1) = g_m(t − θ).
-
-    Args:
-        M: number of coefficients.
-        window: θ.
-        delayed: the exact system instead of the closure.
-        like: tensor whose dtype and device they get; float64 if None.
-
-    Raises:
-        ValueError: M below 1 or θ not positive.
+    A_mk = −b_m b_k/θ, times (−1)^(m−k) above the diagonal, B = b/θ, b_m = √(2m+1). The exact system
+    has A + b̃ b̃ᵀ/θ and the input −b̃ f(t − θ)/θ, with b̃_m = (−1)^m √(2m+1) = g_m(t − θ).
     """
     check_counts(M=M)
     check_positive(window=window)
-    like = torch.empty(0, dtype=torch.float64) if like is None else like
     b = _sqrt_odd(M, like)
     far = b.clone()
     far[1::2] *= -1
-    A = -((b[:, None] * b).tril() + (far[:, None] * far).triu(1)) / window
-    if not delayed:
-        return System(A, b / window)
-    return System(A + far[:, None] * far / window, b / window, delayed=-far / window)
+    return System(-((b[:, None] * b).tril() + (far[:, None] * far).triu(1)) / window, b / window)
 
 
-def lagt_system(M: int, timescale: float, *, like: Tensor | None = None) -> System:
-    """Laguerre polynomials under the measure exp(−(t − x)/τ)/τ on (−∞, t] (thesis A.3, A.4).
+def lagt_system(M: int, timescale: float, *, like: Tensor = FLOAT64) -> System:
+    """Return that of Laguerre polynomials under exp(−(t − x)/τ)/τ on (−∞, t] (thesis A.3, A.4).
 
     A_mk = −1/τ for m ≥ k, B = 1/τ; the thesis has τ = 1.
-
-    Args:
-        M: number of coefficients.
-        timescale: τ.
-        like: tensor whose dtype and device they get; float64 if None.
-
-    Raises:
-        ValueError: M below 1 or τ not positive.
     """
     check_counts(M=M)
     check_positive(timescale=timescale)
-    like = torch.empty(0, dtype=torch.float64) if like is None else like
     ones = torch.ones(M, dtype=like.dtype, device=like.device)
     return System(-torch.tril(ones[:, None] * ones) / timescale, ones / timescale)
 
 
-def fout_system(
-    M: int, window: float, *, delayed: bool = False, like: Tensor | None = None
-) -> System:
-    """Fourier pairs under the uniform measure on [t − θ, t] (thesis A.5, A.6, factor corrected).
+def fout_system(M: int, window: float, *, like: Tensor = FLOAT64) -> System:
+    """Return the closure of Fourier pairs on [t − θ, t] (thesis A.5, A.6, factor corrected).
 
     With b = g(t) = (1, √2, 0, √2, 0, ...) and the rotation Ω of every pair at 2πj/θ:
-    closure A = Ω − 2 b bᵀ/θ, B = 2b/θ; exact A = Ω, B = b/θ and the input −b f(t − θ)/θ.
-
-    Args:
-        M: number of coefficients, odd: the constant and (M − 1)/2 pairs.
-        window: θ.
-        delayed: the exact system instead of the closure.
-        like: tensor whose dtype and device they get; float64 if None.
-
-    Raises:
-        ValueError: M below 1 or even, or θ not positive.
+    A = Ω − 2 b bᵀ/θ, B = 2b/θ. The exact system has A = Ω, B = b/θ and the input −b f(t − θ)/θ.
+    M is odd: the constant and (M − 1)/2 pairs.
     """
     check_counts(M=M)
     check_positive(window=window)
     if M % 2 == 0:
         raise ValueError(f"M must be odd for the constant and whole pairs, got {M}")
-    like = torch.empty(0, dtype=torch.float64) if like is None else like
     b = torch.zeros(M, dtype=like.dtype, device=like.device)
     b[0] = 1.0
     b[1::2] = 2**0.5
@@ -154,8 +110,6 @@ def fout_system(
     speed = torch.pi * (cosine + 1).to(like.dtype) / window
     rotation[cosine, cosine + 1] = -speed
     rotation[cosine + 1, cosine] = speed
-    if delayed:
-        return System(rotation, b / window, delayed=-b / window)
     return System(rotation - 2 * b[:, None] * b / window, 2 * b / window)
 
 

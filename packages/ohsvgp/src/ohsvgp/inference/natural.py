@@ -37,8 +37,6 @@ from ohsvgp.likelihoods import Likelihood
 from probseq.checks import check_counts
 from probseq.linalg import triangular_inverse
 
-__all__ = ["natural_update", "site_bound"]
-
 # Nats that a step must gain for another one to be worth its time.
 _WORTHWHILE = 1e-10
 
@@ -99,25 +97,14 @@ def site_bound(
     mask: Tensor | None = None,
     weights: int = 0,
 ) -> Bound:
-    """Online bound of new data at a given site on v_b.
-
-    Args:
-        likelihood: observation model.
-        carried: the old site on v_b, from ``core.carry``.
-        site: on v_b.
-        Psi: Ψ at the new inputs.
-        K_ff: prior variances there.
-        y: targets.
-        mask: True at points that count; all if None.
-        weights: of ``core.residual``.
-    """
+    """Return the online bound of new data at a site on v_b; see ``natural_update``."""
     q = posterior(site)
     f = predict(q, Psi, K_ff, weights=weights)
-    found = likelihood.expectations(f.mean, f.variance, y)
+    log_prob, _, curvature = likelihood.expectations(f.mean, f.variance, y)
     # To second order, E[log p] falls by half its curvature times the variance beyond u.
-    unexplained = 0.5 * found.curvature.clamp_min(0) * (residual(K_ff, Psi, weights))
+    unexplained = 0.5 * curvature.clamp_min(0) * (residual(K_ff, Psi, weights))
     expected, unexplained = (
-        _kept(part, mask).sum(-1) for part in (found.log_prob, unexplained.detach())
+        masked(nats, mask).sum(-1) for nats in (log_prob, unexplained.detach())
     )
     covariance = torch.cholesky_inverse(q.root)
     return uncollapsed_bound(expected, unexplained, carried, q.mean, covariance)
@@ -135,7 +122,7 @@ class _Problem(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """Q(z) ∝ N(z; 0, I) exp(−½ zᵀHz + bᵀz), and what its evaluation found."""
+    """Q(z) ∝ N(z; 0, I) exp(−½ zᵀHz + bᵀz), with its expectations and the bound, ``value``."""
 
     H: Tensor
     b: Tensor
@@ -168,8 +155,9 @@ def _ascend(
     nothing = Phi.new_zeros(*batch, Phi.shape[-2], Phi.shape[-2])
     step = _evaluate(problem, nothing, nothing[..., 0])
     if (f := likelihood.start(y)) is not None:
-        found = likelihood.expectations(f, torch.zeros_like(f), y)
-        w, g = _kept(found.curvature, mask), _kept(found.gradient, mask)
+        # A site of each point at f: w and w ∘ f + g, seen from the offset.
+        _, gradient, curvature = likelihood.expectations(f, torch.zeros_like(f), y)
+        w, g = masked(curvature, mask), masked(gradient, mask)
         b = (Phi @ (w * (f - offset) + g)[..., None])[..., 0]
         tried = _evaluate(problem, _information(Phi, w), b)
         higher = tried.value > step.value
@@ -177,23 +165,23 @@ def _ascend(
     rate, whole = torch.ones_like(step.value), True
     for _ in range(iterations):
         # Where the steps lead: with H = Φ diag(w) Φᵀ, b is Φ (w ∘ (m − offset) + g).
-        H = _information(Phi, _kept(step.curvature, mask))
-        g = _kept(step.gradient, mask)
+        H = _information(Phi, masked(step.curvature, mask))
+        g = masked(step.gradient, mask)
         b = (H @ step.mean[..., None] + Phi @ g[..., None])[..., 0]
         if whole:
             tried = _evaluate(problem, H, b)
         else:
-            part = step.H + rate[..., None, None] * (H - step.H)
-            tried = _evaluate(problem, part, step.b + rate[..., None] * (b - step.b))
+            between = step.H + rate[..., None, None] * (H - step.H)
+            tried = _evaluate(problem, between, step.b + rate[..., None] * (b - step.b))
         gain = tried.value - step.value
         # NaN and minus infinity count as falls; round-off doesn't.
         better = gain >= -8 * torch.finfo(y.dtype).eps * step.value.abs()
-        kept = bool(better.all())
-        step = tried if kept else _choose(better, tried, step)
+        all_better = bool(better.all())
+        step = tried if all_better else _choose(better, tried, step)
         least = (8 * torch.finfo(y.dtype).eps * step.value.abs()).clamp_min(_WORTHWHILE)
-        if kept and bool((gain <= least).all()):
+        if all_better and bool((gain <= least).all()):
             break
-        if not (whole and kept):
+        if not (whole and all_better):
             rate = torch.where(better, (2 * rate).clamp_max(1), 0.5 * rate)
             whole = bool((rate == 1).all())
     # Back to v: z = rootᵀ(v − m̂).
@@ -203,7 +191,7 @@ def _ascend(
 
 
 def _information(Phi: Tensor, w: Tensor) -> Tensor:
-    """Φ diag(w) Φᵀ, or its positive part."""
+    """Return Φ diag(w) Φᵀ, or its positive part."""
     H = (Phi * w[..., None, :]) @ Phi.mT
     return nearest_psd(H) if bool((w < 0).any()) else H
 
@@ -212,15 +200,16 @@ def _evaluate(problem: _Problem, H: Tensor, b: Tensor) -> _Step:
     eye = torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
     # NaN in H must fail this step, not the update.
     inverse = triangular_inverse(torch.linalg.cholesky_ex(eye + H).L)
+    # Moments of q(z): (I + H)⁻¹ b, (I + H)⁻¹; then marginals N(m, c) of f at the points.
     mean = (inverse.mT @ (inverse @ b[..., None]))[..., 0]
     m = problem.offset + (problem.Phi.mT @ mean[..., None])[..., 0]
     c = problem.residual + (inverse @ problem.Phi).square().sum(-2)
-    found = problem.likelihood.expectations(m, c, problem.y)
+    log_prob, gradient, curvature = problem.likelihood.expectations(m, c, problem.y)
     # KL of q(z) from N(0, I); −log|S|/2 is the sum of the logs of the factor's diagonal.
     log_det = inverse.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     kl = 0.5 * (mean.square().sum(-1) + inverse.square().sum((-2, -1)) - b.shape[-1]) - log_det
-    value = _kept(found.log_prob, problem.mask).sum(-1) - kl
-    return _Step(H, b, mean, found.gradient, found.curvature, value)
+    value = masked(log_prob, problem.mask).sum(-1) - kl
+    return _Step(H, b, mean, gradient, curvature, value)
 
 
 def _choose(better: Tensor, tried: _Step, step: _Step) -> _Step:
@@ -232,6 +221,6 @@ def _choose(better: Tensor, tried: _Step, step: _Step) -> _Step:
     )
 
 
-def _kept(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Values where the mask is True, zero elsewhere."""
+def masked(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return values where the mask is True, zero elsewhere."""
     return values if mask is None else torch.where(mask, values, 0)

@@ -9,12 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.core import Bound, Carried, Site, nearest_psd, posterior, residual
-from ohsvgp.inference.natural import site_bound
+from ohsvgp.inference.natural import masked, site_bound
 from ohsvgp.likelihoods import Likelihood
 from probseq.checks import check_counts, check_positive
 from probseq.gaussians import gauss_kl
-
-__all__ = ["variational_update"]
 
 
 def variational_update(
@@ -37,19 +35,8 @@ def variational_update(
     that the state stays positive semi-definite; the optimum for a log-concave likelihood has none,
     and for another one see ``ohsvgp.inference.natural``.
 
-    Args:
-        likelihood: observation model; its parameters stay as they are.
-        carried: the old site on v_b, from ``core.carry``.
-        Psi: Ψ at the new inputs, from ``core.features``.
-        K_ff: prior variances there.
-        y: targets; any value in the support where masked.
-        mask: True at points that count; all if None.
-        steps: of Adam.
-        learning_rate: of Adam.
-        weights: of ``core.residual``.
-
-    Returns:
-        The site on v_b and the bound there, as ``natural_update`` does.
+    Arguments and result are those of ``natural_update``, but for the ``steps`` and the
+    ``learning_rate`` of Adam; parameters of the likelihood stay as they are.
 
     Raises:
         ValueError: ``steps`` below 1 or ``learning_rate`` not above 0.
@@ -75,9 +62,9 @@ def _fit(
     learning_rate: float,
     weights: int,
 ) -> Site:
-    known = posterior(carried)
-    Phi = torch.linalg.solve_triangular(known.root, Psi, upper=False)
-    offset = (Psi.mT @ known.mean[..., None])[..., 0]
+    prior = posterior(carried)
+    Phi = torch.linalg.solve_triangular(prior.root, Psi, upper=False)
+    offset = (Psi.mT @ prior.mean[..., None])[..., 0]
     rest = residual(K_ff, Psi, weights)
     batch = torch.broadcast_tensors(offset, rest, y)[0].shape[:-1]
     M = Psi.shape[-2]
@@ -90,17 +77,18 @@ def _fit(
             m = offset + (Phi.mT @ mean[..., None])[..., 0]
             c = rest + (factor.tril().mT @ Phi).square().sum(-2)
             log_prob = likelihood.expectations(m, c, y).log_prob
-            kept = log_prob if mask is None else torch.where(mask, log_prob, 0)
-            loss = gauss_kl(mean, factor).sum() - kept.sum()
+            # KL(q(z) ‖ N(0, I)) − Σ E_q[log p(y | f)].
+            loss = gauss_kl(mean, factor).sum() - masked(log_prob, mask).sum()
         # Only of q: the likelihood's parameters may be leaves of a caller's graph.
         mean.grad, factor.grad = torch.autograd.grad(loss, leaves)
         optimiser.step()
     with torch.no_grad():
         eye = torch.eye(M, dtype=Psi.dtype, device=Psi.device)
         inverse = torch.linalg.solve_triangular(factor.tril(), eye.expand_as(factor), upper=False)
+        # (LLᵀ)⁻¹ − I, the information of the data.
         H = nearest_psd(inverse.mT @ inverse - eye)
         b = mean + (H @ mean[..., None])[..., 0]
         # Back to v: z = Cᵀ(v − m̂).
-        G = known.root @ H @ known.root.mT
-        h = (known.root @ b[..., None] + G @ known.mean[..., None])[..., 0]
+        G = prior.root @ H @ prior.root.mT
+        h = (prior.root @ b[..., None] + G @ prior.mean[..., None])[..., 0]
         return Site(carried.precision + G, carried.shift + h)

@@ -1,4 +1,4 @@
-"""What layers share whose heads are Gaussian processes over time.
+"""The base of layers whose heads are Gaussian processes over time.
 
 NaN and infinity in a tensor reach the result, or end in a ``CholeskyError``.
 """
@@ -16,8 +16,6 @@ from probseq.kernels.stationary import StationaryKernel
 from probseq.transformers.attention import check_heads, full_precision
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-
-__all__ = ["Forecast", "TimeLayer", "TimePosterior", "absorbed", "time_kernel"]
 
 
 class Forecast(NamedTuple):
@@ -106,13 +104,13 @@ class TimeLayer(nn.Module, ABC):
             CholeskyError: a covariance cannot be factorised.
         """
         check_num_samples(num_samples)
-        law = self._law(x, mask, times)
-        shape = (1 if num_samples is None else num_samples, *law.mean.shape)
-        noise = standard_normal(shape, like=law.mean, generator=generator)
+        f = self._posterior(x, mask, times)
+        shape = (1 if num_samples is None else num_samples, *f.mean.shape)
+        noise = standard_normal(shape, like=f.mean, generator=generator)
         # f(t) = mean_t + √var_t ε_t.
-        samples = law.mean + law.variance.sqrt()[..., None] * noise
+        samples = f.mean + f.variance.sqrt()[..., None] * noise
         values = self.to_out(samples.flatten(-2).flatten(0, 1))
-        return AttentionOutput(values, law.kl.sum((1, 2)).mean())
+        return AttentionOutput(values, f.kl.sum((1, 2)).mean())
 
     def posterior(
         self,
@@ -121,18 +119,11 @@ class TimeLayer(nn.Module, ABC):
         *,
         times: Real[Tensor, " tokens"] | None = None,
     ) -> TimePosterior:
-        """Return the law of each head's f(t), before ``to_out`` mixes the heads.
+        """Return the posterior of each head's f(t), before ``to_out`` mixes the heads.
 
-        Args:
-            x: as in ``forward``; so are ``mask`` and ``times``.
-            mask: true at tokens that are observed.
-            times: stamps of the tokens.
-
-        Raises:
-            ValueError: as ``forward``.
-            CholeskyError: as ``forward``.
+        Arguments and errors are those of ``forward``.
         """
-        return self._law(x, mask, times)
+        return self._posterior(x, mask, times)
 
     def sites(
         self, x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None
@@ -140,10 +131,6 @@ class TimeLayer(nn.Module, ABC):
         """Return y_t and λ_t: token t is an observation y_t of f(t) with noise variance 1/λ_t.
 
         y_t = x_t W_y + b_y,   λ_t = softplus(x_t w_λ + b_λ), and 0 where ``mask`` is false.
-
-        Args:
-            x: tokens.
-            mask: true at tokens that are observed.
         """
         y = full_precision(self.to_targets(x)).unflatten(-1, (self.num_heads, -1))
         lam = nn.functional.softplus(full_precision(self.to_precision(x)))
@@ -151,7 +138,7 @@ class TimeLayer(nn.Module, ABC):
             return y, lam
         return y.masked_fill(~mask[..., None, None], 0.0), lam.masked_fill(~mask[..., None], 0.0)
 
-    def _law(self, x: Tensor, mask: Tensor | None, times: Tensor | None) -> TimePosterior:
+    def _posterior(self, x: Tensor, mask: Tensor | None, times: Tensor | None) -> TimePosterior:
         check_tokens(x, mask, self.dim, self.to_targets.weight)
         stamps = _checked_times(times, x)
         y, lam = self.sites(x, mask)
@@ -165,7 +152,7 @@ class TimeLayer(nn.Module, ABC):
         y: Float[Tensor, "b t h s"],
         lam: Float[Tensor, "b t h"],
     ) -> Forecast:
-        """Return the law of f(t) given the sites before t.
+        """Predict f(t) from the sites before t.
 
         Args:
             times: stamps in order, the first of them 0.
@@ -177,17 +164,12 @@ class TimeLayer(nn.Module, ABC):
 def absorbed(
     forecast: Forecast, y: Float[Tensor, "b t h s"], lam: Float[Tensor, "b t h"]
 ) -> TimePosterior:
-    """Condition f(t) on the site of its own token.
+    """Condition f(t) on the site of the token at t.
 
     With a = λp and e = y − m⁻, for s channels that share p,
 
         mean = m⁻ + a/(1+a) e,   var = r + p/(1+a),
         KL = ½ [s (log(1+a) − a/(1+a)) + λ a |e|²/(1+a)²].
-
-    Args:
-        forecast: m⁻, p and r.
-        y: of the sites.
-        lam: λ, their precisions.
     """
     m, p, r, lost = forecast
     a, e = lam * p, y - m
@@ -222,7 +204,7 @@ def time_kernel(
 
 
 def _checked_times(times: Tensor | None, x: Tensor) -> Float64[Tensor, " t"]:
-    """Stamps counted from the first one, in float64."""
+    """Count stamps from the first one, in float64."""
     if times is None:
         return torch.arange(x.shape[1], dtype=torch.float64, device=x.device)
     check_sizes("times", times, x.shape[1])

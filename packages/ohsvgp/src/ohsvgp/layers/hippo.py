@@ -13,8 +13,6 @@ from ohsvgp.layers.recurrence import Recurrence
 from ohsvgp.layers.scan import Steps, scan
 from probseq.kernels import RBF
 
-__all__ = ["HiPPOLayer"]
-
 # The first windows, much shorter than a lengthscale, are nearly singular; more would cost digits.
 _REL_JITTER = 1e-9
 
@@ -81,13 +79,7 @@ class HiPPOLayer(TimeLayer):
         y: Float[Tensor, "b t h s"],
         lam: Float[Tensor, "b t h"],
     ) -> Forecast:
-        """Return the law of f(t) given the sites before t.
-
-        Args:
-            times: stamps in order, the first of them 0.
-            y: of the sites.
-            lam: λ, their precisions.
-        """
+        """Predict f(t) from the sites before t: see ``TimeLayer.forecast``."""
         T, Psi, rest = (each.to(y.dtype)[:, None] for each in self.recurrence.windows(times))
         y, lam = y.transpose(0, 1), lam.transpose(0, 1)
         # The site of token t − 1 in the window of t: λ ψψᵀ and λ ψyᵀ with ψ = T_tᵀ Ψ_{t−1}.

@@ -10,8 +10,6 @@ from torch import Tensor
 from ohsvgp.layers.base import Forecast, TimeLayer, time_kernel
 from probseq.kernels import Matern12, Matern32, Matern52
 
-__all__ = ["MaternLayer", "MaternSystem", "matern_system"]
-
 _KERNELS = {0.5: Matern12, 1.5: Matern32, 2.5: Matern52}
 
 
@@ -62,13 +60,7 @@ class MaternLayer(TimeLayer):
         y: Float[Tensor, "b t h s"],
         lam: Float[Tensor, "b t h"],
     ) -> Forecast:
-        """Return the law of f(t) given the sites before t.
-
-        Args:
-            times: stamps in order, the first of them 0.
-            y: of the sites.
-            lam: λ, their precisions.
-        """
+        """Predict f(t) from the sites before t: see ``TimeLayer.forecast``."""
         kernel = self.kernel
         kappa = math.sqrt(2 * kernel.smoothness) / kernel.lengthscale.double()[..., 0, 0]
         gaps = torch.cat([times[:1], times.diff()])
@@ -93,7 +85,7 @@ class MaternSystem(NamedTuple):
 
 
 def matern_system(smoothness: float, steps: Float64[Tensor, "*b"]) -> MaternSystem:
-    """Transition and covariance of z = (f, f'/κ, f''/κ²), κ = √(2ν)/ℓ, the first p = ν + ½ of it.
+    """Return transition and covariance of z, the first p = ν + ½ of (f, f'/κ, f''/κ²), κ = √(2ν)/ℓ.
 
     F/κ is the companion matrix of (x + 1)^p, whose eigenvalues are all −1, so that N = F/κ + I has
     N^p = 0 and A = e^{−κΔ} Σ_{k<p} (κΔN)^k / k!.
@@ -123,7 +115,7 @@ def _filter(
     y: Float64[Tensor, "b t h s"],
     lam: Float64[Tensor, "b t h"],
 ) -> tuple[Float64[Tensor, "b t h s"], Float64[Tensor, "b t h"]]:
-    """Mean and variance of f(t) given the sites before t."""
+    """Return mean and variance of f(t) given the sites before t, by a Kalman filter."""
     B, _, H, s = y.shape
     p = prior.shape[-1]
     m, known = y.new_zeros(B, H, p, s), y.new_zeros(B, H, p, p)  # P∞ − P

@@ -14,8 +14,6 @@ from ohsvgp.inducing import PointFunctional
 from ohsvgp.whitening import whiten
 from probseq.kernels import ARDKernel
 
-__all__ = ["Recurrence", "Windows"]
-
 # Windows that are worked on at once: covariances of the nodes take most of the memory.
 _CHUNK = 64
 
@@ -64,16 +62,16 @@ class Recurrence(nn.Module):
         return cast(Windows, torch.func.functional_call(self, double, (lengths,)))
 
     def forward(self, lengths: Float64[Tensor, " t"]) -> Windows:
-        """``windows`` in the dtype of the parameters."""
+        """Return ``windows`` in the dtype of the parameters."""
         chunks = [
             self._chunk(lengths[max(start - 1, 0) : start + _CHUNK], new=start > 0)
             for start in range(0, len(lengths), _CHUNK)
         ]
-        T, Psi, unexplained = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+        T, Psi, unexplained = (torch.cat(fields) for fields in zip(*chunks, strict=True))
         return Windows(T, Psi, unexplained)
 
     def _chunk(self, lengths: Tensor, *, new: bool) -> Windows:
-        """Windows of a few lengths, of which the first is not returned if ``new``."""
+        """Return windows of a few lengths, without the first of them if ``new``."""
         kernel, first = self.kernel, int(new)
         sets = [self.basis.inducing(kernel, length) for length in lengths.tolist()]
         inducing = _stacked(cast("list[PointFunctional]", sets))
@@ -82,10 +80,12 @@ class Recurrence(nn.Module):
         t = lengths[:, None, None, None]
         Psi = core.features(kernel, inducing, L, t)[..., 0]
         # T_t = L_{t−1}⁻¹ K_{t−1,t} L_t⁻ᵀ, I where the window stays.
-        before, after = _part(inducing, slice(-1)), _part(inducing, slice(1, None))
-        old, now = (
-            type(L)(**{name: field[part] for name, field in L.tensors().items()})
-            for part in (slice(-1), slice(1, None))
+        (before, old), (after, now) = (
+            (
+                PointFunctional(**{k: v[windows] for k, v in inducing.tensors().items()}),
+                type(L)(**{k: v[windows] for k, v in L.tensors().items()}),
+            )
+            for windows in (slice(-1), slice(1, None))
         )
         moved = core.transition(old, before.cross_inducing(kernel, after), now)
         eye = torch.eye(moved.shape[-1], dtype=moved.dtype, device=moved.device)
@@ -95,7 +95,7 @@ class Recurrence(nn.Module):
 
 
 def _stacked(sets: Sequence[PointFunctional]) -> PointFunctional:
-    """All sets as one with leading dimensions (t, heads).
+    """Return all sets as one with leading dimensions (t, heads).
 
     Sets of fewer nodes than others get copies of their last one, of weight zero.
     """
@@ -117,8 +117,3 @@ def _stacked(sets: Sequence[PointFunctional]) -> PointFunctional:
 def _repeat_last(nodes: Tensor, count: int) -> Tensor:
     extra = count - nodes.shape[-2]
     return torch.cat([nodes, nodes[..., -1:, :].expand(*nodes.shape[:-2], extra, 1)], -2)
-
-
-def _part(inducing: PointFunctional, part: slice) -> PointFunctional:
-    W = inducing.weights
-    return PointFunctional(inducing.nodes[part], None if W is None else W[part])

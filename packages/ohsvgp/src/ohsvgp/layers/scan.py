@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Steps", "scan"]
-
 
 class Steps(NamedTuple):
     """What steps of time do to a site (G, h): (TᵀGT + Q, Tᵀh + b).
@@ -48,8 +46,8 @@ def scan(steps: Steps) -> Steps:
     return Steps(*map(_interleave, at_first, at_second))
 
 
-def _take(steps: Steps, part: slice) -> Steps:
-    return Steps(*(tensor[part] for tensor in steps))
+def _take(steps: Steps, places: slice) -> Steps:
+    return Steps(*(tensor[places] for tensor in steps))
 
 
 def _compose(before: Steps, after: Steps) -> Steps:
@@ -62,6 +60,6 @@ def _compose(before: Steps, after: Steps) -> Steps:
 
 
 def _interleave(first: Tensor, second: Tensor) -> Tensor:
-    """first[0], second[0], first[1], …; ``first`` may have one more."""
+    """Return first[0], second[0], first[1], …; ``first`` may have one more."""
     pairs = torch.stack([first[: len(second)], second], 1).flatten(0, 1)
     return torch.cat([pairs, first[len(second) :]])

@@ -1,4 +1,4 @@
-"""What an observation model p(y | f) is asked for."""
+"""The seam of all observation models p(y | f)."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = ["Expectations", "Likelihood", "log_positive"]
+Values = Float[Tensor, "*#n"]
+"""One a point; dimensions broadcast."""
 
 
 class Expectations(NamedTuple):
@@ -29,6 +30,8 @@ class Expectations(NamedTuple):
 class Likelihood(nn.Module, ABC):
     """Observation model, independent across points; parameters are stored unconstrained.
 
+    Methods are elementwise; those with ``mean`` and ``variance`` are of f ~ N(mean, variance).
+
     Attributes:
         continuous: whether y may be any number; otherwise it is a whole one.
     """
@@ -36,53 +39,36 @@ class Likelihood(nn.Module, ABC):
     continuous: ClassVar[bool] = True
 
     @abstractmethod
-    def log_prob(self, f: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]) -> Float[Tensor, "*n"]:
-        """Log p(y | f), elementwise."""
+    def log_prob(self, f: Values, y: Values) -> Float[Tensor, "*n"]:
+        """Return log p(y | f)."""
 
     @abstractmethod
-    def expectations(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
-    ) -> Expectations:
-        """Expectations under f ~ N(mean, variance)."""
+    def expectations(self, mean: Values, variance: Values, y: Values) -> Expectations:
+        """Return E[log p(y | f)] and its derivatives in f."""
 
     @abstractmethod
-    def predictive_log_prob(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
-    ) -> Float[Tensor, "*n"]:
-        """Log ∫ p(y | f) N(f; mean, variance) df, elementwise."""
+    def predictive_log_prob(self, mean: Values, variance: Values, y: Values) -> Float[Tensor, "*n"]:
+        """Return log ∫ p(y | f) N(f; mean, variance) df."""
 
     @abstractmethod
-    def predictive_moments(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"]
-    ) -> DiagonalGaussian:
-        """Mean and variance of y when f ~ N(mean, variance)."""
+    def predictive_moments(self, mean: Values, variance: Values) -> DiagonalGaussian:
+        """Return mean and variance of y."""
 
     @abstractmethod
-    def predictive_cdf(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
-    ) -> Float[Tensor, "*n"]:
-        """P(Y ≤ y) when f ~ N(mean, variance), elementwise."""
+    def predictive_cdf(self, mean: Values, variance: Values, y: Values) -> Float[Tensor, "*n"]:
+        """Return P(Y ≤ y)."""
 
     @abstractmethod
-    def quantile(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], p: float | Tensor
-    ) -> Float[Tensor, "*n"]:
-        """The least y with P(Y ≤ y) ≥ p when f ~ N(mean, variance), elementwise; no gradients.
-
-        Args:
-            mean: of f.
-            variance: of f.
-            p: one level, or many that broadcast against the mean.
+    def quantile(self, mean: Values, variance: Values, p: float | Tensor) -> Float[Tensor, "*n"]:
+        """Return the least y with P(Y ≤ y) ≥ p, for one level or many; no gradients.
 
         Raises:
             ValueError: a level that is not above 0 and below 1.
         """
 
     @abstractmethod
-    def predictive_crps(
-        self, mean: Float[Tensor, "*#n"], variance: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]
-    ) -> Float[Tensor, "*n"]:
-        """CRPS ∫ (P(Y ≤ x) − 1{y ≤ x})² dx when f ~ N(mean, variance), elementwise; no gradients.
+    def predictive_crps(self, mean: Values, variance: Values, y: Values) -> Float[Tensor, "*n"]:
+        """Return the CRPS ∫ (P(Y ≤ x) − 1{y ≤ x})² dx; no gradients.
 
         In the unit of y; lower is better (Gneiting and Raftery 2007, Eq. 20). Not in the papers.
         """
@@ -91,14 +77,10 @@ class Likelihood(nn.Module, ABC):
     def sample(
         self, f: Float[Tensor, "*n"], generator: torch.Generator | None = None
     ) -> Float[Tensor, "*n"]:
-        """Draws y ~ p(y | f)."""
+        """Draw y ~ p(y | f)."""
 
-    def start(self, y: Float[Tensor, "*#n"]) -> Float[Tensor, "*#n"] | None:
-        """Latent values where natural-gradient steps should start; None for where f is known to be.
-
-        Args:
-            y: targets.
-        """
+    def start(self, y: Values) -> Values | None:
+        """Return latent values to start natural-gradient steps from; None: from the posterior."""
         return None
 
     def check_targets(self, y: Tensor) -> None:
@@ -110,11 +92,7 @@ class Likelihood(nn.Module, ABC):
 
 
 def log_positive(value: float | Tensor, name: str) -> Float[Tensor, "*b"]:
-    """Logarithm of a constructor's argument that must be positive, in floating point.
-
-    Args:
-        value: a number, or one per series.
-        name: the argument's name for the error.
+    """Return the logarithm of a constructor's argument, a number or one per series.
 
     Raises:
         ValueError: a value not above 0, or not finite.

@@ -1,4 +1,4 @@
-"""What likelihoods of counts with a logarithmic link share."""
+"""The base of likelihoods of counts with a logarithmic link."""
 
 import math
 from abc import abstractmethod
@@ -12,10 +12,8 @@ from torch import Tensor
 from ohsvgp.likelihoods.quadrature import QuadratureLikelihood, log_integral, positive_root
 from ohsvgp.likelihoods.quantiles import invert, log_odds, probabilities
 
-__all__ = ["FLANK", "Arrival", "CountLikelihood", "bounded_exp"]
-
 # exp(−½ 8.7²) is round-off of 1 in float64.
-_REACH = 8.7
+_GAUSSIAN_ENDS = 8.7
 # exp(−37) is.
 FLANK = 37.0
 _POINT = 1e-6
@@ -31,7 +29,7 @@ _SETTLED = 1e-3
 
 
 class Arrival(NamedTuple):
-    """Law of a real number with a log-concave density.
+    """Distribution of a real number with a log-concave density.
 
     Attributes:
         mode: where the density is largest.
@@ -52,11 +50,11 @@ class CountLikelihood(QuadratureLikelihood):
     continuous = False
 
     def start(self, y: Tensor) -> Tensor:
-        """At the likelihood's peak: from far below it, a step of length one ends far above it."""
+        """Return the likelihood's peak: from far below it, a step of length one ends far above."""
         return (y + 0.5).log()
 
     def predictive_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """By a trapezoidal rule around the integrand's peak, exact however narrow that is."""
+        """Integrate by a trapezoidal rule around the integrand's peak, however narrow."""
         mean, variance, y = torch.broadcast_tensors(mean, positive_root(variance).square(), y)
         with torch.no_grad():
             centre, scale = self._peak(mean, variance, y)
@@ -66,10 +64,10 @@ class CountLikelihood(QuadratureLikelihood):
             return self.log_prob(f, y) - 0.5 * (residual + (2 * math.pi * variance).log())
 
         # Log-concavity bounds the integrand by a Gaussian of N(f)'s width around its peak.
-        return log_integral(log_integrand, centre, scale, _REACH * variance.detach().sqrt())
+        return log_integral(log_integrand, centre, scale, _GAUSSIAN_ENDS * variance.detach().sqrt())
 
     def _peak(self, mean: Tensor, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Mode of p(y | f) N(f; mean, variance), and the standard deviation by its curvature."""
+        """Return the mode of p(y | f) N(f; mean, variance), and its width by the curvature."""
         # The mode f = mean + variance·slope(f) lies between these, because the slope falls in f.
         other = mean + variance * self.derivatives(mean, y).first
         low, high = torch.minimum(mean, other), torch.maximum(mean, other)
@@ -92,21 +90,17 @@ class CountLikelihood(QuadratureLikelihood):
 
     @abstractmethod
     def arrival(self, y: Tensor) -> "Arrival":
-        """Law of T: at most y events come by f where the next one comes later, T > f.
-
-        Args:
-            y: counts.
-        """
+        """Return T's distribution: at most y events come by f where the next is later, T > f."""
 
     def predictive_cdf(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """P(T > f), f ~ N(mean, variance): the mixture of Φ((T − mean)/√variance) over T."""
+        """Return P(T > f), f ~ N(mean, variance): the mixture of Φ((T − mean)/√variance) over T."""
         mean, variance, y = torch.broadcast_tensors(mean, variance, y)
         log_odds_of = self._log_odds(mean, variance, y.floor().clamp_min(0))
         return torch.where(y < 0, 0.0, log_odds_of.sigmoid())
 
     @torch.no_grad()
     def quantile(self, mean: Tensor, variance: Tensor, p: float | Tensor) -> Tensor:
-        """By counts between whole ones, for which T has a law too, then the next whole one."""
+        """Solve for a count between whole ones, for which T exists too; take the next whole one."""
         mean, variance, levels = torch.broadcast_tensors(mean, variance, probabilities(p, mean))
         target = log_odds(levels.log())
         z = invert(lambda z: self._log_odds(mean, variance, z.expm1()), target)
@@ -116,15 +110,15 @@ class CountLikelihood(QuadratureLikelihood):
 
     @torch.no_grad()
     def predictive_crps(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """Σ_k (P(Y ≤ k) − 1{y ≤ k})²: term by term below 128, from there on by an integral."""
+        """Sum (P(Y ≤ k) − 1{y ≤ k})² over k: below 128 by term, from there on by an integral."""
         mean, variance, y = torch.broadcast_tensors(mean, variance, y)
         # Outside of these F is 0 and 1.
         ends = (self.quantile(mean, variance, p) for p in (_REST, 1 - _REST))
         low, high = (end.clamp_min(_EXACT - 0.5) for end in ends)
         column = (-1, *(1,) * y.ndim)
         k = torch.arange(_EXACT, dtype=y.dtype, device=y.device).view(column)
-        parts = [self.predictive_cdf(mean, variance, part) for part in k.split(_ROWS)]
-        first = (torch.cat(parts) - (y <= k).to(y)).square().sum(0)
+        cdf = torch.cat([self.predictive_cdf(mean, variance, rows) for rows in k.split(_ROWS)])
+        first = (cdf - (y <= k).to(y)).square().sum(0)
         if not bool((torch.maximum(high, y) >= _EXACT).any()):
             return first
         # Of G = F² up to the cut y − ½ and G = (1 − F)² behind it, for whole a and b (Euler and
@@ -132,8 +126,8 @@ class CountLikelihood(QuadratureLikelihood):
         start = torch.full_like(y, _EXACT - 0.5)
         cut = torch.maximum(y - 0.5, start)
         nodes, weights = (
-            torch.from_numpy(part).to(y).view(column)
-            for part in np.polynomial.legendre.leggauss(_LEGENDRE)
+            torch.from_numpy(array).to(y).view(column)
+            for array in np.polynomial.legendre.leggauss(_LEGENDRE)
         )
 
         def integral(sign: int, start: Tensor, end: Tensor) -> Tensor:
@@ -154,22 +148,23 @@ class CountLikelihood(QuadratureLikelihood):
         return first + left + right - slopes / 12
 
     def _log_odds(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """Log P(Y ≤ y) − log P(Y > y), y ≥ 0."""
-        law = self.arrival(y)
-        # A Gaussian so much narrower than T's law is a point.
-        deviation = torch.maximum(positive_root(variance), _POINT * law.width)
+        """Return log P(Y ≤ y) − log P(Y > y), y ≥ 0."""
+        T = self.arrival(y)
+        # A Gaussian so much narrower than T's distribution is a point.
+        deviation = torch.maximum(positive_root(variance), _POINT * T.width)
         # The tail that does not hold the mode has its peak between the mode and the mean.
-        sign = torch.where(mean > law.mode, 1.0, -1.0)
+        sign = torch.where(mean > T.mode, 1.0, -1.0)
 
         def log_integrand(w: Tensor) -> Tensor:
-            edge = sign * (w + (law.mode - mean)) / deviation
-            return law.log_density(w) + torch.special.log_ndtr(edge)
+            # Of ∫ p(T) Φ(±(T − mean)/√variance) dT, w = T less its mode.
+            edge = sign * (w + (T.mode - mean)) / deviation
+            return T.log_density(w) + torch.special.log_ndtr(edge)
 
-        narrow = law.width.square() + deviation.square()
-        centre = (mean - law.mode) * law.width.square() / narrow
-        scale = law.width * deviation * narrow.rsqrt()
-        reach = (mean - law.mode).abs() + _REACH * (deviation + law.width) + law.tail
-        places = (part.detach() for part in (centre, scale, reach))
+        narrow = T.width.square() + deviation.square()
+        centre = (mean - T.mode) * T.width.square() / narrow
+        scale = T.width * deviation * narrow.rsqrt()
+        reach = (mean - T.mode).abs() + _GAUSSIAN_ENDS * (deviation + T.width) + T.tail
+        places = (place.detach() for place in (centre, scale, reach))
         tail = log_integral(log_integrand, *places, half_nodes=_HALF_NODES)
         return sign * log_odds(tail)
 
@@ -187,5 +182,5 @@ class CountLikelihood(QuadratureLikelihood):
 
 
 def bounded_exp(x: Tensor) -> Tensor:
-    """The exponential, held at the root of the largest number so that its square is finite."""
+    """Return the exponential, held at the root of the largest number: its square is finite."""
     return x.clamp_max(0.49 * math.log(torch.finfo(x.dtype).max)).exp()

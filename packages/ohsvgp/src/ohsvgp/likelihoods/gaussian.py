@@ -10,8 +10,6 @@ from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
 from ohsvgp.likelihoods.quantiles import folded_mean, probabilities
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = ["Gaussian"]
-
 
 class Gaussian(Likelihood):
     """y = f + ε, ε ~ N(0, σ²); updates are in closed form.
@@ -33,43 +31,43 @@ class Gaussian(Likelihood):
         return self.raw_noise.exp()
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log N(y; f, σ²)."""
+        """Return log N(y; f, σ²)."""
         noise = self.noise[..., None]
         return -0.5 * ((y - f).square() / noise + (2 * math.pi * noise).log())
 
     def expectations(self, mean: Tensor, variance: Tensor, y: Tensor) -> Expectations:
-        """In closed form: g = (y − mean)/σ², w = 1/σ²."""
+        """Return the closed form: g = (y − mean)/σ², w = 1/σ²."""
         noise = self.noise[..., None]
         log_prob = self.log_prob(mean, y) - 0.5 * variance / noise
         gradient = (y - mean) / noise
         return Expectations(log_prob, gradient, (1 / noise).expand(gradient.shape))
 
     def predictive_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """Log N(y; mean, variance + σ²)."""
+        """Return log N(y; mean, variance + σ²)."""
         total = variance + self.noise[..., None]
         return -0.5 * ((y - mean).square() / total + (2 * math.pi * total).log())
 
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> DiagonalGaussian:
-        """N(mean, variance + σ²)."""
+        """Return N(mean, variance + σ²)."""
         return DiagonalGaussian(mean, variance + self.noise[..., None])
 
     def predictive_cdf(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """Φ((y − mean)/√(variance + σ²))."""
+        """Return Φ((y − mean)/√(variance + σ²))."""
         return torch.special.ndtr((y - mean) / (variance + self.noise[..., None]).sqrt())
 
     @torch.no_grad()
     def quantile(self, mean: Tensor, variance: Tensor, p: float | Tensor) -> Tensor:
-        """Mean + √(variance + σ²) Φ⁻¹(p)."""
+        """Return mean + √(variance + σ²) Φ⁻¹(p)."""
         z = torch.special.ndtri(probabilities(p, mean))
         return mean + (variance + self.noise[..., None]).sqrt() * z
 
     @torch.no_grad()
     def predictive_crps(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """σ (z (2Φ(z) − 1) + 2φ(z) − 1/√π), z = (y − mean)/σ, of σ² = variance + noise."""
+        """Return σ (z (2Φ(z) − 1) + 2φ(z) − 1/√π), z = (y − mean)/σ, of σ² = variance + noise."""
         sd = (variance + self.noise[..., None]).sqrt()
         return folded_mean(y - mean, sd) - sd / math.sqrt(math.pi)
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """F plus noise."""
+        """Draw f + ε."""
         noise = torch.randn(f.shape, dtype=f.dtype, device=f.device, generator=generator)
         return f + self.noise[..., None].sqrt() * noise

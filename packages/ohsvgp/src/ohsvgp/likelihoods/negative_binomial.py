@@ -11,8 +11,6 @@ from ohsvgp.likelihoods.quadrature import Derivatives
 from ohsvgp.likelihoods.quantiles import stirling
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = ["NegativeBinomial"]
-
 
 class NegativeBinomial(CountLikelihood):
     """Negative binomial counts of mean μ = exp(f) and variance μ + μ²/r.
@@ -40,7 +38,7 @@ class NegativeBinomial(CountLikelihood):
         return self.raw_dispersion.exp()
 
     def derivatives(self, f: Tensor, y: Tensor) -> Derivatives:
-        """With logit t = f − log r: −y·softplus(−t) − r·softplus(t) and a constant."""
+        """Return −y·softplus(−t) − r·softplus(t) + const., t = f − log r, and its slopes."""
         r = self.dispersion[..., None]
         t = f - self.raw_dispersion[..., None]
         # In float64: for many r the first two are large and all but equal.
@@ -52,13 +50,13 @@ class NegativeBinomial(CountLikelihood):
         return Derivatives(value, y - slope, slope * (p - 1))
 
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> DiagonalGaussian:
-        """E[μ], and E[μ + μ²/r] + Var[μ], of the log-normal μ."""
+        """Return E[μ], and E[μ + μ²/r] + Var[μ], of the log-normal μ."""
         rate = bounded_exp(mean + 0.5 * variance)
         excess = variance.expm1() + bounded_exp(variance) / self.dispersion[..., None]
         return DiagonalGaussian(rate, rate + rate.square() * excess)
 
     def arrival(self, y: Tensor) -> Arrival:
-        """Log r A/B, A and B of Gamma laws of shapes y + 1 and r."""
+        """Return that of log(r A/B), A and B Gamma of shapes y + 1 and r."""
         r = self.dispersion[..., None]
         a = y + 1
 
@@ -74,7 +72,7 @@ class NegativeBinomial(CountLikelihood):
         return Arrival(a.log(), width, FLANK / a + FLANK / r, log_density)
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Poisson counts of a rate with the Gamma distribution of shape r and mean exp(f)."""
+        """Draw Poisson counts of a rate that is Gamma of shape r and mean exp(f)."""
         shape = self.dispersion[..., None].expand(f.shape)
         # torch.distributions takes no generator; the function that it calls does.
         draw = torch._standard_gamma  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]

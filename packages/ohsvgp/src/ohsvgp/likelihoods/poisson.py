@@ -9,8 +9,6 @@ from ohsvgp.likelihoods.quadrature import Derivatives
 from ohsvgp.likelihoods.quantiles import exp_rest, stirling
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = ["Poisson"]
-
 
 class Poisson(CountLikelihood):
     """Y ~ Poisson(exp f); expectations are in closed form, E[exp f] = exp(mean + variance/2).
@@ -20,22 +18,22 @@ class Poisson(CountLikelihood):
     """
 
     def derivatives(self, f: Tensor, y: Tensor) -> Derivatives:
-        """Y f − exp f − log y!, and its derivatives."""
+        """Return y f − exp f − log y!, and its derivatives."""
         rate = bounded_exp(f)
         return Derivatives(y * f - rate - (y + 1).lgamma(), y - rate, -rate)
 
     def expectations(self, mean: Tensor, variance: Tensor, y: Tensor) -> Expectations:
-        """In closed form: g = y − E[exp f], w = E[exp f]."""
+        """Return the closed form: g = y − E[exp f], w = E[exp f]."""
         rate = bounded_exp(mean + 0.5 * variance)
         return Expectations(y * mean - rate - (y + 1).lgamma(), y - rate, rate)
 
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> DiagonalGaussian:
-        """E[exp f], and E[exp f] + Var[exp f]."""
+        """Return E[exp f], and E[exp f] + Var[exp f]."""
         rate = bounded_exp(mean + 0.5 * variance)
         return DiagonalGaussian(rate, rate + rate.square() * variance.expm1())
 
     def arrival(self, y: Tensor) -> Arrival:
-        """Log of the time of event y + 1 at rate one, which has the Gamma law of shape y + 1."""
+        """Return that of the log time of event y + 1 at rate one, Gamma of shape y + 1."""
         a = y + 1
 
         def log_density(w: Tensor) -> Tensor:
@@ -45,5 +43,5 @@ class Poisson(CountLikelihood):
         return Arrival(a.log(), a.rsqrt(), FLANK / a, log_density)
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Counts of mean exp(f)."""
+        """Draw counts of mean exp(f)."""
         return torch.poisson(bounded_exp(f), generator=generator)

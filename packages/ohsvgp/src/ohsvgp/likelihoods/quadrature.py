@@ -12,15 +12,6 @@ from torch import Tensor
 
 from ohsvgp.likelihoods.base import Expectations, Likelihood
 
-__all__ = [
-    "NUM_NODES",
-    "Derivatives",
-    "QuadratureLikelihood",
-    "gauss_hermite",
-    "log_integral",
-    "positive_root",
-]
-
 # Exact to 1e-10 for log-concave links while f's standard deviation is below 2, to 1e-4 below 5.
 NUM_NODES = 64
 # Of the trapezoidal rule below, on either side of the centre.
@@ -46,21 +37,21 @@ class QuadratureLikelihood(Likelihood):
 
     @abstractmethod
     def derivatives(self, f: Float[Tensor, "*#n"], y: Float[Tensor, "*#n"]) -> Derivatives:
-        """Log p(y | f) and its first two derivatives in f."""
+        """Return log p(y | f) and its first two derivatives in f."""
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log p(y | f), elementwise."""
+        """Return log p(y | f)."""
         return self.derivatives(f, y).value
 
     def expectations(self, mean: Tensor, variance: Tensor, y: Tensor) -> Expectations:
-        """By Gauss-Hermite quadrature with ``NUM_NODES`` nodes."""
+        """Integrate by Gauss-Hermite quadrature with ``NUM_NODES`` nodes."""
         nodes, weights = gauss_hermite(mean.dtype, mean.device)
         # Nodes go first, so that parameters of a series broadcast as they do in log_prob.
         shape = (-1, *(1,) * max(mean.ndim, variance.ndim))
         f = mean + positive_root(variance) * nodes.view(shape)
         value, first, second = (
-            (part * weights.view(-1, *(1,) * (part.ndim - 1))).sum(0)
-            for part in self.derivatives(f, y)
+            (values * weights.view(-1, *(1,) * (values.ndim - 1))).sum(0)
+            for values in self.derivatives(f, y)
         )
         return Expectations(value, first, -second)
 
@@ -72,21 +63,18 @@ def log_integral(
     reach: Tensor,
     half_nodes: int = _HALF_NODES,
 ) -> Tensor:
-    """Log ∫ exp(log_integrand(x)) dx, stable wherever the integrand's peak is and however low.
+    """Return log ∫ exp(log_integrand(x)) dx, stable wherever the peak is and however low.
 
     Trapezoidal rule in s, x = centre + scale·sinh(s): steps are fine at the centre and grow
     outwards, so that one rule serves integrands that are much wider than their peak. It converges
     geometrically for analytic integrands.
 
     Args:
-        log_integrand: elementwise; is given x with one more leading dimension, of nodes.
+        log_integrand: elementwise, of x with one more leading dimension, of nodes.
         centre: near the peak.
         scale: width of the peak.
         reach: distance from the centre at which the integrand is negligible.
         half_nodes: on either side of the centre.
-
-    Returns:
-        The logarithms, of the centre's shape.
     """
     limit = torch.asinh(reach / scale)
     steps = torch.arange(-half_nodes, half_nodes + 1, dtype=centre.dtype, device=centre.device)
@@ -97,12 +85,7 @@ def log_integral(
 
 @lru_cache(maxsize=16)
 def gauss_hermite(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of E[φ(ε)] ≈ Σ w_k φ(x_k) for ε ~ N(0, 1).
-
-    Args:
-        dtype: of the rule.
-        device: of the rule.
-    """
+    """Return nodes and weights of E[φ(ε)] ≈ Σ w_k φ(x_k) for ε ~ N(0, 1)."""
     x, w = np.polynomial.hermite_e.hermegauss(NUM_NODES)
     # Cached tensors made in inference mode could not be used where gradients are wanted later.
     with torch.inference_mode(False):
@@ -111,5 +94,5 @@ def gauss_hermite(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Ten
 
 
 def positive_root(variance: Tensor) -> Tensor:
-    """Standard deviations; variances below zero are round-off, and the root at zero is steep."""
+    """Return standard deviations; below zero is round-off, and the root at zero is steep."""
     return variance.clamp_min(torch.finfo(variance.dtype).eps ** 2).sqrt()

@@ -6,8 +6,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["exp_rest", "folded_mean", "invert", "log_odds", "probabilities", "stirling"]
-
 # The last place that is looked at, where exp and sinh can still be squared.
 _FARTHEST = 340.0
 _STEPS = 100
@@ -16,34 +14,26 @@ _CLOSE = 1e-12
 
 
 def probabilities(p: float | Tensor, like: Tensor) -> Tensor:
-    """Levels of quantiles, of another tensor's dtype and device.
-
-    Args:
-        p: one or many.
-        like: gives dtype and device.
+    """Return levels of quantiles in the dtype and on the device of ``like``.
 
     Raises:
         ValueError: one that is not above 0 and below 1.
     """
-    found = torch.as_tensor(p, dtype=like.dtype, device=like.device)
-    if not bool(((found > 0) & (found < 1)).all()):
-        wrong = found[~((found > 0) & (found < 1))]
+    levels = torch.as_tensor(p, dtype=like.dtype, device=like.device)
+    wrong = levels[~((levels > 0) & (levels < 1))]
+    if wrong.numel():
         raise ValueError(f"p must be above 0 and below 1, got {float(wrong.flatten()[0])}")
-    return found
+    return levels
 
 
 def log_odds(log_tail: Tensor) -> Tensor:
-    """Log P − log(1 − P) of probabilities given by their logarithms.
-
-    Args:
-        log_tail: log P; what round-off takes to 0 is held below.
-    """
+    """Return log P − log(1 − P) of log P; what round-off takes to 0 is held below."""
     held = log_tail.clamp_max(-torch.finfo(log_tail.dtype).eps)
     return held - (-held.expm1()).log()
 
 
 def invert(function: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
-    """The z ≥ 0 where an increasing function comes to its target; 0 where it is above from there.
+    """Return the z ≥ 0 where an increasing function comes to its target; 0 if it begins above.
 
     The end of a bracket doubles until it is high enough; then secants of which an end that stays
     counts half (Illinois), and every third step a bisection.
@@ -73,31 +63,22 @@ def invert(function: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
         # The end that stays counts half; the other one is where the function was just seen.
         under, over = torch.where(less, value, 0.5 * under), torch.where(less, 0.5 * over, value)
         low, high = torch.where(less, z, low), torch.where(less, high, z)
-        found = value.abs() <= _CLOSE
-        low, high = torch.where(found, z, low), torch.where(found, z, high)
+        close = value.abs() <= _CLOSE
+        low, high = torch.where(close, z, low), torch.where(close, z, high)
         if bool(((high - low <= 4 * eps * high) | none_under).all()):
             break
     return torch.where(none_under, 0.0, high)
 
 
 def folded_mean(mean: Tensor, sd: Tensor) -> Tensor:
-    """E|X| of X ~ N(mean, sd²), 2 sd φ(mean/sd) + mean (2Φ(mean/sd) − 1).
-
-    Args:
-        mean: of X.
-        sd: above 0.
-    """
+    """Return E|X| of X ~ N(mean, sd²), 2 sd φ(mean/sd) + mean (2Φ(mean/sd) − 1)."""
     z = mean / sd
     density = (-0.5 * z.square()).exp() / math.sqrt(2 * math.pi)
     return 2 * sd * density + mean * torch.special.erf(z / math.sqrt(2))
 
 
 def exp_rest(x: Tensor) -> Tensor:
-    """Exp x − 1 − x, without the cancellation of large terms; x is held at 300.
-
-    Args:
-        x: numbers.
-    """
+    """Return exp x − 1 − x, without the cancellation of large terms; x is held at 300."""
     small = x.clamp(-1e-2, 1e-2)
     series = 1.0
     for k in range(8, 2, -1):  # 1 + x/3 (1 + x/4 (1 + …))
@@ -107,11 +88,7 @@ def exp_rest(x: Tensor) -> Tensor:
 
 
 def stirling(a: Tensor) -> Tensor:
-    """A log a − a − log Γ(a), without the cancellation of large terms.
-
-    Args:
-        a: above 0.
-    """
+    """Return a log a − a − log Γ(a), a > 0, without the cancellation of large terms."""
     large = a.clamp_min(20.0)
     series = 1 / 12 - (1 / 360 - (1 / 1260 - 1 / (1680 * large**2)) / large**2) / large**2
     return torch.where(

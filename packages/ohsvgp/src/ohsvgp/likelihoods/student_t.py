@@ -1,6 +1,7 @@
 """Noise with heavy tails."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -10,8 +11,6 @@ from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
 from ohsvgp.likelihoods.quadrature import log_integral
 from ohsvgp.likelihoods.quantiles import folded_mean, invert, log_odds, probabilities
 from probseq.gaussians import DiagonalGaussian
-
-__all__ = ["StudentT"]
 
 # Of the trapezoidal rule for expectations: their error stays below 1e-9 for |y − f| up to 1e6
 # scales, and below 1e-12 up to 1e3.
@@ -56,16 +55,16 @@ class StudentT(Likelihood):
         return self.raw_scale.exp()
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log Γ((ν+1)/2) − log Γ(ν/2) − ½ log(νπs²) − (ν+1)/2 · log(1 + (y−f)²/(νs²))."""
+        """Return log Γ((ν+1)/2)/Γ(ν/2) − ½ log(νπs²) − (ν+1)/2 · log(1 + (y−f)²/(νs²))."""
         df, scale = self.df[..., None], self.scale[..., None]
         return self._constant() - 0.5 * (df + 1) * ((y - f) / scale).square().div(df).log1p()
 
     def start(self, y: Tensor) -> Tensor:
-        """At the targets: from far away all are outliers, which pull less the farther they are."""
+        """Return the targets: far from them all are outliers, which pull less with distance."""
         return y
 
     def expectations(self, mean: Tensor, variance: Tensor, y: Tensor) -> Expectations:
-        """By quadrature over a scale instead of f, exact also where f is wider than the noise.
+        """Integrate over a scale instead of f, exact also where f is wider than the noise.
 
         With c = νs², log(1 + z²/c) = ∫ (1 − exp(−τz²/c)) exp(−τ)/τ dτ, whose expectation under
         z ~ N(y − mean, variance) is in closed form under the integral; so are its derivatives in
@@ -83,6 +82,7 @@ class StudentT(Likelihood):
         index = index.view(-1, *(1,) * ratio.ndim)
         tau = (first + step * index).exp()
         weight = step * torch.where(index == 0, -1 / (-step).expm1(), 1) * (-tau).exp()
+        # E[exp(−τz²/c)] = exp(−exponent), z ~ N(δ, variance); its slopes in δ follow.
         wide = c + 2 * tau * variance
         exponent = 0.5 * (2 * tau * variance / c).log1p() + tau * delta.square() / wide
         log_term = (weight * -(-exponent).expm1()).sum(0)
@@ -94,31 +94,23 @@ class StudentT(Likelihood):
         )
 
     def predictive_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """As a mixture of N(y; mean, variance + s²/τ) over τ ~ Gamma(ν/2, ν/2), in log τ."""
-        df, noise = self.df[..., None], self.scale[..., None].square()
+        """Mix N(y; mean, variance + s²/τ) over τ ~ Gamma(ν/2, ν/2)."""
         distance = (y - mean).square()
-        shape = 0.5 * df
-        constant = shape * shape.log() - shape.lgamma() - 0.5 * math.log(2 * math.pi)
 
-        def log_integrand(u: Tensor) -> Tensor:
-            total = variance + noise * (-u).exp()
-            return constant + shape * (u - u.exp()) - 0.5 * (distance / total + total.log())
+        def log_density(total: Tensor) -> Tensor:
+            return -0.5 * (distance / total + total.log())
 
-        # Between the peaks for an outlier of the noise and for one of f; the reach covers both,
-        # and the exponential tail on the left.
-        centre = (df + 1).log() - (df + distance / (noise + variance)).log()
-        width = (2 / (df + 1)).sqrt().expand(centre.shape)
-        reach = 2 * _DECAY / (df + 1) + (variance / noise).log1p() + 9 * width
-        return log_integral(log_integrand, centre.detach(), width.detach(), reach.detach())
+        offset = 0.5 * math.log(2 * math.pi)
+        return self._log_mixture(log_density, variance, distance, self.df[..., None] + 1, offset)
 
     def predictive_cdf(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """The mixture of Φ((y − mean)/√(variance + s²/τ)) over τ ~ Gamma(ν/2, ν/2)."""
+        """Mix Φ((y − mean)/√(variance + s²/τ)) over τ ~ Gamma(ν/2, ν/2)."""
         tail = self._log_tail(variance, (y - mean).abs()).exp()
         return torch.where(y < mean, tail, 1 - tail)
 
     @torch.no_grad()
     def quantile(self, mean: Tensor, variance: Tensor, p: float | Tensor) -> Tensor:
-        """Mean ± x, where the tail beyond x is min(p, 1 − p)."""
+        """Return mean ± x, where the tail beyond x is min(p, 1 − p)."""
         mean, variance, levels = torch.broadcast_tensors(mean, variance, probabilities(p, mean))
         unit = (variance + self.scale[..., None].square()).sqrt()
         # A power-law tail's log odds are all but linear in z, x = unit · sinh z.
@@ -128,7 +120,7 @@ class StudentT(Likelihood):
 
     @torch.no_grad()
     def predictive_crps(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """E|Y − y| − ½ E|Y − Y'| of the mixture over τ; infinite for ν ≤ 1.
+        """Return E|Y − y| − ½ E|Y − Y'| of the mixture over τ; infinite for ν ≤ 1.
 
         With σ² = variance + s²/τ these are E|N(y − mean, σ²)| and E √((σ² + σ'²)/(2π)).
         """
@@ -144,34 +136,59 @@ class StudentT(Likelihood):
         weight = (shape * (u - u.exp())).exp()
         weight = weight / weight.sum(0)
         total = variance + noise * (-u).exp()
+        # E|Y − y|, then E √((σ² + σ'²)/(2π)).
         error = (weight * folded_mean(y - mean, total.sqrt())).sum(0)
         pairs = zip(weight, total, strict=True)
-        between = sum(w * (weight * (total + own).sqrt()).sum(0) for w, own in pairs)
+        between = sum(w * (weight * (total + other).sqrt()).sum(0) for w, other in pairs)
         return torch.where(df > 1, error - between / math.sqrt(2 * math.pi), torch.inf)
 
     def _log_tail(self, variance: Tensor, distance: Tensor) -> Tensor:
-        """Log P(Y > mean + distance), in log τ as ``predictive_log_prob``."""
+        """Return log P(Y > mean + distance)."""
+
+        def log_density(total: Tensor) -> Tensor:
+            return torch.special.log_ndtr(-distance / total.sqrt())
+
+        return self._log_mixture(log_density, variance, distance.square(), self.df[..., None])
+
+    def _log_mixture(
+        self,
+        log_density: Callable[[Tensor], Tensor],
+        variance: Tensor,
+        distance: Tensor,
+        rise: Tensor,
+        offset: float = 0.0,
+    ) -> Tensor:
+        """Return log E[exp log_density(variance + s²/τ)] over τ ~ Gamma(ν/2, ν/2), in u = log τ.
+
+        Args:
+            log_density: of the variance of f and noise.
+            variance: of f.
+            distance: of y and the mean, squared.
+            rise: twice the integrand's slope in u on the left.
+            offset: to be subtracted.
+        """
         df, noise = self.df[..., None], self.scale[..., None].square()
         shape = 0.5 * df
-        constant = shape * shape.log() - shape.lgamma()
+        constant = shape * shape.log() - shape.lgamma() - offset
 
         def log_integrand(u: Tensor) -> Tensor:
-            z = -distance / (variance + noise * (-u).exp()).sqrt()
-            return constant + shape * (u - u.exp()) + torch.special.log_ndtr(z)
+            return constant + shape * (u - u.exp()) + log_density(variance + noise * (-u).exp())
 
-        centre = (df + 1).log() - (df + distance.square() / (noise + variance)).log()
+        # Between the peaks for an outlier of the noise and for one of f; the reach covers both,
+        # and the exponential tail on the left.
+        centre = (df + 1).log() - (df + distance / (noise + variance)).log()
         width = (2 / (df + 1)).sqrt().expand(centre.shape)
-        reach = 2 * _DECAY / df + (variance / noise).log1p() + 9 * width
+        reach = 2 * _DECAY / rise + (variance / noise).log1p() + 9 * width
         return log_integral(log_integrand, centre.detach(), width.detach(), reach.detach())
 
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> DiagonalGaussian:
-        """Mean and variance of f with that of the noise added; infinite for ν ≤ 2."""
+        """Return N(mean, variance + s² ν/(ν − 2)); the variance is infinite for ν ≤ 2."""
         df = self.df[..., None]
         noise = self.scale[..., None].square() * df / (df - 2)
         return DiagonalGaussian(mean, variance + torch.where(df > 2, noise, torch.inf))
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """F plus noise √(ν(U^(−2/ν) − 1)) cos(2πV), which is exact (Bailey 1994)."""
+        """Draw f + s √(ν(U^(−2/ν) − 1)) cos(2πV), which is exact (Bailey 1994)."""
         df = self.df[..., None]
         # 1 − u lies in (0, 1].
         u, v = torch.rand((2, *f.shape), dtype=f.dtype, device=f.device, generator=generator)

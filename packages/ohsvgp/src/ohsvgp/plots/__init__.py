@@ -1,14 +1,11 @@
 """Figures of online Gaussian processes, as matplotlib's; it comes with the extra ``plots``.
 
-Save one with ``figure.savefig(path)``.
+Save one with ``figure.savefig(path)``. Without matplotlib all raise a ``MissingExtraError``.
 """
 
 from ohsvgp.plots.coefficients import coefficients_plot
-from ohsvgp.plots.components import components_plot
-from ohsvgp.plots.fits import Fits, after_tasks_plot, fit_plot, fits_plot, tasks_plot
-from ohsvgp.plots.forecasts import forecast_plot
+from ohsvgp.plots.fits import Fits, after_tasks_plot, fits_plot
 from ohsvgp.plots.frames import frames_plot
-from ohsvgp.plots.memory import memory_plot
 from ohsvgp.plots.metrics import (
     Band,
     Metric,
@@ -17,6 +14,7 @@ from ohsvgp.plots.metrics import (
     per_task_plot,
     seconds_plot,
 )
+from ohsvgp.plots.models import components_plot, fit_plot, forecast_plot, memory_plot, tasks_plot
 from ohsvgp.plots.plane import Plane, boundaries_plot
 from ohsvgp.plots.streams import band, metric_figures, prediction_figures
 

@@ -12,6 +12,7 @@ from ohsvgp.bases.legendre import LegS
 from ohsvgp.exact import exact_posterior
 from ohsvgp.likelihoods import Gaussian
 from ohsvgp.online import OnlineGP
+from ohsvgp.plots.drawing import shade
 from probseq.errors import require
 from probseq.figures import COLOURS, GUIDE
 from probseq.gaussians import DiagonalGaussian
@@ -20,8 +21,6 @@ from probseq.kernels import RBF
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["coefficient_path", "coefficients_plot"]
 
 _SHOWN, _STEPS = 4, 60
 # Six points of one task, then two of another, as in the thesis' Figure 4.1.
@@ -44,7 +43,6 @@ def coefficients_plot(
 
     Raises:
         ValueError: another basis or likelihood.
-        MissingExtraError: matplotlib is not installed.
     """
     if gp is None:
         one = torch.ones((), dtype=torch.float64)
@@ -68,18 +66,17 @@ def coefficients_plot(
     grid = figure.add_gridspec(2, 6)
     _draw_basis(figure.add_subplot(grid[0, :2]), gp, ends)
     _draw_path(figure.add_subplot(grid[0, 2:]), models, ends)
-    t, y = (torch.cat(part).double() for part in zip(*tasks, strict=True))
+    t, y = (torch.cat(columns).double() for columns in zip(*tasks, strict=True))
     x = torch.linspace(0.0, ends[-1], 300, dtype=torch.float64)
     exact = exact_posterior(gp.kernel, noise, t[:, None], y, x[:, None])
-    for place, (title, at, law) in enumerate(
-        (
-            ("(c) exact GP", x, exact),
-            ("(d) online posterior", x, gp.predict(x)),
-            ("(e) from the coefficients alone", x[1:], gp.reconstruct(x[1:])),
-        )
-    ):
+    drawn = (
+        ("(c) exact GP", x, exact),
+        ("(d) online posterior", x, gp.predict(x)),
+        ("(e) from the coefficients alone", x[1:], gp.reconstruct(x[1:])),
+    )
+    for place, (title, at, f) in enumerate(drawn):
         axes = figure.add_subplot(grid[1, 2 * place : 2 * place + 2])
-        _band(axes, at, law.mean, law.variance, COLOURS[0])
+        _band(axes, at, f.mean, f.variance, COLOURS[0])
         looks = zip(cycle("os^"), cycle((GUIDE, *COLOURS[1:])), strict=True)
         for times, values in tasks:
             marker, colour = next(looks)
@@ -89,7 +86,7 @@ def coefficients_plot(
 
 
 def coefficient_path(gp: OnlineGP, ends: Tensor) -> DiagonalGaussian:
-    """Law of the projections u^(x) of the posterior on windows that end at x (thesis C.2).
+    """Return the posterior of the projections u^(x) on windows that end at x (thesis C.2).
 
     Args:
         gp: a posterior with a LegS basis and a window that starts at 0.
@@ -109,10 +106,10 @@ def coefficient_path(gp: OnlineGP, ends: Tensor) -> DiagonalGaussian:
         for end in ends.tolist():
             window = basis.inducing(gp.kernel, end)
             P = state.whitening.apply(state.inducing.cross_inducing(gp.kernel, window))
-            law = core.predict_joint(state.moments, P, window.covariance(gp.kernel))
-            means.append(law.mean)
+            u = core.predict_joint(state.moments, P, window.covariance(gp.kernel))
+            means.append(u.mean)
             # Round-off can take a variance of nothing below zero.
-            variances.append(law.variance.clamp_min(0))
+            variances.append(u.variance.clamp_min(0))
     return DiagonalGaussian(torch.stack(means), torch.stack(variances))
 
 
@@ -131,10 +128,10 @@ def _draw_path(axes: "Axes", models: Sequence[OnlineGP], ends: Sequence[float]) 
     start = 0.01 * ends[0]
     for place, (model, end) in enumerate(zip(models, ends, strict=True)):
         x = torch.linspace(start, end, _STEPS, dtype=torch.float64)
-        law, start = coefficient_path(model, x), end
+        u, start = coefficient_path(model, x), end
         for m in range(_SHOWN):
             label = None if place else f"u, m = {m}"
-            _band(axes, x, law.mean[:, m], law.variance[:, m], COLOURS[m], label)
+            _band(axes, x, u.mean[:, m], u.variance[:, m], COLOURS[m], label)
     axes.legend(fontsize=7, ncols=4, loc="lower left")
     _finish(axes, "(b) q(u) on the window [0, x], mean ± 2 sd, learned at the dotted lines", ends)
 
@@ -144,7 +141,7 @@ def _band(
 ) -> None:
     sd = variance.clamp_min(0).sqrt()
     axes.plot(x, mean, color=colour, lw=1.3, label=label)
-    axes.fill_between(x, mean - 2 * sd, mean + 2 * sd, color=colour, alpha=0.2, lw=0)
+    shade(axes, x, mean - 2 * sd, mean + 2 * sd, 0.2, color=colour)
 
 
 def _finish(axes: "Axes", title: str, ends: Sequence[float]) -> None:

@@ -10,8 +10,6 @@ from probseq.figures import headline, panels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["frames_plot"]
-
 
 def frames_plot(models: Mapping[str, Mapping[str, np.ndarray]], frame: tuple[int, int]) -> "Figure":
     """Draw a test frame of each task: the truth, and two rows for what each model makes of it.
@@ -19,17 +17,14 @@ def frames_plot(models: Mapping[str, Mapping[str, np.ndarray]], frame: tuple[int
     Args:
         models: of each `truth`, `learned` (right after the task) and `last`.
         frame: height and width of a picture.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     first = next(iter(models.values()))
     rows = [("truth", first["truth"])]
     for name, one in models.items():
         rows += [(f"{name}\nthen", one["learned"]), (f"{name}\nat the end", one["last"])]
     tasks = len(first["truth"])
-    figure, found = panels(len(rows) * tasks, tasks, (1.0, 1.0), extra=(1.2, 0.8))
-    for place, axes in enumerate(found):
+    figure, grid = panels(len(rows) * tasks, tasks, (1.0, 1.0), extra=(1.2, 0.8))
+    for place, axes in enumerate(grid):
         row, task = divmod(place, tasks)
         # One scale for all: a prediction that fades looks faded.
         axes.imshow(rows[row][1][task].reshape(frame), cmap="gray", vmin=0.0, vmax=1.0)

@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ohsvgp.plots.drawing import colour_bar, dots, shade
 from probseq.errors import require
-from probseq.figures import headline, label_bottom, legend, light_grid, line_style, panels
+from probseq.figures import COLOURS, headline, label_bottom, legend, light_grid, line_style, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = [
-    "Band",
-    "Metric",
-    "limits",
-    "matrix_plot",
-    "metrics_plot",
-    "per_task_plot",
-    "seconds_plot",
-]
 
 _ACROSS, _MATRICES_ACROSS = 5, 4
 # What is further above the middle half of all values than this many times their distance from the
@@ -70,7 +61,7 @@ class Limits(NamedTuple):
 
 
 def limits(methods: Mapping[str, Band], *, ceiling: float = math.inf) -> Limits:
-    """Ends of an axis for curves with bands.
+    """Return ends of an axis for curves with bands.
 
     Args:
         methods: values by name; NaN is passed over.
@@ -94,12 +85,9 @@ def limits(methods: Mapping[str, Band], *, ceiling: float = math.inf) -> Limits:
     # Errors have no negative values, whatever their band says.
     bottom = max(bottom, 0.0) if lowest >= 0.0 else bottom
     margin = 0.05 * (top - bottom) or 0.05 * abs(top) or 0.05
-    largest = {name: band.mean[np.isfinite(band.mean)] for name, band in methods.items()}
-    cut = [
-        f"{name} up to {own.max():.3g}"
-        for name, own in largest.items()
-        if own.max(initial=-math.inf) > top + margin
-    ]
+    finite = {name: band.mean[np.isfinite(band.mean)] for name, band in methods.items()}
+    peaks = {name: mean.max(initial=-math.inf) for name, mean in finite.items()}
+    cut = [f"{name} up to {peak:.3g}" for name, peak in peaks.items() if peak > top + margin]
     end = min(top + margin, ceiling)
     return Limits(bottom - margin, end, f"cut off above {end:.2g}: {', '.join(cut)}" if cut else "")
 
@@ -112,12 +100,9 @@ def metrics_plot(
     Args:
         metrics: with values after each task by method.
         order: names of all methods, which fixes their colours.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
-    figure, found = panels(len(metrics), 3, (4.6, 3.6), shared=False, extra=(0.2, 0.8))
-    for axes, (metric, methods) in zip(found, metrics, strict=True):
+    figure, grid = panels(len(metrics), 3, (4.6, 3.6), shared=False, extra=(0.2, 0.8))
+    for axes, (metric, methods) in zip(grid, metrics, strict=True):
         bounds = limits(methods, ceiling=metric.largest)
         for name, band in methods.items():
             _line(axes, name, np.arange(1, len(band.mean) + 1), band, order, bounds)
@@ -131,7 +116,7 @@ def metrics_plot(
             axes.set_title(note, fontsize=7.5, loc="left", color="#505050")
     bands = [band for _, methods in metrics for band in methods.values()]
     headline(figure, f"Test metrics over the tasks learned so far, {_seeds(bands)}", 11)
-    legend(figure, found)
+    legend(figure, grid)
     return figure
 
 
@@ -142,28 +127,25 @@ def per_task_plot(metric: Metric, methods: Mapping[str, Band], order: Sequence[s
         metric: what is measured.
         methods: matrices by method: row after which task, column of which task.
         order: names of all methods, which fixes their colours.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     tasks = max(len(band.mean) for band in methods.values())
-    figure, found = panels(tasks, _ACROSS, (2.35, 2.2), extra=(0.5, 1.1))
+    figure, grid = panels(tasks, _ACROSS, (2.35, 2.2), extra=(0.5, 1.1))
     bounds = limits(methods, ceiling=metric.largest)
     learned = np.arange(1, tasks + 1)
-    for task, axes in enumerate(found):
+    for task, axes in enumerate(grid):
         for name, band in methods.items():
             column = Band(band.mean[task:, task], band.half[task:, task])
             _line(axes, name, learned[task:], column, order, bounds)
         axes.set_title(f"Task {task + 1}", fontsize=10)
         light_grid(axes)
-    found[0].set_ylim(bounds.low, bounds.high)
-    found[0].set_xlim(0.7, tasks + 0.3)
-    _whole_ticks(found[0], tasks)
-    label_bottom(found, _ACROSS, "Number of learned tasks")
+    grid[0].set_ylim(bounds.low, bounds.high)
+    grid[0].set_xlim(0.7, tasks + 0.3)
+    _whole_ticks(grid[0], tasks)
+    label_bottom(grid, _ACROSS, "Number of learned tasks")
     figure.supylabel(metric.label, fontsize=10)
     title = "Test metric of each task after learning it and later ones"
     headline(figure, f"{title}, {_seeds(list(methods.values()))}\n{bounds.note}", 10)
-    legend(figure, found)
+    legend(figure, grid)
     return figure
 
 
@@ -173,12 +155,8 @@ def matrix_plot(metric: Metric, methods: Mapping[str, Band]) -> "Figure":
     Args:
         metric: what is measured.
         methods: matrices by method; NaN above the diagonal.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     matplotlib = require("matplotlib", extra="plots", distribution="ohsvgp")
-    cm = require("matplotlib.cm", extra="plots", distribution="ohsvgp")
     tasks = max(len(band.mean) for band in methods.values())
     high = limits({name: Band(mean, np.nan * mean) for name, (mean, _, _) in methods.items()}).high
     shown = np.concatenate([band.mean[np.isfinite(band.mean)] for band in methods.values()])
@@ -190,19 +168,18 @@ def matrix_plot(metric: Metric, methods: Mapping[str, Band]) -> "Figure":
     # Dark is bad.
     colours = matplotlib.colormaps["cividis_r" if metric.lower_is_better else "cividis"]
     side = max(1.6, 0.9 + 0.26 * tasks)
-    figure, found = panels(len(methods), _MATRICES_ACROSS, (side, side + 0.5), extra=(1.4, 1.0))
-    for axes, (name, band) in zip(found, methods.items(), strict=True):
+    figure, grid = panels(len(methods), _MATRICES_ACROSS, (side, side + 0.5), extra=(1.4, 1.0))
+    for axes, (name, band) in zip(grid, methods.items(), strict=True):
         _matrix(axes, band.mean, scale, colours, digits)
         last = band.mean[-1][np.isfinite(band.mean[-1])]
         end, lost = last.mean() if last.size else math.nan, forgetting(metric, band.mean)
         caption = f"at the end {end:.3g}\n(mean over tasks),\nforgotten {lost:+.2g}"
         axes.set_title(f"{textwrap.fill(name, 28)}\n{caption}", fontsize=9)
-    ticks = range(tasks)
-    found[0].set_xticks(ticks, [str(task + 1) for task in ticks], fontsize=7)
-    found[0].set_yticks(ticks, [str(task + 1) for task in ticks], fontsize=7)
-    shades, beyond = cm.ScalarMappable(scale, colours), "max" if cut else "neither"
-    bar = figure.colorbar(shades, ax=found, extend=beyond, shrink=0.8, fraction=0.03)
-    bar.set_label(metric.label, fontsize=10)
+    ticks = [str(task + 1) for task in range(tasks)]
+    grid[0].set_xticks(range(tasks), ticks, fontsize=7)
+    grid[0].set_yticks(range(tasks), ticks, fontsize=7)
+    extend = "max" if cut else "neither"
+    colour_bar(figure, grid, scale, colours, metric.label, extend=extend, shrink=0.8)
     figure.supxlabel("Test part of task", fontsize=10)
     figure.supylabel("After learning task", fontsize=10)
     ends = f"; colours end at {scale.vmax:.2g}, the numbers are as they are" if cut else ""
@@ -214,14 +191,11 @@ def seconds_plot(seconds: Mapping[str, float]) -> "Figure":
     """Draw seconds of learning all tasks, a row for each method (thesis Table 4.1).
 
     Points, not bars, whose lengths mean nothing on a logarithmic axis.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     ticker = require("matplotlib.ticker", extra="plots", distribution="ohsvgp")
     figure, (axes,) = panels(1, 1, (6.0, 0.34 * len(seconds) + 0.5), extra=(0.0, 0.6))
     places, values = range(len(seconds)), np.array(list(seconds.values()))
-    axes.plot(values, places, linestyle="none", marker="o", markersize=6, color="#0072B2")
+    dots(axes, values, places, "o", 6.0, color=COLOURS[0])
     axes.set_yticks(places, list(seconds))
     axes.set_ylim(len(seconds) - 0.4, -0.6)
     axes.set_xscale("log")
@@ -230,14 +204,17 @@ def seconds_plot(seconds: Mapping[str, float]) -> "Figure":
     # Room for the numbers, which stand behind the points.
     axes.set_xlim(values.min() / 2, values.max() * 6)
     for place, value in zip(places, values, strict=True):
-        _name_point(axes, float(value), float(place))
+        short = f"{value:.3g} s" if value >= 0.1 else f"{1e3 * value:.3g} ms"
+        text = f"{value:,.0f} s" if value >= 100 else short
+        where: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(text, (float(value), float(place)), fontsize=8, **where)
     axes.set_xlabel("Accumulated time of learning all tasks (s)")
     light_grid(axes)
     return figure
 
 
 def forgetting(metric: Metric, matrix: np.ndarray) -> float:
-    """How much worse the earlier tasks are in the end than when they were learned, on average."""
+    """Return how much worse earlier tasks are in the end than when learned, on average."""
     change = (matrix[-1] - np.diagonal(matrix))[:-1]
     worse = float(change.mean()) if change.size else 0.0
     # No minus before zero.
@@ -245,7 +222,7 @@ def forgetting(metric: Metric, matrix: np.ndarray) -> float:
 
 
 def _scale(metric: Metric, values: np.ndarray, digits: int) -> Any:
-    """Ends of the colours: those of the values, but apart enough for what prints alike to be alike.
+    """Return ends of the colours: the values', but apart enough for what prints alike.
 
     What is missing is added at the bad end, where no value is.
     """
@@ -284,24 +261,17 @@ def _line(
 ) -> None:
     style = line_style(order.index(name))
     # Many bands above each other are as dark as one.
-    shade = max(0.04, min(0.15, 0.5 / len(order)))
+    alpha = max(0.04, min(0.15, 0.5 / len(order)))
     # Where an axis ends at a value that is reached, points are drawn whole.
     inside = not bool((band.mean > bounds.high).any())
     axes.plot(x, band.mean, label=name, linewidth=1.5, markersize=3.5, clip_on=not inside, **style)
     if np.isfinite(band.half).any():
         edges = (band.mean - band.half, band.mean + band.half)
-        axes.fill_between(x, *edges, color=style["color"], alpha=shade, linewidth=0)
+        shade(axes, x, *edges, alpha, color=style["color"])
 
 
 def _whole_ticks(axes: "Axes", tasks: int) -> None:
     axes.set_xticks(range(1, tasks + 1) if tasks <= 5 else range(2, tasks + 1, 2))
-
-
-def _name_point(axes: "Axes", value: float, place: float) -> None:
-    short = f"{value:.3g} s" if value >= 0.1 else f"{1e3 * value:.3g} ms"
-    text = f"{value:,.0f} s" if value >= 100 else short
-    where: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
-    axes.annotate(text, (value, place), fontsize=8, **where)
 
 
 def _seeds(bands: Sequence[Band]) -> str:

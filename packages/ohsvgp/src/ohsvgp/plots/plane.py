@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ohsvgp.plots.drawing import colour_bar, dots
 from probseq.errors import require
 from probseq.figures import GUIDE, label_bottom, legend, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["Plane", "boundaries_plot"]
 
 # From red over yellow to blue, which all eyes tell apart.
 _MAP = "RdYlBu"
@@ -47,31 +46,27 @@ def boundaries_plot(planes: Mapping[str, Plane]) -> "Figure":
 
     Args:
         planes: by the model's name.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     colors = require("matplotlib.colors", extra="plots", distribution="ohsvgp")
-    cm = require("matplotlib.cm", extra="plots", distribution="ohsvgp")
     tasks = max(len(one.probability) for one in planes.values())
-    figure, found = panels(tasks * len(planes), tasks, (2.5, 2.15), extra=(1.5, 0.9))
+    figure, grid = panels(tasks * len(planes), tasks, (2.5, 2.15), extra=(1.5, 0.9))
     for row, (name, one) in enumerate(planes.items()):
-        for task, axes in enumerate(found[row * tasks : (row + 1) * tasks]):
+        for task, axes in enumerate(grid[row * tasks : (row + 1) * tasks]):
             if task < len(one.probability):
                 _draw(axes, one, task)
             axes.set_visible(task < len(one.probability))
             if row == 0:
                 axes.set_title(f"after task {task + 1}", fontsize=10)
-        found[row * tasks].set_ylabel(name, fontsize=10)
-    grids = np.concatenate([one.grid for one in planes.values()])
-    found[0].set_xlim(float(grids[:, 0].min()), float(grids[:, 0].max()))
-    found[0].set_ylim(float(grids[:, 1].min()), float(grids[:, 1].max()))
-    shades = cm.ScalarMappable(colors.Normalize(0.0, 1.0), _MAP)
-    bar = figure.colorbar(shades, ax=found, shrink=0.7, fraction=0.03)
-    bar.set_label("Probability of class 1", fontsize=10)
-    label_bottom(found, tasks, "$x_1$")
+        grid[row * tasks].set_ylabel(name, fontsize=10)
+    points = np.concatenate([one.grid for one in planes.values()])
+    (left, bottom), (right, top) = points.min(0).tolist(), points.max(0).tolist()
+    grid[0].set_xlim(left, right)
+    grid[0].set_ylim(bottom, top)
+    scale = colors.Normalize(0.0, 1.0)
+    colour_bar(figure, grid, scale, _MAP, "Probability of class 1", shrink=0.7)
+    label_bottom(grid, tasks, "$x_1$")
     figure.supylabel("$x_2$", fontsize=10)
-    legend(figure, found, across=3)
+    legend(figure, grid, across=3)
     return figure
 
 
@@ -86,11 +81,12 @@ def _draw(axes: "Axes", one: Plane, task: int) -> None:
     for chosen, (marker, colour), label in zip((~high, high), _CLASSES, "01", strict=True):
         for latest in (False, True):
             points = one.x[chosen & ((one.task == task) if latest else (one.task < task))]
-            axes.plot(
-                *points.T,
-                linestyle="none",
-                marker=marker,
-                markersize=3.5,
+            dots(
+                axes,
+                points[:, 0],
+                points[:, 1],
+                marker,
+                3.5,
                 markeredgewidth=0.6,
                 markeredgecolor="white" if latest else colour,
                 # Hollow where learned before.
@@ -98,12 +94,6 @@ def _draw(axes: "Axes", one: Plane, task: int) -> None:
                 label=f"class {label}, latest task" if latest else f"class {label}, earlier tasks",
             )
     if one.inducing is not None:
-        axes.plot(
-            *one.inducing[task].T,
-            linestyle="none",
-            marker="+",
-            markersize=6,
-            markeredgewidth=1.3,
-            color=GUIDE,
-            label="inducing points",
-        )
+        style: dict[str, Any] = {"markeredgewidth": 1.3, "color": GUIDE}
+        z1, z2 = one.inducing[task].T
+        dots(axes, z1, z2, "+", 6.0, label="inducing points", **style)

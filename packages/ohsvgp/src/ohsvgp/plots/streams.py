@@ -22,8 +22,6 @@ from probseq.summary import interval_factor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["band", "metric_figures", "prediction_figures"]
-
 _METRICS = {
     "nlpd": Metric("NLPD (nats)"),
     "crps": Metric("CRPS"),
@@ -34,7 +32,7 @@ _METRICS = {
 
 
 def band(values: Sequence[Any]) -> Band:
-    """Mean and half of its 95% interval by Student's t, elementwise over the seeds.
+    """Return mean and half of its 95% interval by Student's t, elementwise over the seeds.
 
     Two seeds have no interval worth its name, of thirteen standard errors.
 
@@ -63,14 +61,11 @@ def metric_figures(
 
     Returns:
         `over-tasks`, of each metric `per-task-METRIC` and `matrix-METRIC`, and `runtime`.
-
-    Raises:
-        MissingExtraError: matplotlib or scipy is not installed.
     """
     order = list(methods)
 
     def bands(key: str, name: str) -> dict[str, Band]:
-        return {m: band([one[key][name] for one in found]) for m, found in methods.items()}
+        return {m: band([one[key][name] for one in runs]) for m, runs in methods.items()}
 
     known = _METRICS | ({"rmse": Metric("RMSE (standardised)")} if standardised else {})
     names = next(iter(methods.values()))[0]["over_tasks"]
@@ -82,8 +77,7 @@ def metric_figures(
         figures[f"per-task-{name}"] = per_task_plot(metric, matrices, order)
         figures[f"matrix-{name}"] = matrix_plot(metric, matrices)
     totals = {
-        method: float(np.mean([sum(one["seconds"]) for one in found]))
-        for method, found in methods.items()
+        m: float(np.mean([sum(one["seconds"]) for one in runs])) for m, runs in methods.items()
     }
     if seconds := {method: total for method, total in totals.items() if total > 0.0}:
         figures["runtime"] = seconds_plot(seconds)
@@ -102,9 +96,6 @@ def prediction_figures(
 
     Returns:
         `boundaries`, `fits` after the last task, and of each model `fits-NAME` after each task.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     planes: dict[str, Plane] = {}
     series: dict[str, Fits] = {}
@@ -115,7 +106,7 @@ def prediction_figures(
             planes[name] = Plane(one["grid"], one["probability"], *data, places)
         elif {"t", "mean", "sd"} <= one.keys():
             mean, sd = (v[:, 0] if v.ndim > 2 else v for v in (one["mean"], one["sd"]))
-            train, test = (_points(one, part) for part in ("train", "test"))
+            train, test = (_points(one, name) for name in ("train", "test"))
             series[name] = Fits(one["t"], mean, sd, train, test, places)
     figures = {"boundaries": boundaries_plot(planes)} if planes else {}
     if series:
@@ -131,6 +122,6 @@ def prediction_figures(
     return figures
 
 
-def _points(one: Mapping[str, np.ndarray], part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    y = np.atleast_2d(one[f"{part}_y"])[0]
-    return one[f"{part}_t"], y, one[f"{part}_task"].astype(int)
+def _points(one: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    y = np.atleast_2d(one[f"{name}_y"])[0]
+    return one[f"{name}_t"], y, one[f"{name}_task"].astype(int)

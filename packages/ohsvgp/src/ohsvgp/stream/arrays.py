@@ -6,19 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = [
-    "as_array",
-    "as_mask",
-    "as_points",
-    "as_real",
-    "as_targets",
-    "as_weights",
-    "real_numbers",
-]
-
 
 def as_points(t: Any, dim: int, like: Tensor) -> Tensor:
-    """Inputs of several dimensions, shape (n, dim).
+    """Return inputs of several dimensions, shape (n, dim).
 
     Raises:
         ValueError: another shape, NaN or infinity.
@@ -37,7 +27,7 @@ def as_points(t: Any, dim: int, like: Tensor) -> Tensor:
 def as_targets(
     y: Any, count: int, mask: Tensor | None, like: Tensor, order: Tensor | None = None
 ) -> Tensor:
-    """Targets of shape (*b, n), in the given order; those that the mask hides become zero.
+    """Return targets of shape (*b, n) in an order; those that the mask hides become zero.
 
     Raises:
         ValueError: another last dimension than ``count``, no series, or NaN or infinity outside the
@@ -64,23 +54,23 @@ def as_targets(
 
 
 def as_weights(weights: Any, targets: Tensor, order: Tensor | None) -> Tensor:
-    """Weights of targets, in the given order.
+    """Return weights of targets, in an order.
 
     Raises:
         ValueError: a shape that does not broadcast with the targets', or no finite numbers above 0.
     """
-    found = torch.atleast_1d(as_real(weights, targets, "weights"))
-    if found.shape != targets.shape[targets.ndim - found.ndim :]:
+    tensor = torch.atleast_1d(as_real(weights, targets, "weights"))
+    if tensor.shape != targets.shape[targets.ndim - tensor.ndim :]:
         raise ValueError(
-            f"weights must have shape {tuple(targets.shape)} like y, got {tuple(found.shape)}"
+            f"weights must have shape {tuple(targets.shape)} like y, got {tuple(tensor.shape)}"
         )
-    if not bool(((found > 0) & found.isfinite()).all()):
-        raise ValueError(f"weights must be finite and above 0, got {float(found.min()):g}")
-    return found if order is None else found[..., order]
+    if not bool(((tensor > 0) & tensor.isfinite()).all()):
+        raise ValueError(f"weights must be finite and above 0, got {float(tensor.min()):g}")
+    return tensor if order is None else tensor[..., order]
 
 
 def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
-    """The mask that the user gave, or with missing="drop" the one that hides NaN; None for none.
+    """Return the user's mask, or with missing="drop" the one that hides NaN; None for none.
 
     Raises:
         ValueError: both given, a mask that is not boolean or not of y's shape, another ``missing``.
@@ -103,7 +93,7 @@ def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
     if (
         chosen.ndim > targets.ndim
         or chosen.shape[-1:] != shape[-1:]
-        or not all(own in (1, other) for own, other in zip(chosen.shape, shape, strict=True))
+        or not all(size in (1, n) for size, n in zip(chosen.shape, shape, strict=True))
     ):
         raise ValueError(
             f"mask must have y's shape {tuple(targets.shape)}, got {tuple(chosen.shape)}"
@@ -112,7 +102,7 @@ def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
 
 
 def as_real(value: Any, like: Tensor, name: str) -> Tensor:
-    """A fresh tensor of real numbers, in the dtype and on the device of ``like``.
+    """Return a fresh tensor of real numbers, in the dtype and on the device of ``like``.
 
     Raises:
         ValueError: not an array of real numbers.
@@ -128,7 +118,7 @@ def as_real(value: Any, like: Tensor, name: str) -> Tensor:
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """A user's array, on the CPU.
+    """Return a user's array, on the CPU.
 
     Raises:
         ValueError: masked values, or no array.
@@ -149,7 +139,7 @@ def as_array(value: Any, name: str) -> np.ndarray:
 
 
 def real_numbers(array: np.ndarray, name: str, wanted: str) -> np.ndarray:
-    """A copy in float64.
+    """Copy an array in float64.
 
     Raises:
         ValueError: strings, dates, complex numbers or other things.

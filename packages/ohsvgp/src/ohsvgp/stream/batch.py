@@ -1,4 +1,4 @@
-"""What a user hands to an online Gaussian process, checked before anything is done with it."""
+"""Inputs and targets of users, checked before anything is done with them."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,8 +8,6 @@ from torch import Tensor
 from ohsvgp.stream.arrays import as_mask, as_points, as_targets, as_weights
 from ohsvgp.stream.clock import Clock, sorted_times, stamps, start_clock
 from ohsvgp.stream.window import next_length
-
-__all__ = ["Batch", "Data", "Stream"]
 
 
 class Data(NamedTuple):
@@ -33,7 +31,7 @@ class Batch:
     """New observations as a model takes them.
 
     Attributes:
-        clock: what tells times since t0.
+        clock: counts times from t0.
         data: inputs, targets and mask.
         length: of the window after them; for points of several dimensions, their count.
         count: number of inputs absorbed after them.
@@ -45,21 +43,21 @@ class Batch:
     count: int
 
     def targets(self) -> Tensor:
-        """The targets that count, in one dimension where some do not."""
+        """Return the targets that count, in one dimension where some do not."""
         y, mask = self.data.y, self.data.mask
         return y if mask is None else y[mask.expand_as(y)]
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Where a stream stands: all that tells how its next inputs are to be read.
+    """Where a stream stands: all that the reading of its next inputs depends on.
 
     Attributes:
         dim: dimensions of an input; inputs of one dimension are times.
         like: gives dtype and device of the tensors.
         time_unit: unit of calendar stamps.
         growth: of the window, from ``ohsvgp.stream.window.growth_factor``.
-        clock: what tells times since t0; None before the first data.
+        clock: counts times from t0; None before the first data.
         length: of the window; None before the first data.
         count: number of inputs absorbed.
         series: leading dimensions of the targets so far; () for one or none.
@@ -75,14 +73,7 @@ class Stream:
     series: tuple[int, ...]
 
     def inputs(self, t: Any) -> Tensor:
-        """Inputs of a prediction, shape (n, dim); times are told since t0.
-
-        Args:
-            t: times or points, in any order.
-
-        Raises:
-            ValueError: bad inputs.
-        """
+        """Return inputs of a prediction, times or points in any order: (n, dim), times from t0."""
         if self.dim != 1:
             return as_points(t, self.dim, self.like)
         empty = self.clock is None and len(stamps(t, name="t")[0]) == 0
@@ -100,20 +91,7 @@ class Stream:
         t_end: Any = None,
         weights: Any = None,
     ) -> Batch:
-        """Check and convert the arguments of ``OnlineGP.update``.
-
-        Args:
-            t: times or points.
-            y: targets.
-            mask: False at targets to be ignored.
-            missing: "raise" or "drop".
-            sort: whether to sort by time.
-            t_end: where the window shall end at least.
-            weights: of targets.
-
-        Raises:
-            ValueError: as ``OnlineGP.update``.
-        """
+        """Check and convert the arguments of ``OnlineGP.update``; errors are said there."""
         chosen = as_mask(mask, y, missing, self.like)
         if self.dim != 1:
             if t_end is not None:

@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 from statistics import median_low
 
-__all__ = ["calendar_ahead"]
-
 _DAY = 86_400
 _FRIDAY = 4
 # Days between two business days, by the week's day of the first.
@@ -33,10 +31,10 @@ def calendar_ahead(last: float, gaps: Sequence[float], count: int) -> list[float
         return None
     try:
         seen = [datetime.fromtimestamp(stamp, UTC) for stamp in stamps]
-        found = _months(seen, count) or _business_days(seen, count)
+        ahead = _months(seen, count) or _business_days(seen, count)
     except (OverflowError, OSError, ValueError):  # beyond the years that Python knows
         return None
-    return None if found is None else [stamp.timestamp() for stamp in found]
+    return None if ahead is None else [stamp.timestamp() for stamp in ahead]
 
 
 def _months(seen: Sequence[datetime], count: int) -> list[datetime] | None:
@@ -49,7 +47,7 @@ def _months(seen: Sequence[datetime], count: int) -> list[datetime] | None:
 
 
 def _in_month(stamp: datetime, later: int, day: int) -> datetime:
-    """The day, or the month's last one, some months later."""
+    """Return the day, or the month's last one, some months later."""
     year, month = divmod(12 * stamp.year + stamp.month - 1 + later, 12)
     return stamp.replace(year=year, month=month + 1, day=min(day, monthrange(year, month + 1)[1]))
 

@@ -12,16 +12,6 @@ from torch import Tensor
 
 from ohsvgp.stream.arrays import as_array, real_numbers
 
-__all__ = [
-    "Clock",
-    "Stamp",
-    "nanoseconds",
-    "parse_stamp",
-    "sorted_times",
-    "stamps",
-    "start_clock",
-]
-
 # What int64 nanoseconds reach on both sides of 1970.
 _LAST_YEAR = 292
 _LAST_SECOND = np.iinfo(np.int64).max // 10**9 - 1
@@ -61,7 +51,7 @@ class Clock:
     unit: int | None = None
 
     def internal(self, t: Any, *, name: str = "t") -> Tensor:
-        """Times since t0 in float64, shape (n,).
+        """Return times since t0 in float64, shape (n,).
 
         Raises:
             ValueError: a calendar stamp where numbers are expected or the reverse, or a number too
@@ -92,7 +82,7 @@ class Clock:
         return torch.tensor(np.where(later, 1.0, -1.0) * (whole + rest / self.unit))
 
     def user(self, length: float) -> float | np.datetime64:
-        """The stamp that lies ``length`` after t0.
+        """Return the stamp that lies ``length`` after t0.
 
         Calendar stamps are in nanoseconds, or in seconds beyond what these reach.
         """
@@ -107,7 +97,7 @@ class Clock:
 
 
 def start_clock(t: Any, time_unit: str, *, sort: bool = False) -> Clock:
-    """A clock whose t0 is the first of the stamps.
+    """Return a clock whose t0 is the first of the stamps.
 
     Args:
         t: stamps, at least one.
@@ -127,10 +117,7 @@ def start_clock(t: Any, time_unit: str, *, sort: bool = False) -> Clock:
 
 
 def nanoseconds(time_unit: str) -> int:
-    """Length of a unit of time.
-
-    Args:
-        time_unit: numpy's code of it.
+    """Return the length of a unit of time, by numpy's code of it.
 
     Raises:
         ValueError: no such code, or a unit without a fixed whole number of nanoseconds.
@@ -147,7 +134,7 @@ def nanoseconds(time_unit: str) -> int:
 
 
 def stamps(t: Any, *, name: str) -> tuple[np.ndarray, bool]:
-    """Stamps as float64, or as integer nanoseconds if they are calendar stamps, and which it is.
+    """Return stamps as float64, or calendar stamps as integer nanoseconds, and which it is.
 
     Args:
         t: torch tensor, numpy array, pandas series or index, list, or a single stamp; shape (n,).
@@ -209,15 +196,11 @@ def parse_stamp(text: str) -> Stamp:
 
 
 def _moment(text: str) -> Stamp:
-    """Read a date or time.
-
-    Raises:
-        ValueError: it is none.
-    """
-    found = _MOMENT.fullmatch(text)
-    if found is None:
+    """Read a date or time, or raise a ``ValueError``."""
+    match = _MOMENT.fullmatch(text)
+    if match is None:
         raise ValueError(text)
-    day, time, zone = found.groups()
+    day, time, zone = match.groups()
     if _MONTH.fullmatch(day) or _WEEK.fullmatch(day):
         day += "-01" if _MONTH.fullmatch(day) else "-1" if "-" in day else "1"
     offset = "" if zone is None else "Z" if zone[0].isalpha() else zone
@@ -237,15 +220,15 @@ def _parse_stamps(stamps: list[Any], name: str) -> tuple[np.ndarray, bool]:
         if isinstance(stamp, date) and str(stamp) == "NaT":
             raise ValueError(f"{name} must hold dates, got NaT at position {where}")
         try:
-            found = parse_stamp(str(stamp))
+            parsed = parse_stamp(str(stamp))
         except ValueError:
             raise ValueError(
                 f"{name} must hold finite numbers or ISO dates such as 2021-02-28, "
                 f"got {str(stamp)!r} at position {where}"
             ) from None
-        if found.calendar and abs(found.value) > _LAST_SECOND * 10**9:
+        if parsed.calendar and abs(parsed.value) > _LAST_SECOND * 10**9:
             raise _out_of_reach(stamp, name)
-        read.append(found)
+        read.append(parsed)
     calendar = any(stamp.calendar for stamp in read)
     if calendar and not all(stamp.calendar for stamp in read):
         # Eight digits of which some are no date are numbers, all of them.
@@ -284,7 +267,7 @@ def _out_of_reach(stamp: Any, name: str) -> ValueError:
 
 
 def sorted_times(clock: Clock, t: Any, *, sort: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Stamps as times since t0 in float64, and their order if they are to be sorted.
+    """Return stamps as times since t0 in float64, and their order if they are to be sorted.
 
     Raises:
         ValueError: a stamp before t0, or one before its predecessor unless ``sort``.

@@ -3,17 +3,11 @@
 import math
 import re
 
-__all__ = ["growth_factor", "next_length"]
-
 
 def growth_factor(rebase: str) -> float | None:
-    """Growth of the window that a rebase policy asks for.
+    """Return the window's growth by a rebase policy "task", "manual" or "grow:" with a factor.
 
-    Args:
-        rebase: "task", "manual" or "grow:" with a factor.
-
-    Returns:
-        None for "task", infinity for "manual", else the factor.
+    It is None for "task", infinity for "manual", else the factor.
 
     Raises:
         ValueError: another word, or a factor that is not above 1.
@@ -33,13 +27,13 @@ def growth_factor(rebase: str) -> float | None:
 def next_length(
     growth: float | None, old: float | None, last: float | None, end: float | None
 ) -> float:
-    """The window's length after an update; it never shrinks.
+    """Return the window's length after an update; it never shrinks.
 
     Args:
         growth: from ``growth_factor``.
         old: length so far; None before the first update.
         last: last new stamp since t0; None without new stamps.
-        end: the end that the user asks for, since t0; None for none.
+        end: the end that a user asks for, since t0; None for none.
 
     Raises:
         ValueError: nothing says where the first window ends, or ``end`` lies before t0.

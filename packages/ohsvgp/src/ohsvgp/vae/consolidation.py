@@ -16,17 +16,15 @@ from torch import Tensor, nn
 from ohsvgp.vae.objective import gaussian_log_density, latent_samples
 from probseq.gaussians import DiagonalGaussian, standard_normal
 
-__all__ = ["Consolidation", "diagonal_fisher", "predictive_fisher"]
-
 # Time points whose gradients are taken at once: memory against speed.
 _CHUNK = 16
 
 
 class Consolidation(nn.Module):
-    """The quadratic penalty, and what it remembers.
+    """The quadratic penalty, with the ``fisher`` and ``anchor`` of the tasks so far.
 
     Args:
-        parameters: what is to be kept, in the order in which ``penalty`` gets it.
+        parameters: θ, in the order in which ``penalty`` gets it.
     """
 
     fisher: Tensor
@@ -39,15 +37,11 @@ class Consolidation(nn.Module):
         self.register_buffer("anchor", values.clone())
 
     def penalty(self, parameters: Sequence[Tensor]) -> Float[Tensor, ""]:
-        """½ Σ_i F_i (θ_i − θ*_i)² in nats; zero before the first ``consolidate``.
-
-        Args:
-            parameters: θ.
-        """
+        """Return ½ Σ_i F_i (θ_i − θ*_i)² in nats; zero before the first ``consolidate``."""
         return 0.5 * (self.fisher * (_flat(parameters) - self.anchor).square()).sum()
 
     def consolidate(self, parameters: Sequence[Tensor], fisher: Float[Tensor, " p"]) -> None:
-        """Add a task's information, and hold on to the parameters of now.
+        """Add a task's information, and centre the penalty on the parameters of now.
 
         Args:
             parameters: θ after the task.
@@ -60,7 +54,7 @@ class Consolidation(nn.Module):
 def diagonal_fisher(
     log_prob: Float[Tensor, " n"], parameters: Sequence[Tensor]
 ) -> Float[Tensor, " p"]:
-    """Σ_t (∂ log p(y_t|θ)/∂θ_i)² over the points of a task.
+    """Return Σ_t (∂ log p(y_t|θ)/∂θ_i)² over the points of a task, in the order of θ.
 
     With y drawn from the model this estimates the Fisher information without bias; with the data
     in its place it would be the "empirical Fisher", which vanishes with the residuals.
@@ -68,9 +62,6 @@ def diagonal_fisher(
     Args:
         log_prob: log density of every point, with its graph.
         parameters: θ.
-
-    Returns:
-        One value per parameter, in the order of ``parameters``.
     """
     total = torch.zeros_like(_flat(parameters))
     choices = torch.eye(log_prob.shape[0], dtype=log_prob.dtype, device=log_prob.device)
@@ -86,13 +77,12 @@ def diagonal_fisher(
                 allow_unused=True,
             ),
         )
+        # One row a point; parameters that the densities do not depend on have no gradient.
         rows = [
-            parameter.new_zeros(chosen.shape[0], parameter.numel())
-            if gradient is None
-            else gradient.reshape(chosen.shape[0], -1)
+            parameter.new_zeros(len(chosen), parameter.numel()) if gradient is None else gradient
             for parameter, gradient in zip(parameters, gradients, strict=True)
         ]
-        total += torch.cat(rows, dim=1).square().sum(0)
+        total += torch.cat([row.reshape(len(chosen), -1) for row in rows], 1).square().sum(0)
     return total
 
 
@@ -103,7 +93,7 @@ def predictive_fisher(
     parameters: Sequence[Tensor],
     generator: torch.Generator,
 ) -> Float[Tensor, " p"]:
-    """Information on encoder and decoder that a task's predictions p(y_t | f_t) hold.
+    """Return the information on encoder and decoder in a task's predictions p(y_t | f_t).
 
     f_t depends on the encoder by its sites, so one density serves both networks. One draw of f and
     of y per time point; the sum over time averages.

@@ -1,13 +1,13 @@
 """One inducing set for all latents, where each would choose its own."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
 from probseq.kernels import Kernel
-
-__all__ = ["SharedSet"]
 
 
 class SharedSet(Basis):
@@ -26,10 +26,10 @@ class SharedSet(Basis):
         self.fixed_hyperparameters = basis.fixed_hyperparameters
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Meet the mean kernel.
+        """Attach the basis inside to the mean kernel.
 
         Raises:
-            ValueError: as the basis inside, or it replaces the kernel by one of its own.
+            ValueError: as the basis inside, or it replaces the kernel by another one.
         """
         mean = _MeanKernel(kernel)
         self.basis.bind(mean, generator)
@@ -40,17 +40,8 @@ class SharedSet(Basis):
             )
 
     def advance(self, step: Advance) -> Inducing:
-        """What the basis inside chooses."""
-        return self.basis.advance(
-            Advance(
-                kernel=_MeanKernel(step.kernel),
-                previous=step.previous,
-                inputs=step.inputs,
-                length=step.length,
-                origin=step.origin,
-                generator=step.generator,
-            )
-        )
+        """Return what the basis inside chooses."""
+        return self.basis.advance(replace(step, kernel=_MeanKernel(step.kernel)))
 
 
 class _MeanKernel(Kernel):

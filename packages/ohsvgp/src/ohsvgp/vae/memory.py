@@ -20,8 +20,6 @@ from ohsvgp.saved import (
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.clock import Clock
 
-__all__ = ["Memory", "load_memory", "save_memory"]
-
 _PREFIX = "memory."
 
 
@@ -43,14 +41,7 @@ class Memory:
 def save_memory(
     module: Any, state_dict: dict[str, Tensor], prefix: str, local_metadata: object
 ) -> None:
-    """Hook of ``nn.Module.state_dict``: adds the memory.
-
-    Args:
-        module: has ``memory``, ``basis`` and ``generator``.
-        state_dict: gets the tensors.
-        prefix: of the module's names.
-        local_metadata: not used.
-    """
+    """Add the memory of a module: a hook of ``nn.Module.state_dict``."""
     memory: Memory = module.memory
     basis: Basis = module.basis
     packed = pack(
@@ -67,13 +58,7 @@ def save_memory(
 
 
 def load_memory(module: Any, state_dict: dict[str, Tensor], prefix: str, *rest: object) -> None:
-    """Hook of ``nn.Module.load_state_dict``: takes the memory out, where it would be unknown.
-
-    Args:
-        module: has ``memory``, ``basis``, ``generator`` and ``raw_noise``.
-        state_dict: torch's own copy of the dict.
-        prefix: of the module's names.
-        rest: not used.
+    """Take the memory out, where it would be unknown: a hook of ``nn.Module.load_state_dict``.
 
     Raises:
         ValueError: see ``ohsvgp.saved.unpack``.
@@ -82,9 +67,9 @@ def load_memory(module: Any, state_dict: dict[str, Tensor], prefix: str, *rest: 
     names = [name for name in state_dict if name.startswith(start)]
     packed = {name.removeprefix(start): state_dict.pop(name) for name in names}
     basis: Basis = module.basis
-    device = module.raw_noise.device
-    source = "OnlineSVGPVAE.state_dict"
-    groups = unpack(packed, basis_settings(basis), device, source=source)
+    groups = unpack(
+        packed, basis_settings(basis), module.raw_noise.device, source="OnlineSVGPVAE.state_dict"
+    )
     basis.load_tensors(groups.get("basis", {}))
     module.generator = clone_generator(module.generator, groups["generator"][""])
     module.memory = Memory(

@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ohsvgp.bases.base import Basis
+from ohsvgp import core
+from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.core import Site
 from ohsvgp.inducing import Inducing, hyperparameters
 from ohsvgp.state import OnlineState, canonical
-from ohsvgp.stream.clock import Clock, start_clock
+from ohsvgp.stream.clock import Clock, sorted_times, start_clock
 from ohsvgp.vae.consolidation import Consolidation, predictive_fisher
 from ohsvgp.vae.memory import Memory, load_memory, save_memory
 from ohsvgp.vae.objective import (
@@ -22,15 +23,12 @@ from ohsvgp.vae.objective import (
     gaussian_log_density,
     latent_samples,
 )
-from ohsvgp.vae.prediction import latent_posterior
-from ohsvgp.vae.task import Task, TaskInfo, Window, as_channels, read_task, relate
+from ohsvgp.vae.task import Task, TaskInfo, Window, as_channels, relate
 from ohsvgp.vae.training import LearnedPoints, train
 from ohsvgp.whitening import check_jitter
 from probseq.checks import check_counts, check_not_negative, check_positive, check_whole
 from probseq.gaussians import DiagonalGaussian, standard_normal
 from probseq.kernels import Kernel
-
-__all__ = ["OnlineSVGPVAE"]
 
 
 class OnlineSVGPVAE(nn.Module):
@@ -39,7 +37,7 @@ class OnlineSVGPVAE(nn.Module):
     The encoder's outputs are Gaussian sites on the latents, so q(u) needs no parameters of its own
     (Jazbec et al. 2021). After a task its sites stay, summed up in those of M inducing variables
     that ``basis`` moves along: LegS makes it OHSVGP, ``PivotedCholesky`` OVC, ``RandomSubset``
-    plain OSVGP. Networks are kept from forgetting by elastic weight consolidation.
+    plain OSVGP. Elastic weight consolidation protects the networks from forgetting.
 
     Give the modules on the device where they shall stay; state and random numbers live there too.
 
@@ -77,8 +75,8 @@ class OnlineSVGPVAE(nn.Module):
         >>> model = OnlineSVGPVAE(
         ...     MLPEncoder(3, 2), MLPDecoder(2, 3), RBF(1), LegS(10), num_latents=2
         ... )
-        >>> for part in torch.arange(40).chunk(2):
-        ...     info = model.fit_task(t[part], y[part], epochs=5)
+        >>> for rows in torch.arange(40).chunk(2):
+        ...     info = model.fit_task(t[rows], y[rows], epochs=5)
         >>> model.predict(t).mean.shape
         torch.Size([40, 3])
     """
@@ -124,12 +122,12 @@ class OnlineSVGPVAE(nn.Module):
         self.to(dtype)
         self.kernel.double()
         self.consolidation_weight = consolidation
-        if not self.kept():
+        if not self.consolidated():
             raise ValueError(
                 "encoder, decoder or noise must have a parameter to train, got none: "
                 "with frozen networks leave learn_noise on"
             )
-        self.consolidation = Consolidation(self.kept())
+        self.consolidation = Consolidation(self.consolidated())
         self.generator = torch.Generator(kernel.like.device).manual_seed(seed)
         # A copy: what the basis draws for this kernel belongs to this model.
         self.basis = copy.deepcopy(basis)
@@ -143,8 +141,8 @@ class OnlineSVGPVAE(nn.Module):
         """σ²."""
         return self.raw_noise.exp()
 
-    def kept(self) -> list[nn.Parameter]:
-        """What elastic weight consolidation holds on to: both networks, and σ² if learned."""
+    def consolidated(self) -> list[nn.Parameter]:
+        """Return what elastic weight consolidation protects: both networks, and σ² if learned."""
         networks = [*self.encoder.parameters(), *self.decoder.parameters(), self.raw_noise]
         return [parameter for parameter in networks if parameter.requires_grad]
 
@@ -160,7 +158,7 @@ class OnlineSVGPVAE(nn.Module):
         learn_kernel: bool = False,
         learn_inducing: bool = False,
     ) -> TaskInfo:
-        """Train on a task by Adam, then keep its sites and consolidate the networks.
+        """Train on a task by Adam, then carry its sites on and consolidate the networks.
 
         Every step encodes all time points of the task, so that q(u) is that of the whole task;
         the batch is what is decoded: its expected log-likelihood, times n/|batch|, is an unbiased
@@ -208,12 +206,12 @@ class OnlineSVGPVAE(nn.Module):
             window = fixed or self.window(task, set_now(), learning=learn_kernel)
             return self.task_bound(task, window, rows, num_samples)
 
-        kept = self.kept()
+        weights = self.consolidated()
         self.train()
         bounds = train(
             bound,
-            lambda: self.consolidation_weight * self.consolidation.penalty(kept),
-            [*kept, *hyper, *moved],
+            lambda: self.consolidation_weight * self.consolidation.penalty(weights),
+            [*weights, *hyper, *moved],
             count=task.x.shape[0],
             epochs=epochs,
             batch_size=batch_size,
@@ -223,19 +221,19 @@ class OnlineSVGPVAE(nn.Module):
         self.eval()
         with torch.no_grad():
             window = self.window(task, set_now())
-        found = self.amortised(task, window)
+        q = self.amortised(task, window)
         if self.consolidation_weight > 0:
-            fisher = predictive_fisher(found.latent, self._decode, self.noise, kept, self.generator)
-            self.consolidation.consolidate(kept, fisher)
-        self._remember(clock, task, window, found)
-        return TaskInfo(bounds, found.lost_information, task.x.shape[0])
+            fisher = predictive_fisher(q.latent, self._decode, self.noise, weights, self.generator)
+            self.consolidation.consolidate(weights, fisher)
+        self._remember(clock, task, window, q)
+        return TaskInfo(bounds, q.lost_information, task.x.shape[0])
 
     def bound(self, t: Any, y: Any, *, num_samples: int = 1) -> Float[Tensor, ""]:
-        """Bound of a task in nats, differentiable; nothing is absorbed and no penalty added.
+        """Return the bound of a task in nats, differentiable; absorb nothing, add no penalty.
 
         Args:
-            t: as in ``fit_task``.
-            y: as in ``fit_task``.
+            t: as in ``fit_task``; so is ``y``.
+            y: data.
             num_samples: draws of f per time point.
 
         Raises:
@@ -246,33 +244,44 @@ class OnlineSVGPVAE(nn.Module):
         return self.task_bound(task, self.window(task, task.inducing), None, num_samples)
 
     def prepare(self, t: Any, y: Any) -> tuple[Clock, Task]:
-        """Checked data and the inducing set that follows them; nothing is absorbed.
-
-        Args:
-            t: as in ``fit_task``.
-            y: as in ``fit_task``.
+        """Check data as of ``fit_task`` and make the inducing set follow them; absorb nothing.
 
         Returns:
-            The clock by which the task's times are told, and the task.
+            The clock of the task's times, and the task.
 
         Raises:
-            ValueError: bad data.
+            ValueError: no stamps, unsorted or too early ones, a first task of no length, or bad
+                data.
         """
-        return read_task(
-            t,
-            y,
-            memory=self.memory,
-            basis=self.basis,
-            kernel=self.kernel,
+        clock = self.memory.clock or start_clock(t, self.time_unit)
+        times, _ = sorted_times(clock, t)
+        if times.numel() == 0:
+            raise ValueError("t must hold at least one stamp, got none")
+        x = times.to(self.kernel.like)[:, None]
+        data = as_channels(y, x.shape[0], self.raw_noise)
+        old = self.memory.state
+        length = max(float(times[-1]), 0.0 if old is None else old.length)
+        if not length > 0:
+            raise ValueError(
+                "t must span some time in the first task, got a single instant: give more stamps, "
+                "or t0"
+            )
+        step = Advance(
+            kernel=self.basis.prior(self.kernel),
+            previous=None if old is None else old.inducing,
+            inputs=x,
+            length=length,
+            origin=float(clock.origin) if clock.unit is None else 0.0,
             generator=self.generator,
-            time_unit=self.time_unit,
-            like=self.raw_noise,
         )
+        with torch.no_grad():
+            inducing = self.basis.advance(step)
+        return clock, Task(x, data, inducing, length, x.shape[0] + (old.count if old else 0))
 
     def task_bound(
         self, task: Task, window: Window, rows: Tensor | None, num_samples: int
     ) -> Float[Tensor, ""]:
-        """Bound with the expected log-likelihood estimated from some of the time points.
+        """Return the bound, its expected log-likelihood estimated from some time points.
 
         Args:
             task: the data.
@@ -280,26 +289,27 @@ class OnlineSVGPVAE(nn.Module):
             rows: positions of the time points to decode; all if None.
             num_samples: draws of f per time point.
         """
-        found = self.amortised(task, window)
-        mean, variance, y = found.latent.mean, found.latent.variance, task.y
+        q = self.amortised(task, window)
+        mean, variance, y = q.latent.mean, q.latent.variance, task.y
         if rows is not None:
             mean, variance, y = mean[:, rows], variance[:, rows], y[rows]
         f = latent_samples(DiagonalGaussian(mean, variance), num_samples, self.generator)
         expected = gaussian_log_density(y, self._decode(f), self.noise).sum(-1).mean(0)
+        # n/|batch| E_q[log p(y|f)] − KL(q(v) ‖ p(v)) + E_q[log of the old site].
         share = task.x.shape[0] / y.shape[0]
-        return share * expected.sum() - found.complexity.sum()
+        return share * expected.sum() - q.complexity.sum()
 
     def amortised(self, task: Task, window: Window) -> Amortised:
-        """Posterior of the latents from the encoder's sites and the carried one.
+        """Return the posterior of the latents from the encoder's sites and the carried one.
 
         Raises:
             ValueError: the encoder's outputs are not two tensors of shape (n, L), ṽ > 0.
         """
         sites = encoder_sites(self.encoder, task.y, self.num_latents)
-        return amortised_posterior(*window, *(part.to(task.x.dtype) for part in sites))
+        return amortised_posterior(*window, *(site.to(task.x.dtype) for site in sites))
 
     def window(self, task: Task, inducing: Inducing, *, learning: bool = False) -> Window:
-        """Covariances of the task under the kernel of now.
+        """Return the covariances of the task under the kernel of now.
 
         Args:
             task: gives the times.
@@ -310,7 +320,7 @@ class OnlineSVGPVAE(nn.Module):
         return relate(
             self.basis.prior(self.kernel),
             old,
-            task,
+            task.x,
             inducing,
             rel_jitter=self.rel_jitter,
             changed=learning or self._changed(old),
@@ -318,21 +328,19 @@ class OnlineSVGPVAE(nn.Module):
 
     @torch.no_grad()
     def latent(self, t: Any) -> DiagonalGaussian:
-        """Q(f) at any times, shape (L, n); the prior before the first task.
-
-        Args:
-            t: stamps of shape (n,), in any order.
-        """
+        """Return q(f) at stamps in any order, shape (L, n); the prior before the first task."""
         clock = self.memory.clock or start_clock(t, self.time_unit)
         x = clock.internal(t).to(self.kernel.like)[:, None]
-        return latent_posterior(
-            self.basis.prior(self.kernel),
-            self.memory.state,
-            x,
-            num_latents=self.num_latents,
-            rel_jitter=self.rel_jitter,
-            changed=self._changed(self.memory.state),
+        kernel, state = self.basis.prior(self.kernel), self.memory.state
+        K_ss = kernel.diag(x)
+        if state is None:
+            shape = (self.num_latents, x.shape[0])
+            return DiagonalGaussian(K_ss.new_zeros(shape), K_ss.expand(shape))
+        changed = self._changed(state)
+        step, Psi, _ = relate(
+            kernel, state, x, state.inducing, rel_jitter=self.rel_jitter, changed=changed
         )
+        return core.predict(core.posterior(step.carried.site), Psi, K_ss)
 
     @torch.no_grad()
     def sample(
@@ -343,7 +351,7 @@ class OnlineSVGPVAE(nn.Module):
         include_noise: bool = True,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "s n d"]:
-        """Draws of y, independent over time given the posterior of f.
+        """Draw y, independently over time given the posterior of f.
 
         Args:
             t: stamps.
@@ -369,7 +377,7 @@ class OnlineSVGPVAE(nn.Module):
         include_noise: bool = True,
         generator: torch.Generator | None = None,
     ) -> DiagonalGaussian:
-        """Mean and variance of y over draws of f, both of shape (n, d_y).
+        """Return mean and variance of y over draws of f, both of shape (n, d_y).
 
         Args:
             t: stamps.
@@ -391,7 +399,7 @@ class OnlineSVGPVAE(nn.Module):
         num_samples: int = 100,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n d"]:
-        """Log predictive density of every value by itself: log of the mean of N(y; decoder(f), σ²).
+        """Return the log predictive density of each value: log of the mean of N(y; decoder(f), σ²).
 
         Args:
             t: stamps of shape (n,).
@@ -409,11 +417,7 @@ class OnlineSVGPVAE(nn.Module):
 
     @torch.no_grad()
     def reconstruct(self, y: Any) -> Float[Tensor, "n d"]:
-        """Data through encoder and decoder alone: what the networks still know, without the GP.
-
-        Args:
-            y: data of shape (n, d_y).
-        """
+        """Send data (n, d_y) through encoder and decoder alone: what these know without the GP."""
         return self.decoder(self.encoder(as_channels(y, None, self.raw_noise))[0])
 
     def _decode(self, f: Tensor) -> Tensor:
@@ -424,9 +428,9 @@ class OnlineSVGPVAE(nn.Module):
             state.hyperparameters, hyperparameters(self.kernel)
         )
 
-    def _remember(self, clock: Clock, task: Task, window: Window, found: Amortised) -> None:
+    def _remember(self, clock: Clock, task: Task, window: Window, q: Amortised) -> None:
         step, now = window.step, hyperparameters(self.kernel)
-        site = Site(found.site.precision.detach(), found.site.shift.detach())
+        site = Site(q.site.precision.detach(), q.site.shift.detach())
         state = OnlineState(step.inducing, step.whitening, site, now, task.length, task.count)
         state = canonical(state, self.basis.restore, self.memory.state)
         self.memory = Memory(clock, state, self.memory.tasks + 1)

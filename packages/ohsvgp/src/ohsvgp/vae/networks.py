@@ -10,8 +10,6 @@ from torch.nn import functional as F
 from probseq.checks import check_counts
 from probseq.transformers.protocol import check_dtype
 
-__all__ = ["MLPDecoder", "MLPEncoder"]
-
 # Below it a site would fix its latent to within round-off.
 _LEAST_VARIANCE = 1e-4
 
@@ -33,11 +31,7 @@ class MLPEncoder(nn.Module):
         )
 
     def forward(self, y: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n l"], Float[Tensor, "n l"]]:
-        """ỹ and ṽ.
-
-        Args:
-            y: data.
-        """
+        """Return ỹ and ṽ."""
         _check("y", y, self.layers[0])
         mean, raw = self.layers(y).chunk(2, dim=-1)
         return mean, F.softplus(raw) + _LEAST_VARIANCE
@@ -60,11 +54,7 @@ class MLPDecoder(nn.Module):
         )
 
     def forward(self, f: Float[Tensor, "*b l"]) -> Float[Tensor, "*b d"]:
-        """Mean of y.
-
-        Args:
-            f: latents.
-        """
+        """Return the mean of y."""
         _check("f", f, self.layers[0])
         return self.layers(f)
 

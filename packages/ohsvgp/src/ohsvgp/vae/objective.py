@@ -27,15 +27,6 @@ from ohsvgp.core import Posterior, Site
 from ohsvgp.process import Move
 from probseq.gaussians import DiagonalGaussian
 
-__all__ = [
-    "Amortised",
-    "amortised_posterior",
-    "encoder_sites",
-    "gaussian_log_density",
-    "latent_samples",
-    "natural_sites",
-]
-
 
 class Amortised(NamedTuple):
     """Posterior that the encoder's sites and the carried site make together.
@@ -55,28 +46,10 @@ class Amortised(NamedTuple):
     lost_information: Float[Tensor, " l"]
 
 
-def natural_sites(
-    mean: Float[Tensor, "n l"], variance: Float[Tensor, "n l"]
-) -> tuple[Float[Tensor, "l n"], Float[Tensor, "l n"]]:
-    """Precision 1/ṽ and shift ỹ/ṽ of the encoder's sites, latents first.
-
-    Args:
-        mean: ỹ.
-        variance: ṽ > 0.
-    """
-    precision = variance.mT.reciprocal()
-    return precision, precision * mean.mT
-
-
 def encoder_sites(
     encoder: nn.Module, y: Float[Tensor, "n d"], num_latents: int
 ) -> tuple[Float[Tensor, "l n"], Float[Tensor, "l n"]]:
-    """Sites of all time points, as precision and shift.
-
-    Args:
-        encoder: y ↦ (ỹ, ṽ).
-        y: data.
-        num_latents: L.
+    """Return precision 1/ṽ and shift ỹ/ṽ of the sites of all time points, latents first.
 
     Raises:
         ValueError: the encoder's outputs are not two tensors of shape (n, L), ṽ > 0.
@@ -92,7 +65,8 @@ def encoder_sites(
         raise ValueError(
             f"encoder must give variances above 0, got {float(variance.detach().min())}"
         )
-    return natural_sites(mean, variance)
+    precision = variance.mT.reciprocal()
+    return precision, precision * mean.mT
 
 
 def amortised_posterior(
@@ -102,7 +76,7 @@ def amortised_posterior(
     precision: Float[Tensor, "l n"],
     shift: Float[Tensor, "l n"],
 ) -> Amortised:
-    """Posterior of all latent processes, and what it costs to have moved it from the prior.
+    """Return the posterior of all latent processes, and what it costs beside the prior.
 
     With t_b the carried factor of scale c and Z_b the integral of all sites against N(0, I),
     q(v) = N(0, I)·(carried site)·(new sites)/Z_b, so
@@ -118,37 +92,28 @@ def amortised_posterior(
         K_ff: prior variances there.
         precision: 1/ṽ of every latent and time.
         shift: ỹ/ṽ.
-
-    Returns:
-        The posterior.
     """
     carried = step.carried
     site = core.whitened_update(carried.site, Psi, precision, shift)
     moments = core.posterior(site)
     mean = (Psi.mT @ moments.mean[..., None])[..., 0]
-    # Variance that q leaves along Ψ; the rest of the prior's is beyond what u knows.
+    # Ψᵀ(I + G)⁻¹Ψ, what q leaves along Ψ; the rest of the prior's variance is beyond u.
     spread = torch.linalg.solve_triangular(moments.root, Psi, upper=False).square().sum(-2)
     # Where the data pin f down, round-off would leave a variance of −1e-17.
     floor = torch.finfo(K_ff.dtype).eps * K_ff.detach()
     variance = torch.maximum(K_ff - Psi.square().sum(-2) + spread, floor)
     # E_q of the encoder's sites −½ λ (Ψᵀv)² + s Ψᵀv, summed over the task.
     expected = (shift * mean - 0.5 * precision * (mean.square() + spread)).sum(-1)
+    # KL(q ‖ N(0, I)) − E_q[log t_b].
     complexity = expected - core.log_partition(site, moments) - carried.log_scale
     lost = carried.lost_information.expand(mean.shape[0])
-    latent = DiagonalGaussian(mean, variance)
-    return Amortised(site, moments, latent, complexity, lost)
+    return Amortised(site, moments, DiagonalGaussian(mean, variance), complexity, lost)
 
 
 def latent_samples(
     latent: DiagonalGaussian, num_samples: int, generator: torch.Generator | None = None
 ) -> Float[Tensor, "s n l"]:
-    """Draws of f_t, independent over time and latents: all that a sum over time points needs.
-
-    Args:
-        latent: q(f), shape (L, n).
-        num_samples: S.
-        generator: source of randomness.
-    """
+    """Draw f_t from q(f), (L, n), independently over time: all that a sum over time needs."""
     # The square root of zero has no derivative.
     floor = torch.finfo(latent.mean.dtype).tiny
     safe = DiagonalGaussian(latent.mean, latent.variance.clamp_min(floor))
@@ -158,11 +123,5 @@ def latent_samples(
 def gaussian_log_density(
     y: Float[Tensor, "*#b d"], mean: Float[Tensor, "*#b d"], noise: Float[Tensor, ""]
 ) -> Float[Tensor, "*b d"]:
-    """Log N(y; mean, σ²), elementwise: the likelihood below thesis Eq. C.10.
-
-    Args:
-        y: data.
-        mean: what the decoder gives.
-        noise: σ².
-    """
+    """Return log N(y; mean, σ²), elementwise: the likelihood below thesis Eq. C.10."""
     return -0.5 * ((y - mean).square() / noise + (2 * math.pi * noise).log())

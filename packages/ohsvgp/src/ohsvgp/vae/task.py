@@ -3,21 +3,15 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp import core
-from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.inducing import Inducing
 from ohsvgp.process import Move, move
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.arrays import as_real
-from ohsvgp.stream.clock import Clock, sorted_times, start_clock
-from ohsvgp.vae.memory import Memory
 from probseq.kernels import Kernel
-
-__all__ = ["Task", "TaskInfo", "Window", "as_channels", "read_task", "relate"]
 
 
 class TaskInfo(NamedTuple):
@@ -70,88 +64,29 @@ class Window(NamedTuple):
 def relate(
     kernel: Kernel,
     old: OnlineState | None,
-    task: Task,
+    x: Float[Tensor, "n 1"],
     inducing: Inducing,
     *,
     rel_jitter: float | None,
     changed: bool,
 ) -> Window:
-    """Covariances of the task under the kernel of now; differentiable.
+    """Return the covariances at some times under the kernel of now; differentiable.
 
     Args:
         kernel: prior covariance function, from ``Basis.prior``.
         old: what is carried; None for nothing.
-        task: gives the times.
-        inducing: the task's set, or one whose points are being learned.
+        x: times counted from t0.
+        inducing: the set, which may be that of ``old``, or one whose points are being learned.
         rel_jitter: of ``whiten``.
         changed: whether hyperparameters are, or may become, other than those of ``old``.
     """
     step = move(kernel, old, inducing, method="chol", rel_jitter=rel_jitter, changed=changed)
-    Psi = core.features(kernel, step.inducing, step.whitening, task.x)
-    return Window(step, Psi, kernel.diag(task.x))
-
-
-def read_task(
-    t: Any,
-    y: Any,
-    *,
-    memory: Memory,
-    basis: Basis,
-    kernel: Kernel,
-    generator: torch.Generator,
-    time_unit: str,
-    like: Tensor,
-) -> tuple[Clock, Task]:
-    """Check the data of a task, and let the inducing set follow them.
-
-    Args:
-        t: stamps of shape (n,), sorted, not before t0.
-        y: data of shape (n, d_y).
-        memory: where the stream stands.
-        basis: moves the inducing set.
-        kernel: of the latents.
-        generator: source of randomness of the basis.
-        time_unit: unit of calendar stamps.
-        like: gives dtype and device of the data.
-
-    Returns:
-        The clock by which the task's times are told, and the task.
-
-    Raises:
-        ValueError: no stamps, unsorted or too early ones, a first task of no length, or bad data.
-    """
-    clock = memory.clock or start_clock(t, time_unit)
-    times, _ = sorted_times(clock, t)
-    if times.numel() == 0:
-        raise ValueError("t must hold at least one stamp, got none")
-    x = times.to(kernel.like)[:, None]
-    data = as_channels(y, x.shape[0], like)
-    old = memory.state
-    length = max(float(times[-1]), 0.0 if old is None else old.length)
-    if not length > 0:
-        raise ValueError(
-            "t must span some time in the first task, got a single instant: give more stamps, or t0"
-        )
-    step = Advance(
-        kernel=basis.prior(kernel),
-        previous=None if old is None else old.inducing,
-        inputs=x,
-        length=length,
-        origin=float(clock.origin) if clock.unit is None else 0.0,
-        generator=generator,
-    )
-    with torch.no_grad():
-        inducing = basis.advance(step)
-    return clock, Task(x, data, inducing, length, x.shape[0] + (old.count if old else 0))
+    Psi = core.features(kernel, step.inducing, step.whitening, x)
+    return Window(step, Psi, kernel.diag(x))
 
 
 def as_channels(y: Any, count: int | None, like: Tensor) -> Tensor:
-    """Data of shape (n, d_y), finite.
-
-    Args:
-        y: torch tensor, numpy array or nested lists.
-        count: n; None for any.
-        like: gives dtype and device.
+    """Check data of shape (n, d_y), any n if ``count`` is None; dtype and device of ``like``.
 
     Raises:
         ValueError: another shape, complex numbers, NaN or infinity.

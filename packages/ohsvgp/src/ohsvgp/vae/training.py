@@ -9,8 +9,6 @@ from torch import Tensor
 from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.kernels import Kernel
 
-__all__ = ["LearnedPoints", "train"]
-
 
 def train(
     bound: Callable[[Tensor], Tensor],
@@ -26,7 +24,7 @@ def train(
     """Maximise a task's bound minus a penalty, both in nats.
 
     Args:
-        bound: an unbiased estimate of the bound from the time points at the given positions.
+        bound: an unbiased estimate of the bound from the time points at some positions.
         penalty: of the parameters of now.
         parameters: what is trained, in place.
         count: number of time points.
@@ -42,15 +40,15 @@ def train(
     bounds: list[Tensor] = []
     for _ in range(epochs):
         order = torch.randperm(count, generator=generator, device=generator.device)
-        parts: list[Tensor] = []
+        shares: list[Tensor] = []
         for rows in order.split(batch_size or count):
             optimizer.zero_grad()
             value = bound(rows)
             ((penalty() - value) / count).backward()
             optimizer.step()
             # Weighted by the batch's size, so that a small last batch counts little.
-            parts.append(value.detach() * (rows.numel() / count))
-        bounds.append(torch.stack(parts).sum() / count)
+            shares.append(value.detach() * (rows.numel() / count))
+        bounds.append(torch.stack(shares).sum() / count)
     return torch.stack(bounds)
 
 
@@ -79,5 +77,5 @@ class LearnedPoints:
         self.offset = torch.zeros_like(start.nodes).requires_grad_()
 
     def inducing(self) -> Inducing:
-        """The points of now."""
+        """Return the points of now."""
         return PointFunctional(self.start + self.scale * self.offset)

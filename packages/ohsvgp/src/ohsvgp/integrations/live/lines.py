@@ -14,7 +14,7 @@ _MISSING = ("", "na", "nan", "null", "none")
 
 
 class Line(NamedTuple):
-    """What a line says.
+    """What a line holds.
 
     Attributes:
         text: of the stamp.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ohsvgp.information_loss import Losses
-from ohsvgp.stream.pace import StampSpacing
+from ohsvgp.stream.spacing import StampSpacing
 
 NANOSECONDS = 1_000_000_000
 # What int64 nanoseconds since 1970 reach, in seconds.

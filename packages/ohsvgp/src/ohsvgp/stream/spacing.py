@@ -1,10 +1,8 @@
-"""How fast the stamps of a stream come."""
+"""The spacing of a stream's stamps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median_low
-
-__all__ = ["StampSpacing"]
 
 # Of so many gaps the median is the step: one that stands out, or a few, say nothing.
 GAPS = 9

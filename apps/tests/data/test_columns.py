@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ohsvgp.stream.columns import StampColumn, check_squares
+from probseq_apps.data.columns import StampColumn, check_squares
 
 
 def test_numbers_stay_and_dates_are_seconds_and_mixtures_are_refused() -> None:
@@ -15,6 +15,14 @@ def test_numbers_stay_and_dates_are_seconds_and_mixtures_are_refused() -> None:
         dates.parse("7")
     with pytest.raises(ValueError, match="got 'soon'"):
         numbers.parse("soon")
+
+
+def test_stamps_with_and_without_a_zone_are_refused_together() -> None:
+    column = StampColumn("day")
+    column.parse("2024-01-01T00:00Z")
+    column.parse("2024-01-01T01:00Z")
+    with pytest.raises(ValueError, match="all name their time zone, or none, got '2024-01-01T00"):
+        column.parse("2024-01-01T02:00")
 
 
 def test_rows_are_sorted_by_time_and_dates_counted_from_the_first() -> None:

@@ -4,8 +4,8 @@ import torch
 from ohsvgp import LegS, OnlineSVGPVAE
 from ohsvgp.tasks import Task
 from ohsvgp.vae import MLPDecoder, MLPEncoder
-from ohsvgp.vae.progress import evaluate_vae, load_progress, pack_progress
 from probseq.kernels import RBF
+from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, pack_progress
 
 
 def make():

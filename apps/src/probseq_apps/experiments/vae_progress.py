@@ -14,9 +14,7 @@ from ohsvgp.tasks import Task, measure_tasks
 from ohsvgp.vae.model import OnlineSVGPVAE
 from probseq.metrics import rmse
 
-__all__ = ["evaluate_vae", "load_progress", "pack_progress"]
-
-# Entries that are no part of the model.
+# Entries that are not of the model.
 _EXTRA = "extra."
 
 
@@ -24,12 +22,12 @@ def evaluate_vae(
     model: OnlineSVGPVAE, tasks: Sequence[Task], num_samples: int, generator: torch.Generator
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Return NLPD and RMSE per value on the test steps of each task, and on all of them."""
-    t, y = (torch.cat([task[part] for task in tasks]) for part in (2, 3))
+    t, y = (torch.cat([task[place] for task in tasks]) for place in (2, 3))
     drawn: Any = {"num_samples": num_samples, "generator": generator}
     mean = model.predict(t, **drawn).mean
     density = model.log_prob(t, y, **drawn)
     return measure_tasks(
-        tasks, lambda part: {"nlpd": -density[part].mean(), "rmse": rmse(mean[part], y[part])}
+        tasks, lambda rows: {"nlpd": -density[rows].mean(), "rmse": rmse(mean[rows], y[rows])}
     )
 
 

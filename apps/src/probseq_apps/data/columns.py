@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from ohsvgp.stream.clock import parse_stamp
 
-__all__ = ["StampColumn", "check_squares"]
-
 _SECONDS = {"hours": 3_600.0, "days": 86_400.0}
 
 
