@@ -167,7 +167,8 @@ class Selection(NamedTuple):
     """Which predictions to accept, and how often they are wrong.
 
     Attributes:
-        threshold: a prediction is accepted if its confidence is above it; infinity accepts none.
+        threshold: a prediction is accepted if its confidence is above it; minus infinity accepts
+            all, infinity none.
         coverage: share of the examples that were accepted.
         error: share of wrong ones among the accepted.
         bound: what the true share of wrong ones is at most, with the level's probability.
@@ -205,9 +206,9 @@ def select_with_error(
         num_coverages: coverages K to choose from; more of them cost level.
 
     Returns:
-        The selection; its threshold is infinite where no coverage can be guaranteed. No error in k
-        examples bounds their share by :math:`1 - ((1 - \mathrm{level})/K)^{1/k}`: 1 % takes about
-        600 accepted examples.
+        The selection; its threshold is infinite where no coverage can be guaranteed, and minus
+        infinity where all can be accepted. No error in k examples bounds their share by
+        :math:`1 - ((1 - \mathrm{level})/K)^{1/k}`: 1 % takes about 600 accepted examples.
 
     Raises:
         ValueError: bad shapes, NaN or infinity, nothing given, or a number out of its range.
