@@ -13,12 +13,13 @@ from sklearn.preprocessing import StandardScaler
 
 import probseq_apps.cli as cli
 from probseq.corruptions import half_corrupted
-from probseq.laplace import laplace_model
+from probseq.laplace import laplace_model, linear_inputs
 from probseq.metrics.post_hoc import search_temperature
+from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import load_data
 from probseq_apps.data.tokenizers import encode_texts
-from probseq_apps.experiments.pretrained import open_model
+from probseq_apps.experiments.pretrained import _of_transformers, open_model
 from sgpa import load_calibrated
 
 timm = pytest.importorskip("timm", reason="timm is not installed")
@@ -176,6 +177,53 @@ def test_a_folder_of_transformers_reads_texts_with_its_own_tokens(tmp_path):
     assert run(tmp_path, "--model", str(folder), *words) == 0
     report = json.loads((tmp_path / "run/report.json").read_text())
     assert list(report["methods"]) == rows
+
+
+def test_an_encoder_without_a_head_gets_the_heads_alone(tmp_path, capsys):
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        image_size=8, patch_size=4,
+    )  # fmt: skip
+    encoder, folder = transformers.ViTModel(config).eval(), tmp_path / "encoder"
+    encoder.save_pretrained(folder)
+    data = load_data("digits")
+    opened = open_model(str(folder), (), data, bundled_scale=True)
+    images = opened.prepare(data.test.inputs[:5])
+    with torch.no_grad():
+        features = linear_inputs(opened.model, "head", images)
+        torch.testing.assert_close(features, encoder(images).last_hidden_state.mean(1))
+    words = ["--data", "digits", "--validation-size", "100", "--test-size", "50"]
+    assert run(tmp_path, "--model", str(folder), *words) == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert list(report["methods"]) == ["probe", "probe+ts", "heads", "heads+ts"]
+    assert any("no trained head: model" in note for note in report["data"]["notes"])
+    words += ["--method", "model", "kflla", "--run-dir", str(tmp_path / "other")]
+    assert run(tmp_path, "--model", str(folder), *words) == 1
+    assert "method must have probe or heads, got model, kflla" in capsys.readouterr().err
+
+
+def test_a_mean_over_tokens_leaves_padding_out_and_missing_weights_are_named(tmp_path):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=7, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=20,
+    )  # fmt: skip
+    encoder = transformers.BertModel(config, add_pooling_layer=False).eval()
+    encoder.save_pretrained(tmp_path)
+    model = _of_transformers(transformers, "Sequence", tmp_path, 3)
+    ids, mask = torch.tensor([[1, 2, 3, 0], [4, 5, 6, 6]]), torch.ones(2, 4, dtype=torch.long)
+    mask[0, 3] = 0
+    batch = {"input_ids": ids, "attention_mask": mask}
+    with torch.no_grad():
+        features = linear_inputs(model.eval(), "head", batch)
+        short = encoder(ids[:1, :3]).last_hidden_state.mean(1)
+    torch.testing.assert_close(features[:1], short)
+    weights = encoder.state_dict()
+    del weights["encoder.layer.0.output.dense.weight"]
+    encoder.save_pretrained(tmp_path, state_dict=weights)
+    with pytest.raises(DataError, match=r"lacks weights of Bert.*: bert.encoder.layer.0.output"):
+        _of_transformers(transformers, "Sequence", tmp_path, 3)
 
 
 def test_decoders_have_their_own_numbers_without_padding_and_the_last_token_s_features(tmp_path):

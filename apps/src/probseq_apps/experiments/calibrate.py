@@ -52,12 +52,13 @@ _CANDIDATES = {
     "tuned": "tuned deviation",
     "tuned+ts": "tuned deviation and temperature",
 }
-# Rows that need nothing of a model but what goes into its last layer.
-_HEADS = ("kflla", "probe", "heads")
+# Rows that need nothing of a model but what goes into its last layer; those that train a head.
+_HEADS, _NEW_HEADS = ("kflla", "probe", "heads"), ("probe", "heads")
 # What a model may lack that a variant needs.
+_NO_HEAD = "a model has no trained head"
+_NO_LINEAR_LAYER = "the logits of a model do not come from a linear layer"
 _LACKS = {
     "mcd": "a model has no dropout that changes what it predicts",
-    **dict.fromkeys(_HEADS, "the logits of a model do not come from a linear layer"),
     **dict.fromkeys(
         ("deviation", "deviation+ts", "tuned", "tuned+ts"),
         "the attention of a model is none that can have a deviation",
@@ -112,6 +113,11 @@ def check(settings: CalibrateSettings, loaded: Candidates) -> None:
     data, variants = loaded.data, variants_of(settings)
     for name in settings.model:
         opened = _open(settings, name, data)
+        if not opened.has_head and not set(variants) & set(_NEW_HEADS):
+            raise ValueError(
+                f"model {name!r} has no trained head: method must have probe or heads, got "
+                f"{', '.join(settings.method)}"
+            )
         if all(variant in _CANDIDATES and variant[:5] != "model" for variant in variants):
             check_attention(opened.model, settings.fit.layers)
         some = data.test.inputs[:2].to(_device(settings))
@@ -139,48 +145,37 @@ def calibrate_model(
     folder, start, data = at.path / job.name, perf_counter(), loaded.data
     folder.mkdir(exist_ok=True)
     opened = _open(settings, settings.model[job.seed], data)
-    calibrated = _calibrated(settings, opened, data, derive_seed(job.seed, "calibrate"))
-    calibrated.save(folder / CALIBRATED)
-    chosen = calibrated.chosen
-    candidates = {
-        row: dict(zip(("deviation", "temperature", "nll"), candidate[:3], strict=True))
-        for row, name in _CANDIDATES.items()
-        if (candidate := calibrated.candidates.get(name))
-    }
     variants = variants_of(settings)
-    missing, heads = list[str](), [name for name in _HEADS if name in variants]
-    for variant in (name for name in variants if name not in heads):
-        some = data.validation.inputs[: settings.fit.batch_size].to(_device(settings))
-        predict = _predict(settings, variant, calibrated, opened, opened.prepare(some))
-        if predict is None:
-            missing.append(variant)
-        else:
-            seed = derive_seed(job.seed, variant)
-            _store(settings, folder, [variant], predict, opened.prepare, loaded.sets, seed)
-    calibrated.use(_CANDIDATES["model"])
-    if heads:
+    candidates, missing, chosen = dict[str, dict[str, float]](), dict[str, str](), None
+    if opened.has_head:
+        candidates, missing, chosen = _fit_variants(settings, opened, loaded, job, folder)
+    else:
+        missing = {name: _NO_HEAD for name in variants if name not in _NEW_HEADS}
+    if heads := [name for name in _HEADS if name in variants and name not in missing]:
         try:
             layer, _ = last_linear(opened.model, _batches(settings, opened, data.validation))
         except ValueError:
-            missing += heads
+            missing |= dict.fromkeys(heads, _NO_LINEAR_LAYER)
         else:
             seed = derive_seed(job.seed, "heads")
             predict, losses = _fit_heads(settings, heads, opened, layer, data, seed)
             _store(settings, folder, heads, predict, opened.prepare, loaded.sets, 0)
             candidates |= {name: {"nll": value} for name, value in losses.items()}
-    stored = next(row for row, name in _CANDIDATES.items() if name == chosen)
     seconds = round(perf_counter() - start, 3)
-    return {"seconds": seconds, "candidates": candidates, "kept": stored, "missing": missing}
+    return {"seconds": seconds, "candidates": candidates, "kept": chosen, "missing": missing}
 
 
 def report(settings: CalibrateSettings, loaded: Candidates, results: Results, at: RunFolder) -> str:
     """Evaluate the stored predictions and write the report."""
     data, all_jobs = loaded.data, jobs(settings)
     outcomes = [results[job] for job in all_jobs]
-    missing = {name for outcome in outcomes for name in outcome["missing"]}
+    missing: dict[str, str] = {}
+    for outcome in outcomes:
+        missing |= outcome["missing"]
     variants = [name for name in variants_of(settings) if name not in missing]
     for job in all_jobs:
-        files = [*_SAVED, *(f"{name}.npz" for name in variants)]
+        files = [f"{name}.npz" for name in variants]
+        files += _SAVED if results[job]["kept"] else ()
         if not all((at.path / job.name / name).exists() for name in files):
             calibrate_model(settings, loaded, job, at)  # deleted: made anew
     measured = {
@@ -189,7 +184,7 @@ def report(settings: CalibrateSettings, loaded: Candidates, results: Results, at
         if _variant_of(name) not in missing
     }
     notes = list(data.notes)
-    notes += [f"left out, since {_LACKS[name]}: {name}" for name in sorted(missing)]
+    notes += [f"left out, since {lack}: {name}" for name, lack in sorted(missing.items())]
     if not measured:
         raise DataError(f"method must have one that the models can take: {'; '.join(notes)}")
     facts = {"name": data.name, "classes": data.num_classes, "notes": notes}
@@ -197,7 +192,7 @@ def report(settings: CalibrateSettings, loaded: Candidates, results: Results, at
     seeds = [job.seed for job in all_jobs]
     return calibrate_report(
         measured,
-        [(f"{job.name}/{CALIBRATED}", results[job]["kept"]) for job in all_jobs],
+        [(f"{job.name}/{CALIBRATED}", row) for job in all_jobs if (row := results[job]["kept"])],
         settings={**settings.to_dict(), "seeds": seeds},
         data=facts,
         recipe=at.recipe,
@@ -216,6 +211,36 @@ WORKFLOW = Workflow(
     run=calibrate_model,
     report=report,
 )
+
+
+def _fit_variants(
+    settings: CalibrateSettings, opened: Pretrained, loaded: Candidates, job: Job, folder: Path
+) -> tuple[dict[str, dict[str, float]], dict[str, str], str]:
+    """Choose deviation and temperature, and store what the model predicts with each.
+
+    Returns:
+        The candidates by row, why rows are left out, and the row that is the best.
+    """
+    data = loaded.data
+    calibrated = _calibrated(settings, opened, data, derive_seed(job.seed, "calibrate"))
+    calibrated.save(folder / CALIBRATED)
+    chosen = next(row for row, name in _CANDIDATES.items() if name == calibrated.chosen)
+    candidates: dict[str, dict[str, float]] = {
+        row: dict(zip(("deviation", "temperature", "nll"), candidate[:3], strict=True))
+        for row, name in _CANDIDATES.items()
+        if (candidate := calibrated.candidates.get(name))
+    }
+    missing: dict[str, str] = {}
+    for variant in (name for name in variants_of(settings) if name not in _HEADS):
+        some = data.validation.inputs[: settings.fit.batch_size].to(_device(settings))
+        predict = _predict(settings, variant, calibrated, opened, opened.prepare(some))
+        if predict is None:
+            missing[variant] = _LACKS[variant]
+        else:
+            seed = derive_seed(job.seed, variant)
+            _store(settings, folder, [variant], predict, opened.prepare, loaded.sets, seed)
+    calibrated.use(_CANDIDATES["model"])
+    return candidates, missing, chosen
 
 
 def variants_of(settings: CalibrateSettings) -> list[str]:

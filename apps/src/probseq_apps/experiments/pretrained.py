@@ -23,10 +23,20 @@ _TOKENIZER = "tokenizer.json"
 
 
 class Pretrained(NamedTuple):
-    """A classifier in evaluation mode, and what makes a raw batch what it takes."""
+    """A classifier in evaluation mode.
+
+    Attributes:
+        model: the classifier.
+        prepare: makes a raw batch what it takes.
+    """
 
     model: nn.Module
     prepare: Callable[[Tensor], Any]
+
+    @property
+    def has_head(self) -> bool:
+        """Return whether its head came with it; that of a plain encoder is new and untrained."""
+        return not isinstance(self.model, _Encoder)
 
 
 def weights_hash(name: str) -> str:
@@ -68,11 +78,11 @@ def open_model(
     for item in arguments:
         key, _, value = item.partition("=")
         options[key] = _literal(value)
+    model: Any
     with reading(name, f"a model of {kind}"):
         if kind == "transformers":
             task = "Image" if isinstance(data, ImageData) else "Sequence"
-            auto = getattr(library, f"AutoModelFor{task}Classification")
-            model = auto.from_pretrained(file, local_files_only=True)
+            model = _of_transformers(library, task, file, data.num_classes)
         elif config:
             model = library.create_model(f"local-dir:{file}", pretrained=True)
         else:
@@ -92,6 +102,41 @@ def open_model(
     size = scale.pop("size", None) or data.image_size
     channels = len(scale["mean"])
     return Pretrained(model.eval(), _Images(channels=channels, image_size=size, **scale))
+
+
+def _of_transformers(library: Any, task: str, folder: Path, num_classes: int) -> Any:
+    """Return a classifier of a folder, or its encoder under a new head where it has none."""
+    auto = getattr(library, f"AutoModelFor{task}Classification")
+    read: Any = {"local_files_only": True}
+    model, info = auto.from_pretrained(folder, **read, output_loading_info=True)
+    missing, encoder = set(info["missing_keys"]), f"{model.base_model_prefix}."
+    if not missing:
+        return model
+    # Heads of transformers may begin with a pooler, which plain encoders do not need.
+    absent = sorted(k for k in missing if k.startswith(encoder) and ".pooler." not in k)
+    if absent:
+        raise DataError(
+            f"{folder} lacks weights of {type(model).__name__}: {', '.join(absent[:3])}"
+        )
+    return _Encoder(library.AutoModel.from_pretrained(folder, **read), num_classes)
+
+
+class _Encoder(nn.Module):
+    """The mean of an encoder's outputs over tokens or places, under a new linear head."""
+
+    def __init__(self, encoder: Any, num_classes: int) -> None:
+        super().__init__()
+        self.encoder, self.config = encoder, encoder.config
+        width = getattr(encoder.config, "hidden_size", None) or encoder.config.hidden_sizes[-1]
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, *images: Tensor, **tokens: Tensor) -> Tensor:
+        hidden = self.encoder(*images, **tokens).last_hidden_state
+        if hidden.ndim == 4:  # of convolutions: (B, C, H, W)
+            hidden = hidden.flatten(2).mT
+        mask = tokens.get("attention_mask")
+        mask = hidden.new_ones(hidden.shape[:2]) if mask is None else mask
+        return self.head((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
 
 
 def _literal(text: str) -> Any:

@@ -75,7 +75,7 @@ def calibrate_report(
         numbers={"methods": numbers, "recommended": best},
         tables=metric_tables(methods),
         findings=[f"Recommended: {best}, validation NLL {means[best]:.3f}{behind}."],
-        facts=[f"`sgpa.load_calibrated` reads {holds}."],
+        facts=[f"`sgpa.load_calibrated` reads {holds}."] if stored else [],
         rows=rows,
         details=details(methods),
         figures=lambda: {
