@@ -192,7 +192,10 @@ def _library(kind: str) -> Any:
     if kind == "timm":
         return require("timm", extra="pretrained", distribution="probseq-apps")
     if kind == "transformers":
-        return require("transformers", extra="pretrained", distribution="probseq-apps")
+        library = require("transformers", extra="pretrained", distribution="probseq-apps")
+        library.logging.set_verbosity_error()  # what a folder lacks is told by us
+        library.logging.disable_progress_bar()
+        return library
     import torchvision
 
     return torchvision
