@@ -217,8 +217,11 @@ class DiffusionObjective(nn.Module):
         Raises:
             ValueError: no videos, or videos or labels of another kind than the model's.
         """
-        if not len(videos):
-            raise ValueError(f"videos must not be empty, got shape {tuple(videos.shape)}")
+        if videos.ndim != 5 or not len(videos):
+            raise ValueError(
+                "videos must have shape (batch, frames, channels, height, width), images one frame "
+                f"(images[:, None]), and not be empty, got shape {tuple(videos.shape)}"
+            )
         if self.times is None:
             device = None if generator is None else generator.device
             steps, size = self.model.diffusion.num_steps, videos.shape[:1]
