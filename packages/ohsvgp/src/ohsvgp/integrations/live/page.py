@@ -73,8 +73,9 @@ class LivePage:
         self.url = f"http://{host}:{self._server.server_address[1]}/"
         self._hosts, self._local = {_THIS_MACHINE, "localhost", host}, host == _THIS_MACHINE
         # Browsers may come from a process before this one, whose events have other names.
-        self.name, self._number, self._ended = f"{time.time_ns():x}", 0, False
+        self.name, self._number = f"{time.time_ns():x}", 0
         self._queue, self._changed = deque[bytes](maxlen=LATEST), threading.Condition()
+        self._ended = self._closed = False
         self._ahead, self._last = dict[str, Any](), -math.inf
         self._judged, self._covered = 0, 0
         threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True).start()
@@ -83,7 +84,9 @@ class LivePage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         self._server.shutdown()
         self._server.server_close()
 
@@ -111,7 +114,11 @@ class LivePage:
     def events_after(self, number: int) -> tuple[list[bytes], int, bool]:
         """Wait for events after one; return them, the latest's number, and if they have ended."""
         with self._changed:
-            self._changed.wait_for(lambda: self._number > number or self._ended, _HEARTBEAT)
+            self._changed.wait_for(
+                lambda: self._number > number or self._ended or self._closed, _HEARTBEAT
+            )
+            if self._closed:  # browsers come again, and find the process that serves the page then
+                raise ConnectionAbortedError("the page is closed")
             new = min(max(self._number - number, 0), len(self._queue))
             return [*self._queue][len(self._queue) - new :], self._number, self._ended
 
