@@ -57,6 +57,7 @@ WRONG = {
     "online live --method osgpr": "unknown method 'osgpr'",
     "online live --horizon -1": "horizon must be a whole number of at least 1, got -1",
     "online live --step -1": "step must be positive",
+    "online live --page here": "page must be PORT or HOST:PORT",
     "online vae --method ohsvpg": "'ohsvgp'",
     "generate run --frames": "not empty",
     "generate run --frames 1 3": "1 or even",

@@ -17,7 +17,7 @@ import torch
 
 from ohsvgp import AdamSteps, ExactGP, Gaussian, OnlineGP, Refit
 from ohsvgp.beyond.prior import PRIOR_OPTIONS, fit_prior, make_mean, make_prior
-from ohsvgp.integrations.live import LiveStream
+from ohsvgp.integrations.live import LivePage, LiveStream
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.plots import coefficients_plot, prediction_figures
 from ohsvgp.tasks import (
@@ -331,12 +331,16 @@ def live_command(settings: LiveSettings) -> None:
     reading: Any = {"encoding": settings.encoding, "errors": "replace"}
     if file is None and isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(**reading)
+    tell = partial(print, file=sys.stderr, flush=True)
     with (
+        # First: an address in use is refused before anything is read.
+        nullcontext() if settings.page is None else LivePage(settings.page) as page,
         nullcontext(sys.stdin) if file is None else file.open(**reading) as lines,
         warnings.catch_warnings(),
     ):
+        if page:
+            tell(f"page: {page.url}")
         # A plain line, without a place in our sources.
-        tell = partial(print, file=sys.stderr, flush=True)
         warnings.showwarning = lambda message, *_: tell(f"warning: {message}")
         names = ("horizon", "step", "separator", "decimal", "widen")
         options: Any = {name: getattr(settings, name) for name in names} | {"warmup": model.warmup}
@@ -345,6 +349,14 @@ def live_command(settings: LiveSettings) -> None:
         )
         for answer in stream.follow(lines, every=settings.every, replay=whole):
             print(answer, flush=True)
+            if page:
+                page.show(answer)
+        if page:
+            page.end()
+            tell(f"the stream has ended; its page stays at {page.url} until Ctrl-C")
+            with suppress(KeyboardInterrupt):
+                while True:
+                    time.sleep(3600)
 
 
 def build_live_model(settings: LiveModel) -> OnlineGP:

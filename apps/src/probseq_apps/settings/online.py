@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from tyro.conf import arg
 
 import ohsvgp
+from ohsvgp.integrations.live.page import parse_address
 from ohsvgp.integrations.live.state import check_marks, saved_settings
 from probseq.settings import Bound, Count, NotNegative, Positive, Settings, Share
 from probseq_apps.data.names import CSV_PREFIX, SERIES_NAMES, TABLE_NAMES, user_path
@@ -387,9 +388,14 @@ class LiveSettings(Settings):
     """Of the lines, such as utf-8-sig or latin-1."""
     widen: bool = True
     """Widen intervals by what the stream has shown; else they are the model's."""
+    page: str | None = None
+    """Port of a page that draws the stream, for browsers on this machine only; HOST:PORT for
+    others, too. It stays when the stream has ended, until Ctrl-C."""
 
     def check(self) -> None:
-        """Refuse what needs a state without one, and marks that cannot be told apart."""
+        """Refuse what needs a state without one, no address, and marks that look the same."""
+        if self.page is not None:
+            parse_address(self.page)
         check_text(self.encoding)
         check_marks(self.separator, self.decimal)
         if self.replay and self.state is None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import scipy.stats
 import torch
 
 from ohsvgp import Bernoulli, Gaussian, LegS, OnlineGP, Poisson, StudentT
-from ohsvgp.beyond.monitor import Monitor, standard_errors
+from ohsvgp.beyond.monitor import Monitor, alarm_threshold, standard_errors
 from probseq.kernels import RBF
 
 DOUBLE = torch.float64
@@ -129,3 +130,45 @@ def test_what_cannot_be_watched_is_refused_and_changes_nothing() -> None:
         Monitor(forgetting=0.0)
     with pytest.raises(ValueError, match="threshold must be positive"):
         Monitor(threshold=0.0)
+
+
+@pytest.mark.parametrize("n", [1, 9, 19, 28, 99])
+@pytest.mark.parametrize("rate", [0.01, 0.05, 0.1, 0.29, 0.5, 0.9])
+def test_no_smaller_error_is_as_rare_as_an_alarm_may_be(n: int, rate: float) -> None:
+    # Of n + 1 errors in any order each is the last as often: leave out each in turn.
+    errors = np.random.default_rng(n).standard_normal(n + 1)
+    allowed = sum(Fraction(k, n + 1) <= Fraction(str(rate)) for k in range(1, n + 2))
+    alarms, nearly = 0, 0
+    for k, new in enumerate(np.abs(errors)):
+        history = np.delete(errors, k)
+        threshold = alarm_threshold(history, rate)
+        sizes = sorted([0.0, *np.abs(history), math.inf])
+        assert threshold in sizes[1:]
+        alarms += new > threshold
+        nearly += new > sizes[sizes.index(threshold) - 1]
+    assert alarms == allowed
+    assert nearly == min(allowed + 1, n + 1)
+
+
+@pytest.mark.parametrize("n", [40, 2000])
+def test_a_quiet_stream_alarms_as_often_as_is_wanted(n: int) -> None:
+    rate, repetitions, random = 0.05, 1_000, np.random.default_rng(n)
+    # Heavy tails, and as far from standard as can be: only their order counts.
+    errors = 3.0 + 10.0 * random.standard_t(2, size=(repetitions, n + 1))
+    alarms = [abs(new) > alarm_threshold(past, rate) for *past, new in errors.tolist()]
+    deviation = math.sqrt(rate * (1.0 - rate) / repetitions)
+    assert np.mean(alarms) <= rate + 3.0 * deviation
+    assert np.mean(alarms) >= rate - 1.0 / (n + 1) - 3.0 * deviation
+
+
+def test_thresholds_of_no_errors_and_rates_that_are_none_are_refused() -> None:
+    assert alarm_threshold([], 0.5) == math.inf
+    for errors, rate, word in (
+        ([1.0, math.nan], 0.1, "errors"),
+        ([[1.0]], 0.1, r"errors must have shape \(n,\), got \(1, 1\)"),
+        ([1.0], 0.0, "rate must be above 0 and below 1, got 0"),
+        ([1.0], 1.0, "rate"),
+        ([1.0], math.nan, "rate"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            alarm_threshold(errors, rate)

@@ -1,6 +1,7 @@
-"""Watch whether one-step-ahead predictions of a stream hold: errors, coverage, scores, drift."""
+"""Watch whether one-step-ahead predictions of a stream hold: errors, alarms, coverage, drift."""
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.arrays import as_targets
-from probseq.checks import check_positive
+from probseq.checks import check_finite, check_positive
 
 _LEVELS = (0.5, 0.9, 0.95)
 # Of a two-sided CUSUM: quickest for shifts of one standard deviation.
@@ -49,6 +50,40 @@ def _scores_and_errors(gp: OnlineGP, t: Any, y: Any) -> tuple[Tensor, Tensor]:
     # What lies beyond the reach of float64 is eight standard deviations away.
     tiny = torch.finfo(shares.dtype).eps / 2
     return scores, torch.special.ndtri(shares.clamp(tiny, 1 - tiny))
+
+
+def alarm_threshold(errors: Any, rate: float) -> float:
+    """Return the size of an error that a quiet stream exceeds with probability ``rate`` at most.
+
+    Of n errors it is the ⌈(n + 1)(1 − rate)⌉-th smallest |error|, and infinite where that is
+    beyond the n-th, n + 1 < 1/rate: no alarm is then as rare. If the n errors and a new one are
+    exchangeable, whatever their distribution, P(|new error| > threshold) ≤ rate, and above
+    rate − 1/(n + 1) where no two are equal (split conformal prediction: Vovk, Gammerman and Shafer
+    2005; Lei et al. 2018, theorem 2.2). The probability is over histories, too: after a single one
+    the share of alarms scatters about it by √(rate (1 − rate)/n). Not in the papers.
+
+    Args:
+        errors: of a quiet history, shape (n,), each from before its update, such as those of
+            ``Monitor.errors``.
+        rate: wanted share of false alarms.
+
+    Raises:
+        ValueError: errors that are no finite numbers of shape (n,), or ``rate`` not in (0, 1).
+
+    Example:
+        >>> from ohsvgp.beyond.monitor import alarm_threshold
+        >>> alarm_threshold([0.5, -2.0, 1.0, 0.1], 0.4), alarm_threshold([0.5, -2.0], 0.1)
+        (1.0, inf)
+    """
+    sizes = torch.as_tensor(errors, dtype=torch.float64).abs()
+    if sizes.ndim != 1:
+        raise ValueError(f"errors must have shape (n,), got {tuple(sizes.shape)}")
+    check_finite(errors=sizes)
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"rate must be above 0 and below 1, got {rate}")
+    # ⌈(n + 1)(1 − rate)⌉ = n + 1 − ⌊(n + 1) rate⌋, of the rate's decimals as they are written.
+    rank = len(sizes) + 1 - math.floor((len(sizes) + 1) * Fraction(str(float(rate))))
+    return float(sizes.sort().values[rank - 1]) if rank <= len(sizes) else math.inf
 
 
 class Monitor:

@@ -1,3 +1,4 @@
+from .page import LivePage
 from .stream import LiveStream
 
-__all__ = ["LiveStream"]
+__all__ = ["LivePage", "LiveStream"]
