@@ -273,7 +273,7 @@ def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(whole, t
         generate(kind, run_dir=folder, resume=True)
         said = capsys.readouterr().out
         assert f"samples of {name} are not there" in said
-        assert f"{name}: finished before" in said
+        assert "2 of 2 jobs are finished" in said
         assert {path: path.stat().st_mtime_ns for path in before} == before
         assert_same(kind, whole[kind], folder)
         (folder / "process" / f"{name}.npz").unlink()
