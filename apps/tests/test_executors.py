@@ -1,13 +1,16 @@
 """Jobs in other processes: bars on the screen, lost workers, clusters."""
 
+import fcntl
 import json
 import os
 import pty
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -352,10 +355,8 @@ class Screen:
 def on_a_terminal(arguments):
     """Run a command on a pseudo terminal; return what was shown after each piece of output."""
     parent, terminal = pty.openpty()
-    environment = {**os.environ, "COLUMNS": "100", "LINES": "50"}
-    process = subprocess.Popen(
-        arguments, stdin=terminal, stdout=terminal, stderr=terminal, env=environment
-    )
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
+    process = subprocess.Popen(arguments, stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
     screen, states, rest = Screen(), [], b""
     while True:
@@ -386,8 +387,9 @@ def on_a_terminal(arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_terminal_shows_one_bar_over_all_jobs(tmp_path, workers):
-    arguments = [*TRAINED, "--workers", workers, "--run-dir", tmp_path / "run"]
-    states = on_a_terminal(command(*arguments))
+    words = ["--data", "digits", "--method", "mle", "--seeds", 0, 1, 2, 3, "--epochs", 8]
+    words += ["--no-shift", "--ood", "--workers", workers, "--run-dir", tmp_path / "run"]
+    states = on_a_terminal(command("classify", *words))
     bars = [[line for line in state if "jobs [" in line] for state in states]
     assert max(map(len, bars)) == 1  # never two, nor a torn one that was left behind
     shown = [lines[0] for lines in bars if lines]
