@@ -68,10 +68,11 @@ def _do_jobs(
     local = options.executor == "local"
     count = min(options.workers or (_default_workers() if local else len(missing)), len(missing))
     seconds, beside = 0.0, f", {count} at a time" if count > 1 else ""
+    if len(missing) < len(jobs):
+        log.say(f"{len(jobs) - len(missing)} of {len(jobs)} jobs are finished")
     if missing and distributed.is_main():
-        if len(missing) < len(jobs):
-            log.say(f"{len(jobs) - len(missing)} of {len(jobs)} jobs are finished")
-        if seconds := workflow.seconds(settings, data, missing) / max(count, 1):
+        seconds = workflow.seconds(settings, data, missing) / max(count, 1)
+        if seconds:
             log.say(f"about {log.duration(seconds)} of training{beside}")
     parallel = count > 1 and not workflow.brief and distributed.world_size() == 1
     parallel |= bool(missing) and not local
