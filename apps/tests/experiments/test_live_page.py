@@ -106,7 +106,11 @@ def lines(count: int) -> list[str]:
 def started() -> Iterator[tuple[subprocess.Popen[str], IO[str], IO[str], IO[str]]]:
     """The command, its input and both outputs; it does not survive a test that fails."""
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(COMMAND, text=True, **pipes) as process:
+    # Shells ignore SIGINT in what they run in the background, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(COMMAND, text=True, **pipes)
+    signal.signal(signal.SIGINT, before)
+    with process:
         try:
             assert process.stdin
             assert process.stdout
