@@ -270,5 +270,6 @@ def test_torchrun_starts_two_processes_that_train_together(tmp_path):
     command += ["--no-shift", "--ood", "--run-dir", str(tmp_path / "two")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("[1/1] mle-seed0") == 1
+    assert done.stdout.count("1 method, 1 seed ->") == 1
+    assert done.stderr.count("1/1 jobs") == 1
     assert (tmp_path / "two" / "report.json").is_file()

@@ -101,7 +101,7 @@ class Workflow(Generic[S, Data]):
         kind: as `config.json` names it.
         command: its name on the command line.
         folders: patterns of the files in its folder beside the results.
-        brief: whether jobs take seconds: they share a progress bar instead of a line each.
+        brief: whether jobs take seconds: they are done here in one process, unless asked otherwise.
         jobs: lists the jobs in the order in which they are done; none where the report alone
             takes time.
         load: reads the data.

@@ -1,8 +1,17 @@
 """How a command runs, and where its files are: nothing here changes a number."""
 
 from pathlib import Path
+from typing import Annotated
 
-from probseq.settings import Count, Settings
+from probseq.settings import Bound, Count, Index, NotNegative, Settings
+
+Place = Annotated[
+    str,
+    Bound(
+        "local, ray, ray:ADDRESS or slurm",
+        lambda value: value in ("local", "ray", "slurm") or value[:4] == "ray:" != value,
+    ),
+]
 
 
 class Output(Settings):
@@ -12,6 +21,26 @@ class Output(Settings):
     """Show where an error came from."""
     quiet: bool = False
     """Print the result only, and errors."""
+
+
+class Ray(Settings):
+    """What a job takes of a machine of a Ray cluster."""
+
+    cpus: Count | None = None
+    """Processors of a job; None: as many as it has threads."""
+    gpus: NotNegative = 0.0
+    """GPUs of a job, or the share of one."""
+
+
+class Slurm(Settings):
+    """What a job asks of SLURM."""
+
+    partition: str | None = None
+    """Partition of the jobs; None: the cluster's default."""
+    gpus: Index = 0
+    """GPUs of a job."""
+    minutes: Count = 60
+    """Time limit of a job, which goes on in a new one when it is reached."""
 
 
 class Options(Output):
@@ -30,8 +59,12 @@ class Options(Output):
     threads: Count = 1
     """CPU threads of torch; more than one pays for the models of paper size only."""
     workers: Count | None = None
-    """Processes that train at the same time; None: up to 4, as many as the machine has processors,
-    and one where it has a GPU."""
+    """Jobs at the same time; None: here up to 4, as many as the machine has processors, and one
+    where it has a GPU; elsewhere all."""
+    executor: Place = "local"
+    """Where jobs are done: local, ray, ray:ADDRESS or slurm."""
+    ray: Ray = Ray()
+    slurm: Slurm = Slurm()
 
     def check(self) -> None:
         """Refuse options that don't go together."""

@@ -1,33 +1,24 @@
 """The driver of all workflows, and the folders that it works in."""
 
-import multiprocessing
 import os
 import re
 import shlex
-import signal
 import sys
-from collections.abc import Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from errno import EDQUOT, EFBIG, ENOSPC
-from functools import cached_property, partial
-from multiprocessing.connection import wait
+from functools import partial
 from pathlib import Path
-from threading import Thread
-from typing import Any, Generic
 
 import torch
 
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.files import RunExistsError, prepare_run_dir, sole_use, writing
-from probseq_apps.engine.signals import exit_on_sigterm
+from probseq_apps.executors import Work, check_executor, do_in_parallel, stamp_of
 from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
 from probseq_apps.options import Options
 from probseq_apps.settings.common import saved_kind
-
-_worker: "_Worker[Any, Any] | None" = None  # of a process of `_do_in_parallel`
 
 
 def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: str) -> Path:
@@ -54,6 +45,7 @@ def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: s
     torch.set_num_threads(options.threads)
     log.quiet = options.quiet
     check_folder(options, kind=workflow.kind)
+    check_executor(options)
     data = workflow.load(settings, options)
     distributed.join(torch.device("cpu"))  # unless `load` has joined on the device of the settings
     workflow.check(settings, data)
@@ -73,29 +65,30 @@ def _do_jobs(
     results: dict[Job, dict[str, object]] = {}
     jobs = workflow.jobs(settings)
     missing = [job for job in jobs if not at.has(job.name)]
-    workers = min(options.workers or _default_workers(), len(missing))
+    local = options.executor == "local"
+    count = min(options.workers or (_default_workers() if local else len(missing)), len(missing))
+    seconds, beside = 0.0, f", {count} at a time" if count > 1 else ""
+    if len(missing) < len(jobs):
+        log.say(f"{len(jobs) - len(missing)} of {len(jobs)} jobs are finished")
     if missing and distributed.is_main():
-        seconds = workflow.seconds(settings, data, missing)
-        beside = f", {workers} at a time" if workers > 1 else ""
+        seconds = workflow.seconds(settings, data, missing) / max(count, 1)
         if seconds:
-            log.say(f"about {log.duration(seconds / max(workers, 1))} of training{beside}")
-    parallel = workers > 1 and not workflow.brief and distributed.world_size() == 1
-    if parallel:
-        workflow.prepare(settings, data, at)
-        _do_in_parallel(_Worker(workflow, settings, options, at), missing, workers)
-    # Jobs that take long have bars of their own.
-    with log.bar(total=len(jobs), unit=" runs", disable=None if workflow.brief else True) as bar:
+            log.say(f"about {log.duration(seconds)} of training{beside}")
+    parallel = count > 1 and not workflow.brief and distributed.world_size() == 1
+    parallel |= bool(missing) and not local
+    with log.jobs_bar(len(jobs), len(jobs) - len(missing), seconds, count) as bar:
+        if parallel:
+            bar.set_description_str(f"jobs{beside}")
+            workflow.prepare(settings, data, at)
+            work = Work(workflow, settings, options, at, Path.cwd(), stamp_of(at))
+            do_in_parallel(work, missing, count, bar.update)
         for job in jobs:
-            bar.set_description_str(f"{job.row}, seed {job.seed}")
-            if not (workflow.brief or parallel):
-                _announce(jobs, job, "" if job in missing else ": finished before")
+            if job in missing and not parallel:
+                bar.start(f"{job.row}, seed {job.seed}")
             results[job] = at.once(job.name, partial(workflow.run, settings, data, job, at))
-            bar.update()
+            if job in missing and not parallel:
+                bar.update()
     return results
-
-
-def _announce(jobs: Sequence[Job], job: Job, state: str = "") -> None:
-    log.say(f"[{jobs.index(job) + 1}/{len(jobs)}] {job.name}{state}")
 
 
 def _default_workers() -> int:
@@ -104,77 +97,6 @@ def _default_workers() -> int:
     limited = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if limited else os.cpu_count() or 1
     return 1 if torch.cuda.is_available() else min(4, max(1, cores // torch.get_num_threads()))
-
-
-def _do_in_parallel(worker: "_Worker[Any, Any]", jobs: Sequence[Job], count: int) -> None:
-    """Do jobs in several processes; their results are files.
-
-    The first error ends them all; those that train save their state.
-    """
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, context, _start_worker, (worker,)) as pool:
-        try:
-            for done in as_completed([pool.submit(_do_job, job) for job in jobs]):
-                done.result()
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.terminate()
-            if isinstance(error, BrokenProcessPool):
-                raise RuntimeError("a process ended before its job was done") from error
-            raise
-
-
-class _Worker(Generic[S, Data]):
-    """What a process does jobs of; its first job loads the data."""
-
-    def __init__(
-        self, workflow: Workflow[S, Data], settings: S, options: Options, at: RunFolder
-    ) -> None:
-        self.workflow, self.settings, self.options, self.at = workflow, settings, options, at
-
-    @cached_property
-    def data(self) -> Data:
-        """The data that all its jobs share."""
-        return self.workflow.load(self.settings, self.options)
-
-    def do(self, job: Job) -> None:
-        """Do a job, and store its results."""
-        data, flow, settings = self.data, self.workflow, self.settings
-        _announce(flow.jobs(settings), job)
-        self.at.once(job.name, partial(flow.run, settings, data, job, self.at))
-
-
-def _start_worker(worker: _Worker[Any, Any]) -> None:
-    global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends them all
-    torch.set_num_threads(worker.options.threads)
-    log.quiet, log.lines = worker.options.quiet, True
-    Thread(target=_end_with_parent, daemon=True).start()
-    _worker = worker
-
-
-def _do_job(job: Job) -> None:
-    """Do a job in a process of `_do_in_parallel`."""
-    assert _worker is not None
-    try:
-        with exit_on_sigterm():
-            _worker.do(job)
-    except SystemExit:
-        os._exit(1)  # else the pool gives this process the next job
-    except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
-        if _worker.options.debug:
-            raise
-        # Of a kind that every process can read.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise OSError(error.errno, error.strerror, error.filename) from None
-        raise RuntimeError(str(error)) from None
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    wait([parent.sentinel] if parent else [])
-    os._exit(1)
 
 
 def check_folder(options: Options, *, kind: str) -> None:
@@ -220,7 +142,7 @@ def open_folder(
                 {"experiment": kind, "recipe": recipe, **workflow.config(settings, data)},
                 resume=options.resume,
                 overwrite=options.overwrite,
-                patterns=(RESULTS, *workflow.folders),
+                patterns=(RESULTS, "slurm", *workflow.folders),
             )
             stack.enter_context(sole_use(folder))
         distributed.barrier()

@@ -383,3 +383,29 @@ def test_terms_that_change_their_names_or_are_named_like_the_sum_are_refused():
 )
 def test_durations_have_their_two_largest_units(seconds, text):
     assert duration(seconds) == text
+
+
+def test_the_estimate_counts_the_second_step_and_all_batches_of_validation(monkeypatch):
+    clock, validated = [0.0], []
+
+    class Slow(loop.Trainer):
+        def train_step(self):
+            clock[0] += 10.0 if self.step == 0 else 2.0
+            return super().train_step()
+
+        def validate(self, held_out, score_of):
+            clock[0] += 0.5
+            validated.append(len(held_out[0]))
+            return super().validate(held_out, score_of)
+
+    monkeypatch.setattr(loop, "Trainer", Slow)
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
+    task, (training, held_out) = DigitsTask(), digits()
+    before = torch.get_rng_state()
+    arguments = {"loss": task.loss, "score": task.score, "held_out": held_out}
+    config = settings(epochs=5, validate_every=2)
+    # Five epochs of seven steps; three validations, each of five batches.
+    estimate = loop.estimate_seconds(task.model, training, config, **arguments)
+    assert estimate == 2.0 * 5 * 7 + 0.5 * 3 * 5
+    assert validated == [32]
+    assert torch.equal(torch.get_rng_state(), before)

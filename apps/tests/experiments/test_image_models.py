@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
+from probseq_apps.engine import fit
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import DamagedFileError, read_json, write_json
 from probseq_apps.engine.trainer import Trainer
@@ -134,8 +135,8 @@ def test_a_run_says_how_long_its_trainings_take_by_the_second_step_of_each_arm(
             clock[0] += 10.0 if self.step == 0 else 2.0
             return super().train_step()
 
-    monkeypatch.setattr(stages, "Trainer", Slow)
-    monkeypatch.setattr(stages.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(fit, "Trainer", Slow)
+    monkeypatch.setattr(fit.time, "perf_counter", lambda: clock[0])
     settings = replace(DIFFUSION, seeds=(0, 1, 2))
     run, jobs = stages.ImageRun(digits, settings), image_models.jobs(settings)
     before = torch.get_rng_state()
@@ -273,7 +274,7 @@ def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(whole, t
         generate(kind, run_dir=folder, resume=True)
         said = capsys.readouterr().out
         assert f"samples of {name} are not there" in said
-        assert f"{name}: finished before" in said
+        assert "2 of 2 jobs are finished" in said
         assert {path: path.stat().st_mtime_ns for path in before} == before
         assert_same(kind, whole[kind], folder)
         (folder / "process" / f"{name}.npz").unlink()

@@ -5,9 +5,10 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from probseq_apps.engine.files import (
 
 _LINE_SECONDS = 60.0
 quiet = False  # set by `run` for --quiet
-lines = False  # set by `run` in a process beside others: they have one terminal
+_jobs: "JobsBar | None" = None  # the bar over all jobs, while there is one
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -185,13 +186,104 @@ class _Lines(io.TextIOBase):
         return len(text)
 
 
+class _Detail(io.TextIOBase):
+    """The end of the line of the bar over all jobs, for the bar of a job."""
+
+    def __init__(self, jobs: "JobsBar") -> None:
+        self._jobs = jobs
+
+    def write(self, text: str) -> int:
+        if line := text.replace("\x1b[A", "").strip():
+            self._jobs.set_postfix_str(line, refresh=False)
+        return len(text)
+
+
+class JobsBar(tqdm):
+    """The bar over all jobs, with the time left; `jobs_bar` makes it.
+
+    Args:
+        total: number of jobs.
+        finished: how many were finished before.
+        seconds: estimate of the time that the others take; 0: not known.
+        at_once: how many are done at the same time.
+        options: of `tqdm`.
+    """
+
+    def __init__(
+        self, total: int, finished: int, seconds: float, at_once: int, **options: Any
+    ) -> None:
+        self._estimate, self._at_once = seconds, at_once
+        super().__init__(total=total, initial=finished, **options)
+
+    def start(self, name: str) -> None:
+        """Name the job that is done now."""
+        self.set_postfix_str("", refresh=False)
+        self.set_description_str(name)
+
+    @property
+    def format_dict(self) -> Any:
+        """What is shown: the rate is such that the time left comes out of it."""
+        values = super().format_dict
+        if self.disable:
+            return values
+        left, done = self.total - self.n, self.n - self.initial
+        # Those that are done now are half done on average.
+        half = min(self._at_once, left) / 2
+        seconds = self._estimate - values["elapsed"]
+        if done:
+            seconds = (left - half) * values["elapsed"] / (done + half)
+        return dict(values) | {"rate": left / seconds if seconds > 0 else None}
+
+
+@contextmanager
+def jobs_bar(total: int, finished: int, seconds: float, at_once: int) -> Generator[JobsBar]:
+    """Show a bar over all jobs each second, or a line a minute and one at the end; see `JobsBar`.
+
+    Bars inside stand below it, and vanish when they are done.
+    """
+    global _jobs
+    options = _bar_options() | {"leave": True, "unit": " jobs"}
+    options["bar_format"] = (
+        "{l_bar}{bar}| {n_fmt}/{total_fmt} jobs [{elapsed}<{remaining}{postfix}]"
+    )
+    over = Event()
+
+    def tick() -> None:
+        while not over.wait(1.0):
+            bar.refresh()
+
+    with JobsBar(total, finished, seconds, at_once, **options) as bar:
+        thread = Thread(target=tick, daemon=True)
+        if not bar.disable:
+            thread.start()
+            _jobs = bar
+        try:
+            yield bar
+            if isinstance(options.get("file"), _Lines) and not bar.disable:
+                bar.start("done")
+                sys.stderr.write(f"{bar}\n")
+        finally:
+            _jobs = None
+            over.set()
+            if thread.is_alive():
+                thread.join()
+
+
+def _bar_options() -> dict[str, Any]:
+    hidden = quiet or not distributed.is_main()
+    options: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "disable": hidden}
+    if not sys.stderr.isatty():
+        lines = _Lines() if _jobs is None else _Detail(_jobs)
+        options |= {"file": lines, "mininterval": _LINE_SECONDS / 10}
+    return options
+
+
 def bar(rows: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
     """Return a bar of `tqdm` on a terminal, and elsewhere a line a minute; none with --quiet."""
-    hidden = quiet or not distributed.is_main()
-    defaults: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "disable": hidden}
-    if lines or not sys.stderr.isatty():
-        defaults |= {"file": _Lines(), "mininterval": _LINE_SECONDS / 10}
-    return tqdm(rows, **defaults | options)
+    options = _bar_options() | options
+    if _jobs is not None:
+        options["leave"] = False
+    return tqdm(rows, **options)
 
 
 def duration(seconds: float) -> str:
@@ -207,4 +299,5 @@ def duration(seconds: float) -> str:
 def say(text: str) -> None:
     """Print what a run is about to do: once among all processes, and not with --quiet."""
     if not quiet and distributed.is_main():
-        print(text, flush=True)
+        tqdm.write(text, file=sys.stdout)  # above the bars
+        sys.stdout.flush()

@@ -56,6 +56,7 @@ from probseq_apps.experiments.comparison import (
     check_methods,
     describe_data,
     ensembles,
+    estimate_jobs,
     fit_method,
     jobs,
     measured_penalty,
@@ -146,6 +147,19 @@ def describe(settings: ClassifySettings, loaded: Loaded[Data]) -> str:
     return describe_data(settings, loaded.data, f"examples in {loaded.data.num_classes} classes")
 
 
+def seconds(settings: ClassifySettings, loaded: Loaded[Data], jobs: Sequence[Job]) -> float:
+    """Return about how long the trainings of jobs take, a warm start counted as its method."""
+    data = loaded.data
+
+    def make(
+        trained: TrainedMethod[ClassifySettings], seed: int
+    ) -> tuple[nn.Module, Objective, Predictor]:
+        model = build(trained, data, seed=seed)
+        return model, make_objective(trained, data), make_predictor(trained, data)
+
+    return estimate_jobs(settings, jobs, data, make)
+
+
 def train_method(
     settings: ClassifySettings, loaded: Loaded[Data], job: Job, at: RunFolder
 ) -> dict[str, Any]:
@@ -190,6 +204,7 @@ WORKFLOW = Workflow(
     load=load,
     check=check,
     describe=describe,
+    seconds=seconds,
     run=train_method,
     report=report,
 )

@@ -3,6 +3,7 @@
 A run has a folder `METHOD/seed-S`, with its predictions beside what `fit` writes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from probseq_apps.data.parts import Part
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import load_groups, read_finished
-from probseq_apps.engine.fit import fit
+from probseq_apps.engine.fit import estimate_seconds, fit
 from probseq_apps.engine.trainer import Loss, LossParts, Step
 from probseq_apps.experiment import Job, Results, RunFolder, counted
 from probseq_apps.methods.build import Compared, Data, build
@@ -122,15 +123,14 @@ def fit_method(
         label: name of the training in the progress bar, and of its method in the configuration.
         identity: further entries of its configuration.
     """
-    has_validation, values = len(data.validation) > 0, trained.settings.to_dict()
+    values = trained.settings.to_dict()
+    train = (data.train.inputs, data.train.targets)
     fit(
         model,
-        (data.train.inputs, data.train.targets),
+        train,
         config,
         folder,
-        loss=objective.loss,
-        score=partial(predictor.score, objective.measure) if has_validation else None,
-        held_out=(data.validation.inputs, data.validation.targets) if has_validation else None,
+        **_loss_and_score(data, objective, predictor),
         label=label,
         metadata={
             **identity,
@@ -139,6 +139,42 @@ def fit_method(
             "attention": trained.attention.to_dict(),
         },
     )
+
+
+def _loss_and_score(data: Data, objective: Objective, predictor: Predictor) -> dict[str, Any]:
+    """Return the arguments of `fit` that say what is learned and validated."""
+    if len(data.validation) == 0:
+        return {"loss": objective.loss}
+    held_out = (data.validation.inputs, data.validation.targets)
+    score = partial(predictor.score, objective.measure)
+    return {"loss": objective.loss, "score": score, "held_out": held_out}
+
+
+def estimate_jobs(
+    settings: Compared,
+    jobs: Sequence[Job],
+    data: Data,
+    make: Callable[[TrainedMethod[Any], int], tuple[nn.Module, Objective, Predictor]],
+) -> float:
+    """Return about how long the trainings of jobs take, by one seed of each method.
+
+    Args:
+        settings: of the comparison.
+        jobs: to be done; an estimator's fit is not counted.
+        data: with as many examples as are trained on.
+        make: builds a method's model, objective and predictor for a seed.
+    """
+    total, counts = 0.0, Counter(job.row for job in jobs)
+    for job in {job.row: job for job in jobs}.values():
+        trained = resolve(job.row, settings)
+        if trained.method.estimator:
+            continue
+        model, objective, predictor = make(trained, derive_seed(job.seed, "weights"))
+        config = trained.settings.training.train_config(seed=job.seed)
+        train = (data.train.inputs, data.train.targets)
+        arguments = _loss_and_score(data, objective, predictor)
+        total += counts[job.row] * estimate_seconds(model, train, config, **arguments)
+    return total
 
 
 def penalised(

@@ -2,7 +2,8 @@
 
 import email
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from probseq_apps.data.tokenizers import (
 )
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
-from probseq_apps.engine.fit import fit
+from probseq_apps.engine.fit import estimate_seconds, fit
 from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import (
     Job,
@@ -85,6 +86,27 @@ def describe(settings: LanguageSettings, data: Corpus) -> str:
     return f"{settings.data}: {tokens:,} tokens of {data.vocabulary} kinds; {compared}"
 
 
+def seconds(settings: LanguageSettings, data: Corpus, jobs: Sequence[Job]) -> float:
+    """Return about how long the trainings of jobs take, by one seed of each method."""
+    total, counts = 0.0, Counter(job.row for job in jobs)
+    for row, count in counts.items():
+        model = build_decoder(settings, row, data, 0)
+        config = TrainConfig(**settings.training.to_dict(), seed=0)
+        total += count * estimate_seconds(
+            model, (data.train,), config, **_loss_and_score(settings, data)
+        )
+    return total
+
+
+def _loss_and_score(settings: LanguageSettings, data: Corpus) -> dict[str, Any]:
+    """Return the arguments of `fit` that say what is learned and validated."""
+    return {
+        "loss": partial(decoder_loss, settings),
+        "score": lambda network, batches: {"score": -mean_bits(network, batches)},
+        "held_out": (data.validation,),
+    }
+
+
 def train_decoder(
     settings: LanguageSettings, data: Corpus, job: Job, at: RunFolder
 ) -> dict[str, Any]:
@@ -97,9 +119,7 @@ def train_decoder(
         (data.train,),
         TrainConfig(**settings.training.to_dict(), seed=job.seed),
         at.path / job.row / f"seed-{job.seed}",
-        loss=partial(decoder_loss, settings),
-        score=lambda network, batches: {"score": -mean_bits(network, batches)},
-        held_out=(data.validation,),
+        **_loss_and_score(settings, data),
         label=job.row,
         metadata={"method": job.row, "train_size": settings.train_size, **identity},
     )
@@ -125,6 +145,7 @@ WORKFLOW = Workflow(
     load=load,
     check=check,
     describe=describe,
+    seconds=seconds,
     run=train_decoder,
     report=report,
 )

@@ -26,6 +26,7 @@ from probseq_apps.experiments.comparison import (
     check_methods,
     describe_data,
     ensembles,
+    estimate_jobs,
     fit_method,
     jobs,
     measured_penalty,
@@ -88,26 +89,41 @@ def describe(settings: RegressSettings, loaded: Loaded[GraphData]) -> str:
     return describe_data(settings, loaded.data, f"{noun}, target {loaded.data.target!r}")
 
 
+def build_method(
+    trained: TrainedMethod[RegressSettings], data: GraphData, seed: int
+) -> tuple[RegressionModel, Objective, Predictor]:
+    """Return a method's new model, its loss and metrics of validation, and what predicts."""
+    network = build(trained, data, seed=seed)
+    model, weight = RegressionModel(network, LaplaceLikelihood()), trained.penalty_weight
+    # The thesis selects by "validation accuracy", which regression has not.
+    objective = Objective(
+        partial(regression_loss, data.layout, mean_and_std(data), model.likelihood, weight),
+        lambda values, targets: {"score": -mae(values.mean(1), targets)},
+    )
+    return model, objective, make_predictor(trained, data)
+
+
+def seconds(settings: RegressSettings, loaded: Loaded[GraphData], jobs: Sequence[Job]) -> float:
+    """Return about how long the trainings of jobs take."""
+    data = loaded.data
+    return estimate_jobs(
+        settings, jobs, data, lambda trained, seed: build_method(trained, data, seed)
+    )
+
+
 def train_method(
     settings: RegressSettings, loaded: Loaded[GraphData], job: Job, at: RunFolder
 ) -> dict[str, Any]:
     """Train a method, from where it stopped, and store its predictions."""
     trained, folder, data = resolve(job.row, settings), run_folder(at, job), loaded.data
-    scale, predictor = mean_and_std(data), make_predictor(trained, data)
-    network = build(trained, data, seed=derive_seed(job.seed, "weights"))
-    model = RegressionModel(network, LaplaceLikelihood())
-    weight = trained.penalty_weight
-    # The thesis selects by "validation accuracy", which regression has not.
-    objective = Objective(
-        partial(regression_loss, data.layout, scale, model.likelihood, weight),
-        lambda values, targets: {"score": -mae(values.mean(1), targets)},
-    )
+    seed = derive_seed(job.seed, "weights")
+    model, objective, predictor = build_method(trained, data, seed)
     options: Any = {"objective": objective, "predictor": predictor, "label": trained.base}
     config = trained.settings.training.train_config(seed=job.seed)
     fit_method(model, trained, data, folder, config=config, experiment="regress", **options)
     result: dict[str, Any] = {"seconds": training_seconds(folder)}
     if distributed.is_main():
-        noise_scale = scale[1] * model.likelihood.scale.detach().double().cpu()
+        noise_scale = mean_and_std(data)[1] * model.likelihood.scale.detach().double().cpu()
         stored: dict[str, dict[str, Tensor]] = {}
         outputs = predict_sets(model, predictor, loaded.sets, trained.settings, seed=job.seed)
         for name, (values, targets) in outputs.items():
@@ -147,6 +163,7 @@ WORKFLOW = Workflow(
     load=load,
     check=check,
     describe=describe,
+    seconds=seconds,
     run=train_method,
     report=report,
 )

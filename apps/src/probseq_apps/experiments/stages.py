@@ -26,8 +26,8 @@ from probseq_apps.engine.files import (
     write_json,
     write_manifest,
 )
-from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Batch, Loss, Step, Trainer, fork_random
+from probseq_apps.engine.fit import estimate_seconds, fit
+from probseq_apps.engine.trainer import Batch, Loss, Step, fork_random
 from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.options import Options
@@ -318,19 +318,12 @@ class Trained(Generic[MakerT, ModelT]):
 
 
 def training_seconds(make: Callable[[], Training], device: str) -> float:
-    """Return about how long a training takes, by the time of its second step."""
-    place = distributed.resolve_device(device)
-    with fork_random(place):
+    """Return about how long a training takes; 0 of a model that is taken as it is."""
+    with fork_random(distributed.resolve_device(device)):
         training = make()
-        if (config := training.config) is None:
-            return 0.0
-        few = tuple(tensor[: 3 * config.batch_size] for tensor in training.batch)
-        trainer = Trainer(training.objective, few, config, place, training.loss)
-        trainer.train_step()
-        start = time.perf_counter()
-        trainer.train_step()
-        trainer.monitor.flush()  # waits for a device
-        return (time.perf_counter() - start) * (config.steps or 0)
+    if (config := training.config) is None:
+        return 0.0
+    return estimate_seconds(training.objective, training.batch, config, loss=training.loss)
 
 
 def train_model(

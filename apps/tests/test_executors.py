@@ -1,0 +1,459 @@
+"""Jobs in other processes: bars on the screen, lost workers, clusters."""
+
+import fcntl
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from probseq_apps import executors
+from probseq_apps.cli import main
+from probseq_apps.engine import log
+from probseq_apps.engine.files import CONFIG, write_json
+from probseq_apps.executors import Outcome, Work, do_in_parallel, stamp_of
+from probseq_apps.experiment import Job, RunFolder, Workflow
+from probseq_apps.options import Options, Output
+
+TRAINED = ["classify", "--method", "mle", "kernel", "--seeds", "0", "1", "--epochs", "12"]
+TRAINED += ["--checkpoint-every", "2", "--validate-every", "2", "--no-shift", "--ood"]
+TRAINED += ["--device", "cpu"]
+JOBS = [Job("first", 0), Job("second:x", 1), Job("third", 0)]
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "probseq_apps", *map(str, arguments)]
+
+
+def numbers(folder):
+    """What a run's report holds, without times."""
+
+    def timeless(values):
+        if isinstance(values, dict):
+            return {k: timeless(v) for k, v in values.items() if not k.endswith("seconds")}
+        return [timeless(v) for v in values] if isinstance(values, list) else values
+
+    return timeless(json.loads((folder / "report.json").read_text("utf-8")))
+
+
+def weights(folder):
+    files = folder.glob("*/seed-*/checkpoints/*/model.safetensors")
+    return {file.relative_to(folder): file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def sequential(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sequential") / "run"
+    subprocess.run(
+        command(*TRAINED, "--workers", 1, "--run-dir", folder), check=True, capture_output=True
+    )
+    return folder
+
+
+# -- Jobs of a workflow that only writes -----------------------------------------------------------
+
+
+def load(settings, options):
+    return "data"
+
+
+def prepare(settings, data, at):
+    (at.path / "shared").write_text("made once")
+
+
+def write(settings, data, job, at):
+    print(f"says {job.row}")
+    (at.path / "models" / job.row).mkdir(parents=True)
+    (at.path / "models" / job.row / "weights").write_bytes(bytes(range(256)))
+    return {"seed": job.seed, "data": data, "shared": (at.path / "shared").read_text()}
+
+
+def fail(settings, data, job, at):
+    if job.row == "first":
+        raise OSError(28, "No space left on device", "there")
+    raise SystemExit(143)
+
+
+FLOW = Workflow(
+    kind="write", command="write", load=load, prepare=prepare, run=write, report=lambda *_: ""
+)
+
+
+def work(folder, workflow=FLOW, **options):
+    at = RunFolder(folder, "recipe")
+    write_json(folder / CONFIG, {"experiment": "write"})
+    return Work(workflow, Output(), Options(**options), at, Path.cwd(), stamp_of(at))
+
+
+def test_a_job_works_in_a_folder_that_it_sees(tmp_path):
+    task = work(tmp_path)
+    prepare(None, None, task.at)
+    assert task(JOBS[0]) == Outcome(text="says first\n")
+    assert json.loads(task.at.results_file("first-seed0").read_text())["shared"] == "made once"
+
+
+def test_a_job_brings_its_files_back_from_where_the_folder_is_not_seen(tmp_path):
+    """Another machine has a folder of this name, of a run of the same settings, but another one."""
+    task = work(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    other = RunFolder(tmp_path / "elsewhere", "recipe")
+    shutil.copyfile(tmp_path / CONFIG, other.path / CONFIG)
+    os.utime(other.path / CONFIG, ns=(1, 1))
+    outcome = replace(task, at=other)(JOBS[1])
+    assert [path.name for path in other.path.iterdir()] == [CONFIG]
+    assert set(outcome.files) == {
+        "models/second:x/weights",
+        "results/second,x-seed1.json",
+        "shared",
+    }
+    executors._take(outcome, task.at)
+    assert (tmp_path / "models" / "second:x" / "weights").read_bytes() == bytes(range(256))
+    assert task.at.once(JOBS[1].name, lambda: pytest.fail("done again"))["seed"] == 1
+
+
+def test_errors_come_back_as_outcomes_and_with_debug_as_they_are(tmp_path):
+    failing = replace(FLOW, run=fail)
+    outcome = work(tmp_path, failing)(JOBS[0])
+    assert (outcome.error.errno, outcome.error.filename) == (28, "there")
+    assert work(tmp_path, failing)(JOBS[1]).stopped == signal.SIGTERM
+    with pytest.raises(OSError, match="No space left"):
+        work(tmp_path, failing, debug=True)(JOBS[0])
+
+
+class Cluster(executors._ClusterExecutor):
+    """A cluster whose jobs end as a list says."""
+
+    def __init__(self, ends):
+        super().__init__(1)
+        self.ends, self.started = ends, 0
+
+    def start(self, work, job):
+        self.started += 1
+        return self.started
+
+    def result(self, handle):
+        end = self.ends[handle - 1]
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    def cancel(self, handle):
+        raise AssertionError(handle)
+
+
+LOST, TIME_UP = executors.LostJobError("lost"), Outcome(stopped=signal.SIGUSR2)
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ([LOST, LOST, Outcome(text="x")], Outcome(text="x")),
+        ([TIME_UP] * 5 + [Outcome(text="x")], Outcome(text="x")),
+        ([LOST] * 4, "lost"),
+        ([Outcome(stopped=signal.SIGTERM)], Outcome(stopped=signal.SIGTERM)),
+        ([Outcome(ValueError("wrong"))], Outcome),
+    ],
+)
+def test_lost_jobs_are_started_again_three_times_and_those_out_of_time_always(ends, expected):
+    with Cluster(ends) as cluster:
+        future = cluster.submit(lambda job: Outcome(), JOBS[0])
+        if expected == "lost":
+            with pytest.raises(executors.LostJobError, match="lost"):
+                future.result()
+        elif expected is Outcome:
+            assert str(future.result().error) == "wrong"
+        else:
+            assert future.result() == expected
+    assert cluster.started == len(ends)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--executor", "dask"], "executor must be local, ray, ray:ADDRESS or slurm, got 'dask'"),
+        (["--executor", "ray:"], "executor must be local, ray, ray:ADDRESS or slurm, got 'ray:'"),
+        (["--slurm.minutes", "0"], "minutes must be a whole number of at least 1"),
+    ],
+)
+def test_unknown_executors_are_refused(words, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["classify", *words])
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_what_an_executor_needs_is_asked_for_before_anything_is_written(
+    tmp_path, monkeypatch, capsys
+):
+    arguments = ["classify", "--run-dir", str(tmp_path / "run"), "--executor"]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ray", None)
+        patch.setitem(sys.modules, "submitit", None)
+        for name in ("ray", "slurm"):
+            assert main([*arguments, name]) == 1
+            assert "pip install 'probseq-apps[cluster]'" in capsys.readouterr().err
+        patch.setenv("WORLD_SIZE", "2")
+        assert main([*arguments, "ray"]) == 1
+        assert "executor must be 'local' under torchrun" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_loads_no_library_of_a_cluster():
+    code = "import sys; from probseq_apps.cli import main; main(['--help'])\n"
+    code += "import probseq_apps.run; print([n for n in ('ray', 'submitit') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# -- SLURM's interface, by processes of this machine -----------------------------------------------
+
+
+def wait_for(holds):
+    for _ in range(6000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("waited for a minute")
+
+
+def children(pid):
+    """Processes below a process, by their commands."""
+    parents, commands = {}, {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            commands[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except (OSError, ValueError):
+            continue
+    below = [pid]
+    for parent in below:
+        below += [child for child, its in parents.items() if its == parent]
+    return {child: commands[child] for child in below[1:] if child in commands}
+
+
+def on_submitit(*arguments):
+    """The command line with submitit's local executor in place of SLURM."""
+    code = "import sys; from probseq_apps import cli, executors; executors._SLURM = 'local'\n"
+    code += "raise SystemExit(cli.main(sys.argv[1:]))"
+    words = map(str, (*arguments, "--executor", "slurm"))
+    return [sys.executable, "-c", code, *words]
+
+
+def kill_one_worker(arguments, folder, worker):
+    """Start a command; kill a process of its jobs with -9 after a checkpoint; wait for its end."""
+    pytest.importorskip("ray", reason="needs the extra cluster")
+    with folder.with_suffix(".log").open("w") as file:
+        process = subprocess.Popen(arguments, stdout=file, stderr=file)
+    wait_for(lambda: list(folder.glob("*/seed-*/checkpoints/step-*")))
+    assert not list(folder.glob("results/*"))
+    victim = next(pid for pid, its in children(process.pid).items() if worker in its)
+    os.kill(victim, signal.SIGKILL)
+    assert process.wait(300) == 0, folder.with_suffix(".log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for workers in /proc")
+@pytest.mark.parametrize(
+    ("start", "words", "worker"),
+    [
+        (command, ["--executor", "ray"], "ray::_call"),
+        (on_submitit, [], "submitit.core._submit"),
+    ],
+    ids=["ray", "submitit"],
+)
+def test_a_job_whose_worker_is_killed_goes_on_to_the_same_bits(
+    tmp_path, sequential, start, words, worker
+):
+    folder = tmp_path / "run"
+    arguments = start(*TRAINED, "--workers", 2, *words, "--run-dir", folder)
+    kill_one_worker(arguments, folder, worker)
+    assert numbers(folder) == numbers(sequential)
+    assert weights(folder) == weights(sequential)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for workers in /proc")
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [(command, ["--executor", "ray"]), (on_submitit, [])],
+    ids=["ray", "submitit"],
+)
+def test_ctrl_c_saves_what_runs_and_cancels_the_rest(tmp_path, sequential, start, words):
+    pytest.importorskip("ray", reason="needs the extra cluster")
+    folder, late = tmp_path / "run", ["--checkpoint-every", "12"]
+    arguments = start(*TRAINED, *late, "--workers", 2, *words, "--run-dir", folder)
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_for(lambda: len(list(folder.glob("*/seed-*/metrics.jsonl"))) == 2)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[0].decode()
+    assert process.returncode == 130, said
+    assert f"go on with: probseq classify --run-dir {folder} --resume" in said
+    started = sorted(folder.glob("*/seed-*"))
+    assert len(started) == 2
+    assert all(len(list(path.glob("checkpoints/step-*"))) == 1 for path in started)
+    assert not list(folder.glob("results/*"))
+    assert main(["classify", "--resume", "--run-dir", str(folder)]) == 0
+    assert numbers(folder)["methods"] == numbers(sequential)["methods"]
+
+
+@pytest.mark.slow
+def test_the_error_of_a_job_of_ray_ends_all_in_one_line(tmp_path):
+    pytest.importorskip("ray", reason="needs the extra cluster")
+    arguments = [*TRAINED, "--learning-rate", "1e30", "--executor", "ray", "--quiet"]
+    done = subprocess.run(
+        command(*arguments, "--run-dir", tmp_path / "run"), capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("probseq: error: the loss is not finite at step")
+    assert done.stderr.count("\n") == 1
+
+
+# -- Progress --------------------------------------------------------------------------------------
+
+
+class Screen:
+    """What a terminal shows, from the characters that it was sent."""
+
+    def __init__(self):
+        self.lines, self.row, self.column = [""], 0, 0
+
+    def send(self, text):
+        position = 0
+        while position < len(text):
+            if text.startswith("\x1b[A", position):
+                assert self.row > 0
+                self.row, position = self.row - 1, position + 3
+                continue
+            character, position = text[position], position + 1
+            if character == "\r":
+                self.column = 0
+            elif character == "\n":
+                self.row += 1
+                self.lines += [""] * (self.row + 1 - len(self.lines))
+            else:
+                assert character >= " ", f"a sequence that this screen does not know: {text!r}"
+                line = self.lines[self.row].ljust(self.column)
+                self.lines[self.row] = line[: self.column] + character + line[self.column + 1 :]
+                self.column += 1
+
+    @property
+    def shown(self):
+        return [line.rstrip() for line in self.lines if line.strip()]
+
+
+def on_a_terminal(arguments):
+    """Run a command on a pseudo terminal; return what was shown after each piece of output."""
+    parent, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
+    process = subprocess.Popen(arguments, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    screen, states, rest = Screen(), [], b""
+    while True:
+        if not select.select([parent], [], [], 120)[0]:
+            process.kill()
+            raise AssertionError("no output for two minutes")
+        try:
+            piece = os.read(parent, 65536)
+        except OSError:  # Linux: the other end is closed
+            piece = b""
+        if not piece:
+            break
+        rest += piece
+        # Characters and sequences may be cut in two.
+        whole = rest[: rest.rfind(b"\x1b")] if b"\x1b" in rest[-3:] else rest
+        try:
+            text = whole.decode()
+        except UnicodeDecodeError:
+            continue
+        screen.send(text)
+        rest = rest[len(whole) :]
+        states.append(screen.shown)
+    os.close(parent)
+    assert process.wait() == 0, screen.shown
+    return states
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_terminal_shows_one_bar_over_all_jobs(tmp_path, workers):
+    words = ["--data", "digits", "--method", "mle", "--seeds", 0, 1, 2, 3, "--epochs", 8]
+    words += ["--no-shift", "--ood", "--workers", workers, "--run-dir", tmp_path / "run"]
+    states = on_a_terminal(command("classify", *words))
+    bars = [[line for line in state if "jobs [" in line] for state in states]
+    assert max(map(len, bars)) == 1  # never two, nor a torn one that was left behind
+    shown = [lines[0] for lines in bars if lines]
+    for count in range(5):
+        assert any(f" {count}/4 jobs" in line for line in shown)
+    assert any(word in shown[-1] for word in ("4/4 jobs [00:", "4/4 jobs [01:"))
+    assert any("<00:" in line for line in shown[:-1])  # time left
+    inner = [line for state in states for line in state if "epoch" in line]
+    assert bool(inner) is (workers == 1)
+    assert not any("epoch" in line or "step/s" in line for line in states[-1])
+    assert any(line.startswith("method") or "mle" in line for line in states[-1])
+
+
+def test_the_time_left_comes_from_the_jobs_done_and_before_from_the_estimate(capsys):
+    with log.jobs_bar(10, 2, seconds=80.0, at_once=2) as bar:
+        bar.start_t -= 30.0
+
+        def left():
+            values = bar.format_dict
+            return (values["total"] - values["n"]) / values["rate"]
+
+        assert left() == pytest.approx(50.0, abs=1.0)
+        bar.update(3)
+        # Three and two halves in 30 s, and four are left of the five that are not done.
+        assert left() == pytest.approx(30.0, abs=1.0)
+    with log.jobs_bar(10, 2, seconds=0.0, at_once=2) as bar:
+        assert "?" in str(bar)
+    capsys.readouterr()
+
+
+def test_without_a_terminal_progress_is_a_line_a_minute_and_one_at_the_end(monkeypatch, capsys):
+    with log.jobs_bar(3, 0, seconds=0.0, at_once=1) as bar:
+        for second in range(150):
+            now = time.monotonic() + second
+            with monkeypatch.context() as patch:
+                patch.setattr(log.time, "monotonic", lambda now=now: now)
+                if second % 50 == 0:
+                    bar.start(f"job {second}")
+                with log.bar(total=10, desc="epoch", mininterval=0.0) as inner:
+                    inner.update()
+                bar.refresh()
+                if second % 50 == 49:
+                    bar.update()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert [line.partition(":")[0] for line in lines] == ["job 50", "job 100", "done"]
+    assert "epoch" in lines[0]
+    assert "3/3 jobs" in lines[-1]
+
+
+class Here(Executor):
+    """Does jobs at once, in this process."""
+
+    def submit(self, work, job):
+        future = Future()
+        future.set_result(work(job))
+        return future
+
+
+def test_each_job_is_done_once_and_what_it_prints_is_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(executors, "open_executor", lambda *_: Here())
+    task, ends = work(tmp_path), []
+    prepare(None, None, task.at)
+    do_in_parallel(task, JOBS, 1, lambda: ends.append(1))
+    assert len(ends) == 3
+    said = capsys.readouterr().out.splitlines()
+    assert sorted(said) == ["says first", "says second:x", "says third"]
