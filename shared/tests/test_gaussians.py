@@ -3,14 +3,11 @@
 import inspect
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from probseq.gaussians import DiagonalGaussian, Gaussian, conditional, gauss_kl
-from probseq.kernels import RBF
-from probseq.linalg import safe_cholesky
+from probseq.gaussians import DiagonalGaussian, Gaussian, gauss_kl
 
 
 def randn(*shape, seed):
@@ -180,154 +177,6 @@ def test_samples_and_densities_refuse_shapes_by_name():
                 log_prob(distribution, torch.zeros(shape))
         with pytest.raises(ValueError, match=r"sample_shape must be a tuple .* got \(4, -1\)"):
             distribution.rsample((4, -1))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"Kmn": torch.ones(3)}, "Kmn must have shape"),
-        ({"Lm": torch.eye(2)}, r"Lm must have shape \(..., 4, 4\) .* got \(2, 2\)"),
-        ({"Knn": torch.ones(2)}, r"Knn must have shape \(..., 3\) with full_cov=False"),
-        ({"Knn": torch.ones(3), "full_cov": True}, r"Knn must have shape \(..., 3, 3\)"),
-        ({"q_mu": torch.ones(3)}, r"q_mu must have shape \(..., 4\)"),
-        ({"q_sqrt": torch.ones(4)}, r"q_sqrt must have shape \(..., 4, 4\)"),
-        ({"q_mu": torch.ones(2, 4), "Lm": torch.eye(4).expand(3, 4, 4)}, "batches that broadcast"),
-    ],
-)
-def test_conditional_refuses_shapes_by_name(changes, message):
-    arguments = {
-        "Kmn": torch.ones(4, 3),
-        "Lm": torch.eye(4),
-        "Knn": torch.ones(3),
-        "q_mu": torch.ones(4),
-        "q_sqrt": torch.eye(4),
-        "full_cov": False,
-    }
-    with pytest.raises(ValueError, match=message):
-        inspect.unwrap(conditional)(**(arguments | changes), whiten=True)
-
-
-def joint_covariance(m, n, seed=0):
-    """A random covariance of (u, f), cut into blocks."""
-    joint = covariance_of(randn(m + n, m + n, seed=seed)) + 0.5 * torch.eye(m + n)
-    return joint[:m, :m], joint[:m, m:], joint[m:, m:]
-
-
-def dense_conditional(Kmm, Kmn, Knn, mean_u, covariance_u):
-    """E and Cov of f by explicit inverses: the law of total expectation and covariance."""
-    Kmm, Kmn, Knn = Kmm.numpy(), Kmn.numpy(), Knn.numpy()
-    gain = Kmn.T @ np.linalg.inv(Kmm)
-    covariance = Knn - gain @ Kmn + gain @ covariance_u.numpy() @ gain.T
-    return gain @ mean_u.numpy(), covariance
-
-
-@pytest.mark.parametrize("whiten", [False, True])
-@pytest.mark.parametrize("uncertain", [False, True])
-def test_conditional_equals_dense_conditioning(whiten, uncertain):
-    Kmm, Kmn, Knn = joint_covariance(4, 3)
-    L = torch.linalg.cholesky(Kmm)
-    q_mu, q_sqrt = random_q(m=4)
-    covariance_v = covariance_of(q_sqrt) if uncertain else torch.zeros_like(Kmm)
-    mean_u = L @ q_mu if whiten else q_mu
-    covariance_u = L @ covariance_v @ L.mT if whiten else covariance_v
-    mean, covariance = dense_conditional(Kmm, Kmn, Knn, mean_u, covariance_u)
-
-    factor = q_sqrt if uncertain else None
-    full = conditional(Kmn, L, Knn, q_mu, factor, whiten=whiten, full_cov=True)
-    assert isinstance(full, Gaussian)
-    np.testing.assert_allclose(full.mean.numpy(), mean, rtol=1e-10)
-    np.testing.assert_allclose(full.covariance.numpy(), covariance, rtol=1e-9, atol=1e-10)
-    diagonal = conditional(Kmn, L, Knn.diagonal(), q_mu, factor, whiten=whiten, full_cov=False)
-    assert isinstance(diagonal, DiagonalGaussian)
-    np.testing.assert_allclose(diagonal.mean.numpy(), mean, rtol=1e-10)
-    np.testing.assert_allclose(diagonal.variance.numpy(), np.diag(covariance), rtol=1e-9)
-
-
-def test_conditional_on_noisy_observations_is_gaussian_process_regression():
-    # q(u) = p(u | y) makes the conditional the exact posterior, SGPR's limit Z = X.
-    kernel = RBF(1, lengthscale=0.7).double()
-    x = torch.linspace(0, 3, 8, dtype=torch.float64)[:, None]
-    new = torch.linspace(-0.5, 4, 5, dtype=torch.float64)[:, None]
-    y, noise = torch.sin(2 * x[:, 0]), 0.1
-    with torch.no_grad():
-        K, cross, prior = kernel(x, x), kernel(x, new), kernel(new, new)
-        noisy = torch.linalg.inv(K + noise * torch.eye(8))
-        expected_mean = cross.mT @ noisy @ y
-        expected = prior - cross.mT @ noisy @ cross
-        posterior = K - K @ noisy @ K
-        # Jitter 1e-12 to resolve the posterior to the tolerance below.
-        f = conditional(
-            cross,
-            safe_cholesky(K, jitter=1e-12),
-            prior,
-            K @ noisy @ y,
-            safe_cholesky(posterior, jitter=1e-12),
-            whiten=False,
-            full_cov=True,
-        )
-    torch.testing.assert_close(f.mean, expected_mean, rtol=0, atol=1e-8)
-    torch.testing.assert_close(f.covariance, expected, rtol=0, atol=1e-8)
-
-
-def test_conditional_with_q_equal_to_the_prior_gives_the_prior_back():
-    Kmm, Kmn, Knn = joint_covariance(4, 3)
-    L = torch.linalg.cholesky(Kmm)
-    zero = torch.zeros(4, dtype=torch.float64)
-    unwhitened = conditional(Kmn, L, Knn, zero, L, whiten=False, full_cov=True)
-    identity = torch.eye(4, dtype=torch.float64)
-    whitened = conditional(Kmn, L, Knn, zero, identity, whiten=True, full_cov=True)
-    for f in (unwhitened, whitened):
-        torch.testing.assert_close(f.mean, torch.zeros(3, dtype=torch.float64))
-        torch.testing.assert_close(f.covariance, Knn)
-
-
-@pytest.mark.parametrize("full_cov", [False, True])
-@pytest.mark.parametrize("whiten", [False, True])
-def test_conditional_shares_the_kernel_among_output_dimensions(whiten, full_cov):
-    blocks = [joint_covariance(4, 3, seed=seed) for seed in (0, 1)]
-    Kmm, Kmn, Knn = (torch.stack(block) for block in zip(*blocks, strict=True))
-    L = torch.linalg.cholesky(Kmm)
-    Knn = Knn if full_cov else Knn.diagonal(dim1=-2, dim2=-1)
-    q_mu, q_sqrt = random_q(2, 5, m=4)
-    shared = (Kmn[:, None], L[:, None], Knn[:, None])
-    batched = conditional(*shared, q_mu, q_sqrt, whiten=whiten, full_cov=full_cov)
-    certain = conditional(*shared, q_mu, None, whiten=whiten, full_cov=full_cov)
-    for h in range(2):
-        for d in range(5):
-            arguments = (Kmn[h], L[h], Knn[h], q_mu[h, d])
-            single = conditional(*arguments, q_sqrt[h, d], whiten=whiten, full_cov=full_cov)
-            torch.testing.assert_close(batched.mean[h, d], single.mean)
-            torch.testing.assert_close(batched.variance[h, d], single.variance)
-            single = conditional(*arguments, None, whiten=whiten, full_cov=full_cov)
-            torch.testing.assert_close(certain.mean[h, d], single.mean)
-            torch.testing.assert_close(certain.variance[h, d], single.variance)
-
-
-def test_conditional_variances_at_the_inducing_points_stay_positive_in_float32():
-    kernel = RBF(1, outputscale=3.0)
-    x = torch.linspace(0, 1, 20)[:, None]
-    with torch.no_grad():
-        L = safe_cholesky(kernel(x, x))
-        f = conditional(
-            kernel(x, x), L, kernel.diag(x), torch.zeros(20), None, whiten=True, full_cov=False
-        )
-    assert (f.variance > 0).all()
-    # True value below the jitter, 1e-6 of 3; float32 adds some rounding errors of 3e-7.
-    assert (f.variance < 2e-5).all()
-
-
-def test_conditional_gradients_agree_with_finite_differences():
-    Kmm, Kmn, Knn = joint_covariance(3, 2)
-    q_mu, q_sqrt = random_q(m=3)
-
-    def moments(Kmn, root, q_mu, q_sqrt):
-        L = root.tril()
-        full = conditional(Kmn, L, Knn, q_mu, q_sqrt, whiten=False, full_cov=True)
-        diagonal = conditional(Kmn, L, Knn.diagonal(), q_mu, q_sqrt, whiten=True, full_cov=False)
-        return full.mean, full.covariance, diagonal.mean, diagonal.variance
-
-    inputs = (Kmn, torch.linalg.cholesky(Kmm), q_mu, q_sqrt)
-    torch.autograd.gradcheck(moments, [value.clone().requires_grad_() for value in inputs])
 
 
 def test_densities_equal_torch_distributions():

@@ -1,4 +1,4 @@
-"""Multivariate normal distributions: conditioning, divergence, sampling, density.
+"""Multivariate normal distributions: divergence, sampling, density.
 
 NaN and infinity in a tensor reach the result; variances and standard
 deviations below zero or NaN are refused.
@@ -6,7 +6,6 @@ deviations below zero or NaN are refused.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, overload
 
 import torch
 from jaxtyping import Float
@@ -15,7 +14,7 @@ from torch import Tensor
 from probseq.checks import broadcastable, check_generator, check_real, check_shape
 from probseq.linalg import safe_cholesky
 
-__all__ = ["DiagonalGaussian", "Gaussian", "conditional", "gauss_kl"]
+__all__ = ["DiagonalGaussian", "Gaussian", "gauss_kl"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,97 +231,6 @@ def gauss_kl(
     return 0.5 * (mahalanobis + below + on_diagonal)
 
 
-@overload
-def conditional(
-    Kmn: Tensor,
-    Lm: Tensor,
-    Knn: Tensor,
-    q_mu: Tensor,
-    q_sqrt: Tensor | None,
-    *,
-    whiten: bool,
-    full_cov: Literal[False],
-) -> DiagonalGaussian: ...
-@overload
-def conditional(
-    Kmn: Tensor,
-    Lm: Tensor,
-    Knn: Tensor,
-    q_mu: Tensor,
-    q_sqrt: Tensor | None,
-    *,
-    whiten: bool,
-    full_cov: Literal[True],
-) -> Gaussian: ...
-@overload
-def conditional(
-    Kmn: Tensor,
-    Lm: Tensor,
-    Knn: Tensor,
-    q_mu: Tensor,
-    q_sqrt: Tensor | None,
-    *,
-    whiten: bool,
-    full_cov: bool,
-) -> DiagonalGaussian | Gaussian: ...
-def conditional(
-    Kmn: Float[Tensor, "*#b m n"],
-    Lm: Float[Tensor, "*#b m m"],
-    Knn: Float[Tensor, "*#b n n"] | Float[Tensor, "*#b n"],
-    q_mu: Float[Tensor, "*#b m"],
-    q_sqrt: Float[Tensor, "*#b m m"] | None,
-    *,
-    whiten: bool,
-    full_cov: bool,
-) -> DiagonalGaussian | Gaussian:
-    """Return q(f) = ∫ p(f|u) q(u) du of a Gaussian process at n points, given q at m others.
-
-    p(f|u) = N(K_nm K_mm⁻¹ u, K_nn − K_nm K_mm⁻¹ K_mn) and q(u) = N(q_mu, S), S = q_sqrt q_sqrtᵀ.
-    With ``whiten``, q_mu and q_sqrt describe v instead, u = L_m v. With A = L_m⁻¹ K_mn,
-
-        whitened:  mean = Aᵀ q_mu,        covariance = K_nn − AᵀA + Aᵀ S A
-        not:       mean = Aᵀ L_m⁻¹ q_mu,  covariance = K_nn − AᵀA + Aᵀ L_m⁻¹ S L_m⁻ᵀ A
-
-    Args:
-        Kmn: covariance of u and f.
-        Lm: lower Cholesky factor of K_mm, from ``safe_cholesky``.
-        Knn: covariance of f if ``full_cov``, else its diagonal.
-        q_mu: mean of u, or of v if ``whiten``. Leading dimensions broadcast: for D output
-            dimensions that share the kernel, give the covariances a dimension of size one.
-        q_sqrt: lower triangular factor of S (the rest of it is not read); None for S = 0, which
-            conditions on u = q_mu exactly.
-        whiten: whether q is over v.
-        full_cov: whether to return the covariance of f or only its diagonal.
-
-    Returns:
-        ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``. The diagonal of the conditional
-        term is kept above round-off of K_nn, so variances are positive wherever K_nn is.
-
-    Raises:
-        ValueError: shapes do not belong together.
-    """
-    _check_conditional(Kmn, Lm, Knn, q_mu, q_sqrt, full_cov)
-    A = torch.linalg.solve_triangular(Lm, Kmn, upper=False)
-    if full_cov:
-        covariance = Knn - A.mT @ A
-    else:
-        # What the true difference cannot fall below, round-off does.
-        floor = torch.finfo(Knn.dtype).eps * Knn.detach()
-        covariance = torch.maximum(Knn - A.square().sum(-2), floor)
-    # What q's moments are multiplied by: L_m⁻¹ K_mn, or K_mm⁻¹ K_mn.
-    projection = A if whiten else torch.linalg.solve_triangular(Lm.mT, A, upper=True)
-    mean = (projection.mT @ q_mu[..., None])[..., 0]
-    if q_sqrt is not None:
-        root = q_sqrt.tril().mT @ projection
-        covariance = covariance + (root.mT @ root if full_cov else root.square().sum(-2))
-    if full_cov:
-        n = mean.shape[-1]
-        # Not torch.broadcast_shapes, which imports sympy: seconds in the first call of a process.
-        batch = torch.broadcast_tensors(mean, covariance[..., 0])[0].shape[:-1]
-        return Gaussian(mean.expand(*batch, n), covariance.expand(*batch, n, n))
-    return DiagonalGaussian(*torch.broadcast_tensors(mean, covariance))
-
-
 def _noise(
     like: Tensor, sample_shape: tuple[int, ...], generator: torch.Generator | None
 ) -> Tensor:
@@ -375,32 +283,4 @@ def _check_divergence(q_mu: Tensor, q_sqrt: Tensor, L: Tensor | None) -> None:
             "q_mu must have shape (..., m), q_sqrt (..., m) for standard deviations or "
             "(..., m, m) for triangular factors, L (..., m, m) or None, got "
             f"{tuple(q_mu.shape)}, {tuple(q_sqrt.shape)} and {factor_shape}"
-        )
-
-
-def _check_conditional(
-    Kmn: Tensor, Lm: Tensor, Knn: Tensor, q_mu: Tensor, q_sqrt: Tensor | None, full_cov: bool
-) -> None:
-    m, n = (Kmn.shape[-2], Kmn.shape[-1]) if Kmn.ndim >= 2 else (0, 0)
-    expected = {
-        "Kmn": (Kmn, (m, n)),
-        "Lm": (Lm, (m, m)),
-        "Knn": (Knn, (n, n) if full_cov else (n,)),
-        "q_mu": (q_mu, (m,)),
-    }
-    if q_sqrt is not None:
-        expected["q_sqrt"] = (q_sqrt, (m, m))
-    check_real(**{name: tensor for name, (tensor, _) in expected.items()})
-    for name, (tensor, shape) in expected.items():
-        if tensor.ndim < len(shape) or tuple(tensor.shape[-len(shape) :]) != shape:
-            raise ValueError(
-                f"{name} must have shape (..., {', '.join(map(str, shape))}) with "
-                f"full_cov={full_cov} and Kmn of shape {tuple(Kmn.shape)}, "
-                f"got {tuple(tensor.shape)}"
-            )
-    batches = [tensor.shape[: -len(shape)] for tensor, shape in expected.values()]
-    if not broadcastable(*batches):
-        raise ValueError(
-            f"{', '.join(expected)} must have batches that broadcast, got "
-            f"{', '.join(str(tuple(batch)) for batch in batches)}"
         )

@@ -1,6 +1,5 @@
 """Stationary kernels: the shared suite, other libraries, and derivatives at coincident points."""
 
-import inspect
 import math
 
 import gpytorch
@@ -15,11 +14,6 @@ from probseq.kernels import (
     Matern32,
     Matern52,
     Walk,
-    exponential,
-    matern12,
-    matern32,
-    matern52,
-    rbf,
 )
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.testing.kernels import KernelSuite
@@ -192,49 +186,6 @@ def test_initial_values_are_read_back_in_user_units_per_head():
     with torch.no_grad():
         shared.raw_lengthscale[0, 0, 0] = 7.0
     assert (shared.raw_lengthscale == 7.0).sum() == 1
-
-
-def test_functions_take_plain_tensors():
-    x, one = torch.zeros(1, 2), torch.tensor(1.0)
-    z = torch.tensor([[3.0, 4.0]])
-    lengthscale = torch.tensor([[5.0, 5.0]])
-    assert rbf(x, z, lengthscale, one).item() == pytest.approx(math.exp(-0.5), rel=1e-6)
-    expected = (1 + math.sqrt(5) + 5 / 3) * math.exp(-math.sqrt(5))
-    assert matern52(x, z, lengthscale, one).item() == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("function", [rbf, matern12, matern32, matern52, exponential])
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"x": torch.zeros(5, 3)}, r"x and z must have the shapes .* got \(5, 3\) and \(4, 2\)"),
-        ({"x": torch.zeros(2)}, r"x and z must have the shapes .* got \(2,\) and \(4, 2\)"),
-        ({"z": torch.zeros(())}, r"x and z must have the shapes .* got \(5, 2\) and \(\)"),
-        ({"x": torch.zeros(3, 5, 2), "z": torch.zeros(2, 4, 2)}, "x and z .* broadcast"),
-        ({"lengthscale": torch.ones(1, 3)}, r"lengthscale must have shape \(..., 1, 2\)"),
-        ({"lengthscale": torch.ones(2)}, r"lengthscale must have shape \(..., 1, 2\)"),
-        ({"lengthscale": torch.ones(5, 2)}, r"lengthscale must have shape \(..., 1, 2\)"),
-        ({"x": torch.zeros(3, 5, 2), "outputscale": torch.ones(2)}, "outputscale .* broadcast"),
-        ({"x": torch.zeros(5, 2).bfloat16()}, "x must be float32 or float64, got torch.bfloat16"),
-        ({"z": torch.zeros(4, 2).cfloat()}, "z must be float32 or float64, got torch.complex64"),
-        ({"z": torch.zeros(4, 2).double()}, "z must be torch.float32 as x is, got torch.float64"),
-        ({"lengthscale": torch.tensor([[1.0, 0.0]])}, "lengthscale must be positive, got"),
-        ({"lengthscale": torch.tensor([[-1.0, 1.0]])}, "lengthscale must be positive, got"),
-        ({"lengthscale": torch.tensor([[1.0, math.nan]])}, "lengthscale must be positive, got"),
-        ({"outputscale": torch.tensor(-1.0)}, "outputscale must not be negative, got -1.0"),
-        ({"outputscale": torch.tensor(math.nan)}, "outputscale must not be negative, got nan"),
-    ],
-)
-def test_functions_refuse_bad_arguments_by_name(function, changes, message):
-    arguments = {
-        "x": torch.zeros(5, 2),
-        "z": torch.zeros(4, 2),
-        "lengthscale": torch.ones(1, 2),
-        "outputscale": torch.tensor(1.0),
-    }
-    # Unwrapped, because the shape checks of the tests would refuse first.
-    with pytest.raises(ValueError, match=message):
-        inspect.unwrap(function)(**(arguments | changes))
 
 
 def test_a_walk_has_the_increments_of_a_random_walk_and_a_lengthscale_that_stays() -> None:

@@ -1,7 +1,7 @@
-"""Covariance functions: as functions on tensors, and as modules that hold their parameters."""
+"""Covariance functions, as modules that hold their parameters."""
 
 from probseq.kernels.base import ARDKernel, Constant, Kernel, Product, Sum
-from probseq.kernels.dot_product import Exponential, Linear, cosine_features, exponential
+from probseq.kernels.dot_product import Exponential, Linear
 from probseq.kernels.expression import parse_kernel
 from probseq.kernels.periodic import Periodic, SpectralMixture, White
 from probseq.kernels.stationary import (
@@ -12,10 +12,6 @@ from probseq.kernels.stationary import (
     RationalQuadratic,
     StationaryKernel,
     Walk,
-    matern12,
-    matern32,
-    matern52,
-    rbf,
 )
 
 __all__ = [
@@ -36,11 +32,5 @@ __all__ = [
     "Sum",
     "Walk",
     "White",
-    "cosine_features",
-    "exponential",
-    "matern12",
-    "matern32",
-    "matern52",
     "parse_kernel",
-    "rbf",
 ]

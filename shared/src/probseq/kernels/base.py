@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import broadcastable, check_counts, check_positive, check_real, check_shape
-from probseq.kernels.distances import check_points
+from probseq.checks import broadcastable, check_counts, check_positive, check_shape
 
-__all__ = ["ARDKernel", "Constant", "Kernel", "Product", "Spectrum", "Sum", "check_arguments"]
+__all__ = ["ARDKernel", "Constant", "Kernel", "Product", "Spectrum", "Sum"]
 
 
 class Spectrum(NamedTuple):
@@ -360,36 +359,6 @@ class Product(_Composite):
 
     def _variance(self, x: Tensor) -> Tensor:
         return reduce(mul, (kernel._variance(x) for kernel in self.kernels))
-
-
-def check_arguments(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> None:
-    """Refuse arguments of a kernel function that do not go together, or scales out of range.
-
-    Looks at the values of the scales, but not inside a compiled graph, which cannot.
-
-    Raises:
-        ValueError: shapes or dtypes do not go together, a lengthscale is not positive or an
-            outputscale is negative.
-    """
-    check_points(x, z)
-    check_real(lengthscale=lengthscale, outputscale=outputscale)
-    d = x.shape[-1]
-    if lengthscale.ndim < 2 or lengthscale.shape[-2] != 1 or lengthscale.shape[-1] not in (1, d):
-        raise ValueError(
-            f"lengthscale must have shape (..., 1, {d}), got {tuple(lengthscale.shape)}"
-        )
-    batches = (x.shape[:-2], z.shape[:-2], lengthscale.shape[:-2], outputscale.shape)
-    if not broadcastable(*batches):
-        raise ValueError(
-            "x, z, lengthscale and outputscale must have batches that broadcast, got "
-            f"{', '.join(str(tuple(batch)) for batch in batches)}"
-        )
-    if torch.compiler.is_compiling():
-        return
-    if not bool((lengthscale > 0).all()):
-        raise ValueError(f"lengthscale must be positive, got {lengthscale.tolist()}")
-    if not bool((outputscale >= 0).all()):
-        raise ValueError(f"outputscale must not be negative, got {outputscale.tolist()}")
 
 
 def log_parameter(name: str, value: float | Tensor, shape: tuple[int, ...]) -> nn.Parameter:

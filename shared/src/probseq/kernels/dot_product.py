@@ -7,85 +7,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.checks import broadcastable, check_real
-from probseq.kernels.base import ARDKernel, Spectrum, check_arguments
+from probseq.kernels.base import ARDKernel, Spectrum
 
-__all__ = ["Exponential", "Linear", "cosine_features", "exponential"]
-
-
-def exponential(
-    x: Float[Tensor, "*#b n d"],
-    z: Float[Tensor, "*#b m d"],
-    lengthscale: Float[Tensor, "*#b 1 d"],
-    outputscale: Float[Tensor, "*#b"],
-) -> Float[Tensor, "*#b n m"]:
-    """Return the exponential dot-product kernel σ_f² exp(Σ_j x_j z_j/σ_j²).
-
-    There is no factor ½ and no 1/√d: with σ_j² = √d it is the numerator of softmax attention.
-
-    Args:
-        x: inputs, the rows.
-        z: inputs, the columns.
-        lengthscale: σ_j.
-        outputscale: σ_f².
-
-    Returns:
-        The covariance matrix; entries overflow once the exponent passes 88 in float32.
-
-    Raises:
-        ValueError: see :func:`~probseq.kernels.base.check_arguments`.
-    """
-    check_arguments(x, z, lengthscale, outputscale)
-    return _exponential(x, z, lengthscale, outputscale)
-
-
-def _exponential(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
-    # σ_f² goes into the exponent: one pass over the matrix less, and a small one delays overflow.
-    exponent = (x / lengthscale) @ (z / lengthscale).mT
-    return torch.exp(exponent + outputscale.log()[..., None, None])
-
-
-def cosine_features(
-    x: Float[Tensor, "*#b n d"], weight: Float[Tensor, "*#b p d"]
-) -> Float[Tensor, "*#b n p"]:
-    """Return features of the cosine kernel, φ(x) = Wx/‖Wx‖ (KEP-SVGP's φ_q and φ_k).
-
-    Args:
-        x: inputs.
-        weight: W, the projection of each head.
-
-    Returns:
-        Vectors of length one; zero, with a finite gradient, where Wx is zero.
-
-    Raises:
-        ValueError: ``x`` and ``weight`` differ in their last dimension, their batches do not
-            broadcast, or a dtype is neither float32 nor float64.
-    """
-    check_real(x=x, weight=weight)
-    if (
-        min(x.ndim, weight.ndim) < 2
-        or x.shape[-1] != weight.shape[-1]
-        or not broadcastable(x.shape[:-2], weight.shape[:-2])
-    ):
-        raise ValueError(
-            "x and weight must have the shapes (..., n, d) and (..., p, d), got "
-            f"{tuple(x.shape)} and {tuple(weight.shape)}"
-        )
-    projected = x @ weight.mT
-    square = (projected * projected).sum(-1, keepdim=True)
-    # A direction does not exist at zero: divide by one there, so that padding tokens stay harmless.
-    tiny = torch.finfo(square.dtype).tiny
-    return projected * torch.where(square > tiny, square, torch.ones_like(square)).rsqrt()
+__all__ = ["Exponential", "Linear"]
 
 
 class Exponential(ARDKernel):
     """Exponential dot-product kernel σ_f² exp(Σ_j x_j z_j/σ_j²); arguments as ``ARDKernel``.
 
+    There is no factor ½ and no 1/√d: with σ_j² = √d it is the numerator of softmax attention.
+    Entries overflow once the exponent passes 88 in float32.
+
     Its variance σ_f² exp(Σ_j x_j²/σ_j²) differs from point to point and is unbounded.
     """
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return _exponential(x, z, self.lengthscale, self.outputscale)
+        # σ_f² goes into the exponent: one pass over the matrix less, and a small one delays
+        # overflow.
+        exponent = (x / self.lengthscale) @ (z / self.lengthscale).mT
+        return torch.exp(exponent + self.outputscale.log()[..., None, None])
 
     def _variance(self, x: Tensor) -> Tensor:
         exponent = (x / self.lengthscale).square().sum(-1)

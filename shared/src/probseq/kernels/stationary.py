@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.kernels.base import ARDKernel, Spectrum, check_arguments, log_parameter
+from probseq.kernels.base import ARDKernel, Spectrum, log_parameter
 from probseq.kernels.distances import scaled_squared_distance
 
 __all__ = [
@@ -22,138 +22,11 @@ __all__ = [
     "RationalQuadratic",
     "StationaryKernel",
     "Walk",
-    "matern12",
-    "matern32",
-    "matern52",
-    "rbf",
 ]
 
 # exp2 and not exp: on a CPU exp is many times slower where the result underflows, as most entries
 # of a covariance matrix with short lengthscales do.
 _LOG2_E = math.log2(math.e)
-
-
-def rbf(
-    x: Float[Tensor, "*#b n d"],
-    z: Float[Tensor, "*#b m d"],
-    lengthscale: Float[Tensor, "*#b 1 d"],
-    outputscale: Float[Tensor, "*#b"],
-) -> Float[Tensor, "*#b n m"]:
-    """Return the squared exponential kernel σ_f² exp(−r²/2).
-
-    Args:
-        x: inputs, the rows.
-        z: inputs, the columns.
-        lengthscale: ℓ.
-        outputscale: σ_f².
-
-    Returns:
-        The covariance matrix.
-
-    Raises:
-        ValueError: see :func:`~probseq.kernels.base.check_arguments`.
-    """
-    check_arguments(x, z, lengthscale, outputscale)
-    return _rbf(x, z, lengthscale, outputscale)
-
-
-def _rbf(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
-    scale = math.sqrt(_LOG2_E / 2) / lengthscale
-    distance = scaled_squared_distance(x, z, scale, exact=False)
-    if not distance.requires_grad:
-        # The square root of the smallest normal number is zero beside a variance, and denormal
-        # numbers, of which products with smaller ones are made, take ten times the time.
-        distance.clamp_max_(-0.5 * math.log2(torch.finfo(distance.dtype).tiny))
-    return outputscale[..., None, None] * torch.exp2(-distance)
-
-
-def matern12(
-    x: Float[Tensor, "*#b n d"],
-    z: Float[Tensor, "*#b m d"],
-    lengthscale: Float[Tensor, "*#b 1 d"],
-    outputscale: Float[Tensor, "*#b"],
-) -> Float[Tensor, "*#b n m"]:
-    """Return the Matérn kernel of smoothness 1/2: σ_f² exp(−r).
-
-    It has no derivative at r = 0; zero, the mean of the one-sided ones, is used there.
-
-    Args:
-        x: inputs, the rows.
-        z: inputs, the columns.
-        lengthscale: ℓ.
-        outputscale: σ_f².
-
-    Returns:
-        The covariance matrix.
-
-    Raises:
-        ValueError: see :func:`~probseq.kernels.base.check_arguments`.
-    """
-    check_arguments(x, z, lengthscale, outputscale)
-    return _matern12(x, z, lengthscale, outputscale)
-
-
-def _matern12(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
-    distance = scaled_squared_distance(x, z, 1 / lengthscale, exact=True)
-    return outputscale[..., None, None] * _radial12(distance)
-
-
-def matern32(
-    x: Float[Tensor, "*#b n d"],
-    z: Float[Tensor, "*#b m d"],
-    lengthscale: Float[Tensor, "*#b 1 d"],
-    outputscale: Float[Tensor, "*#b"],
-) -> Float[Tensor, "*#b n m"]:
-    """Return the Matérn kernel of smoothness 3/2: σ_f² (1 + s) exp(−s), s = √3 r.
-
-    Args:
-        x: inputs, the rows.
-        z: inputs, the columns.
-        lengthscale: ℓ.
-        outputscale: σ_f².
-
-    Returns:
-        The covariance matrix.
-
-    Raises:
-        ValueError: see :func:`~probseq.kernels.base.check_arguments`.
-    """
-    check_arguments(x, z, lengthscale, outputscale)
-    return _matern32(x, z, lengthscale, outputscale)
-
-
-def _matern32(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
-    distance = scaled_squared_distance(x, z, math.sqrt(3) / lengthscale, exact=True)
-    return outputscale[..., None, None] * _Radial32.apply(distance)
-
-
-def matern52(
-    x: Float[Tensor, "*#b n d"],
-    z: Float[Tensor, "*#b m d"],
-    lengthscale: Float[Tensor, "*#b 1 d"],
-    outputscale: Float[Tensor, "*#b"],
-) -> Float[Tensor, "*#b n m"]:
-    """Return the Matérn kernel of smoothness 5/2: σ_f² (1 + s + s²/3) exp(−s), s = √5 r.
-
-    Args:
-        x: inputs, the rows.
-        z: inputs, the columns.
-        lengthscale: ℓ.
-        outputscale: σ_f².
-
-    Returns:
-        The covariance matrix.
-
-    Raises:
-        ValueError: see :func:`~probseq.kernels.base.check_arguments`.
-    """
-    check_arguments(x, z, lengthscale, outputscale)
-    return _matern52(x, z, lengthscale, outputscale)
-
-
-def _matern52(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
-    distance = scaled_squared_distance(x, z, math.sqrt(5) / lengthscale, exact=True)
-    return outputscale[..., None, None] * _Radial52.apply(distance)
 
 
 def _radial12(u: Tensor) -> Tensor:
@@ -221,7 +94,13 @@ class RBF(StationaryKernel):
     smoothness = math.inf
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return _rbf(x, z, self.lengthscale, self.outputscale)
+        scale = math.sqrt(_LOG2_E / 2) / self.lengthscale
+        distance = scaled_squared_distance(x, z, scale, exact=False)  # log2(e) r²/2
+        if not distance.requires_grad:
+            # The square root of the smallest normal number is zero beside a variance, and denormal
+            # numbers, of which products with smaller ones are made, take ten times the time.
+            distance.clamp_max_(-0.5 * math.log2(torch.finfo(distance.dtype).tiny))
+        return self.outputscale[..., None, None] * torch.exp2(-distance)
 
 
 class Matern12(StationaryKernel):
@@ -230,7 +109,8 @@ class Matern12(StationaryKernel):
     smoothness = 0.5
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return _matern12(x, z, self.lengthscale, self.outputscale)
+        distance = scaled_squared_distance(x, z, 1 / self.lengthscale, exact=True)
+        return self.outputscale[..., None, None] * _radial12(distance)
 
 
 class Walk(Matern12):
@@ -268,7 +148,8 @@ class Matern32(StationaryKernel):
     smoothness = 1.5
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return _matern32(x, z, self.lengthscale, self.outputscale)
+        distance = scaled_squared_distance(x, z, math.sqrt(3) / self.lengthscale, exact=True)
+        return self.outputscale[..., None, None] * _Radial32.apply(distance)
 
 
 class Matern52(StationaryKernel):
@@ -277,7 +158,8 @@ class Matern52(StationaryKernel):
     smoothness = 2.5
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return _matern52(x, z, self.lengthscale, self.outputscale)
+        distance = scaled_squared_distance(x, z, math.sqrt(5) / self.lengthscale, exact=True)
+        return self.outputscale[..., None, None] * _Radial52.apply(distance)
 
 
 class RationalQuadratic(ARDKernel):

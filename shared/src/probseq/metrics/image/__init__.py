@@ -37,7 +37,7 @@ from probseq.metrics.image.precision_recall import (
     precision_recall,
     precision_recall_intervals,
 )
-from probseq.metrics.image.psnr import mean_psnr, psnr
+from probseq.metrics.image.psnr import psnr
 
 __all__ = [
     "INCEPTION_SHA256",
@@ -68,7 +68,6 @@ __all__ = [
     "kernel_distance",
     "kernel_interval",
     "lpips_diversity",
-    "mean_psnr",
     "memorisation",
     "nearest",
     "precision_recall",

@@ -42,28 +42,3 @@ def psnr(
     references = check_finite("references", references.detach()).double()
     error = (images - references).square().flatten(1).mean(dim=1)
     return 10.0 * (data_range**2 / error).log10()
-
-
-def mean_psnr(
-    images: Float[Tensor, "n c h w"],
-    references: Float[Tensor, "n c h w"],
-    *,
-    data_range: float = 2.0,
-) -> Float[Tensor, ""]:
-    """Return the mean PSNR of images.
-
-    It is what papers on reconstruction report, and isn't the PSNR of the mean error: by Jensen's
-    inequality it is never below that. One identical image makes it infinite.
-
-    Args:
-        images: reconstructions.
-        references: originals.
-        data_range: largest value less smallest that an image can have: 2 for −1..1.
-
-    Returns:
-        A float64 scalar in dB.
-
-    Raises:
-        ValueError: as `psnr`.
-    """
-    return psnr(images, references, data_range=data_range).mean()
