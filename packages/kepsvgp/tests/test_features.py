@@ -20,9 +20,9 @@ def test_the_picks_depend_on_the_real_tokens_alone(size, junk):
         x[0, real] = torch.randn(len(real), 2, generator=generator)
         mask = torch.zeros(1, 9, dtype=torch.bool)
         mask[0, real] = True
-        rows, available = pick_tokens(x, mask, size)
+        rows, num_rows = pick_tokens(x, mask, size)
         expected = x[0, real][picks(len(real), size)]
-        assert available.tolist() == [len(expected)]
+        assert num_rows.tolist() == [len(expected)]
         assert torch.equal(rows[0, : len(expected)], expected)
         assert not rows[0, len(expected) :].any()
         alone, count = pick_tokens(x[:, real], None, size)
@@ -39,9 +39,9 @@ def test_the_first_and_the_last_token_are_picked():
 
 
 def test_a_sequence_of_padding_picks_nothing():
-    rows, available = pick_tokens(torch.ones(2, 3, 2), torch.zeros(2, 3, dtype=torch.bool), 2)
+    rows, num_rows = pick_tokens(torch.ones(2, 3, 2), torch.zeros(2, 3, dtype=torch.bool), 2)
     assert not rows.any()
-    assert available.tolist() == [0, 0]
+    assert num_rows.tolist() == [0, 0]
 
 
 def test_scores_of_a_cosine_map_have_the_right_gradient_and_vanish_without_direction():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp import core
-from ohsvgp.core import Carried, Site
+from ohsvgp.core import CarriedSite, Site
 from ohsvgp.inducing import PointFunctional
 from probseq.kernels import RBF, Kernel
 
@@ -32,18 +32,18 @@ def whitener(K: Tensor) -> Tensor:
     return torch.linalg.inv(torch.linalg.cholesky(K))
 
 
-def empty(M: int) -> Carried:
+def empty(M: int) -> CarriedSite:
     zero = torch.zeros(M, M, dtype=torch.float64)
-    return core.carry(Site(zero, zero[0]), None)
+    return core.carry_site(Site(zero, zero[0]), None)
 
 
-def carried(old: Site, T: Tensor) -> Carried:
+def carried(old: Site, T: Tensor) -> CarriedSite:
     """Under unchanged hyperparameters, as the online bound does."""
-    return core.carry(old, T, torch.eye(len(T), dtype=torch.float64) - T @ T.mT)
+    return core.carry_site(old, T, torch.eye(len(T), dtype=torch.float64) - T @ T.mT)
 
 
 def absorbed(
-    kernel: Kernel, u: PointFunctional, R: Tensor, before: Carried, x: Tensor, y: Tensor
+    kernel: Kernel, u: PointFunctional, R: Tensor, before: CarriedSite, x: Tensor, y: Tensor
 ) -> Site:
     Psi = core.features(kernel, u, R, x)
     return core.whitened_update(before.site, Psi, torch.full_like(y, 1 / NOISE), y / NOISE)
@@ -121,7 +121,7 @@ def test_the_whitened_update_is_the_explicit_one_of_bui_under_changed_hyperparam
     R_b = whitener(b.covariance(now))
     T = core.transition(R_a, a.cross_inducing(now, b), R_b)
     prior_a = R_a @ a.covariance(now) @ R_a.mT
-    known = core.carry(old, T, prior_a - T @ T.mT)
+    known = core.carry_site(old, T, prior_a - T @ T.mT)
     site = absorbed(now, b, R_b, known, x2, y2)
     law = core.posterior(site)
 
@@ -172,7 +172,7 @@ def test_bounds_of_batches_add_up_to_that_of_all_data_with_a_fixed_set() -> None
     kernel, (x, y), u = rbf(), data(12, 0.0, 3.0), PointFunctional(points(0.2, 1.1, 2.3))
     R, noise = whitener(u.covariance(kernel)), torch.tensor(NOISE, dtype=torch.float64)
 
-    def bound(known: Carried, part: slice) -> tuple[Site, Tensor]:
+    def bound(known: CarriedSite, part: slice) -> tuple[Site, Tensor]:
         new = absorbed(kernel, u, R, known, x[part], y[part])
         Psi = core.features(kernel, u, R, x[part])
         value = core.online_bound(known, new, Psi, kernel.diag(x[part]), y[part], noise).value
@@ -180,7 +180,7 @@ def test_bounds_of_batches_add_up_to_that_of_all_data_with_a_fixed_set() -> None
 
     whole, total = bound(empty(3), slice(0, 12))
     first, one = bound(empty(3), slice(0, 5))
-    second, two = bound(core.carry(first, None), slice(5, 12))
+    second, two = bound(core.carry_site(first, None), slice(5, 12))
     torch.testing.assert_close(one + two, total, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(second.precision, whole.precision)
     torch.testing.assert_close(second.shift, whole.shift)
@@ -253,7 +253,7 @@ def test_lost_information_is_what_the_new_set_does_not_span() -> None:
     assert math.isclose(lost(far), 0.5 * float(old.precision.trace()), rel_tol=1e-12)
     between = lost(PointFunctional(points(0.4, 1.5)))
     assert 0 < between < lost(far)
-    assert float(core.carry(old, None).lost_information) == 0.0
+    assert float(core.carry_site(old, None).lost_information) == 0.0
 
 
 def test_a_point_of_no_precision_counts_as_none() -> None:

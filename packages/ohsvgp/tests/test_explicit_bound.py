@@ -16,9 +16,9 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from ohsvgp import Gaussian, OnlineGP
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.core import (
-    Carried,
+    CarriedSite,
     Site,
-    carry,
+    carry_site,
     features,
     online_bound,
     posterior,
@@ -143,11 +143,11 @@ def test_update_bound_and_loss_equal_the_explicit_form_under_changing_hyperparam
         kernel, inducing = kernel_of(step), PointFunctional(points_of(step))
         explicit = explicit_update(kernel, old, inducing.nodes, x[batch], y[batch], alpha)
         R_b = root(inducing.covariance(kernel))
-        carried = carry(site, None)
+        carried = carry_site(site, None)
         if R_a is not None and set_a is not None:
             T = transition(R_a, set_a.cross_inducing(kernel, inducing), R_b)
             prior_a = R_a @ set_a.covariance(kernel) @ R_a.mT
-            carried = carry(site, T, prior_a - T @ T.mT, alpha=alpha)
+            carried = carry_site(site, T, prior_a - T @ T.mT, alpha=alpha)
         Psi = features(kernel, inducing, R_b, x[batch])
         precision = torch.full_like(y[batch], 1 / NOISE)
         new = whitened_update(carried.site, Psi, precision, precision * y[batch])
@@ -215,7 +215,7 @@ def test_prediction_under_new_hyperparameters_keeps_the_old_site() -> None:
 
 
 @pytest.fixture
-def second_step() -> tuple[Kernel, Old, Carried, Tensor, Tensor]:
+def second_step() -> tuple[Kernel, Old, CarriedSite, Tensor, Tensor]:
     """Everything about the second update: kernel, q(a), its carried site, R_b and b."""
     x, y = stream()
     first, kernel = kernel_of(0), kernel_of(1)
@@ -227,7 +227,7 @@ def second_step() -> tuple[Kernel, Old, Carried, Tensor, Tensor]:
     site = whitened_update(empty, Psi, precision, precision * y[BATCHES[0]])
     old = explicit_update(first, None, set_a.nodes, x[BATCHES[0]], y[BATCHES[0]]).q
     T = transition(R_a, set_a.cross_inducing(kernel, set_b), R_b)
-    carried = carry(site, T, R_a @ set_a.covariance(kernel) @ R_a.mT - T @ T.mT)
+    carried = carry_site(site, T, R_a @ set_a.covariance(kernel) @ R_a.mT - T @ T.mT)
     return kernel, old, carried, R_b, set_b.nodes
 
 
@@ -240,7 +240,7 @@ def expected_log_likelihood(Psi: Tensor, K_ff: Tensor, m: Tensor, S: Tensor, y: 
 
 
 def test_uncollapsed_bound_is_the_sum_of_its_divergences(
-    second_step: tuple[Kernel, Old, Carried, Tensor, Tensor],
+    second_step: tuple[Kernel, Old, CarriedSite, Tensor, Tensor],
 ) -> None:
     # Thesis Eq. 4.6 with densities of torch.distributions, at an arbitrary q(b).
     kernel, old, carried, R_b, b = second_step
@@ -263,7 +263,7 @@ def test_uncollapsed_bound_is_the_sum_of_its_divergences(
 
 
 def test_uncollapsed_bound_is_largest_at_the_closed_form_and_equals_the_collapsed_one(
-    second_step: tuple[Kernel, Old, Carried, Tensor, Tensor],
+    second_step: tuple[Kernel, Old, CarriedSite, Tensor, Tensor],
 ) -> None:
     kernel, _, carried, R_b, b = second_step
     x, y = (part[BATCHES[1]] for part in stream())
@@ -312,7 +312,7 @@ def test_information_is_lost_only_where_the_new_set_does_not_span_the_old_one() 
     def lost(b: PointFunctional, alpha: float) -> Tensor:
         T = transition(R_a, old.cross_inducing(kernel, b), root(b.covariance(kernel)))
         C = torch.eye(6, dtype=x.dtype) - T @ T.mT
-        return carry(site, T, C, alpha=alpha).lost_information
+        return carry_site(site, T, C, alpha=alpha).lost_information
 
     # A new set that contains the old one loses nothing.
     both = PointFunctional(torch.cat([old.nodes, other.nodes + 0.3]))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ohsvgp.core import Carried, Site, carry
+from ohsvgp.core import CarriedSite, Site, carry_site
 
 ALPHAS = [0.1, 0.25, 0.5, 0.75, 1.0]
 
@@ -42,7 +42,7 @@ def problem(
     return Problem(Site(root @ root.mT, h), T, C)
 
 
-def log_factor(carried: Carried, v: Tensor) -> Tensor:
+def log_factor(carried: CarriedSite, v: Tensor) -> Tensor:
     """Log t_b at points v of shape (n, k)."""
     G, h = carried.site
     return -0.5 * ((v @ G) * v).sum(-1) + v @ h + carried.log_scale
@@ -62,7 +62,7 @@ def test_the_whole_power_is_the_marginal_of_the_joint_gaussian(
     m: int, k: int, rank: int, batch: tuple[int, ...], inside: bool
 ) -> None:
     (G, h), T, C = problem(m, k, rank=rank, batch=batch, inside=inside)
-    found = carry(Site(G, h), T, C, alpha=1.0)
+    found = carry_site(Site(G, h), T, C, alpha=1.0)
     # The joint of (v_b, v_a) in information form, times the site; v_a is then integrated out.
     P = torch.linalg.inv(C)
     J_aa, J_ba = P + G, -T.mT @ P
@@ -111,7 +111,7 @@ def test_powers_are_those_of_the_integral_by_quadrature(
             expected.append((log_weights.exp() * log_t).sum())
         else:
             expected.append(torch.logsumexp(alpha * log_t + log_weights, 0) / alpha)
-    found = log_factor(carry(Site(G, h), T, C, alpha=alpha), points)
+    found = log_factor(carry_site(Site(G, h), T, C, alpha=alpha), points)
     torch.testing.assert_close(found, torch.stack(expected), rtol=1e-9, atol=1e-10)
 
 
@@ -120,7 +120,7 @@ def test_small_powers_tend_to_the_mean_of_the_log() -> None:
     G, h = old
 
     def parts(alpha: float) -> Tensor:
-        found = carry(old, T, C, alpha=alpha)
+        found = carry_site(old, T, C, alpha=alpha)
         scalars = torch.stack([found.log_scale, found.lost_information])
         return torch.cat([found.site.precision.flatten(), found.site.shift, scalars])
 
@@ -138,7 +138,7 @@ def test_small_powers_tend_to_the_mean_of_the_log() -> None:
 
 def test_the_larger_the_power_the_less_is_lost_and_the_less_is_known() -> None:
     old, T, C = problem(5, 3, rank=4)
-    found = [carry(old, T, C, alpha=alpha) for alpha in (0.0, *ALPHAS)]
+    found = [carry_site(old, T, C, alpha=alpha) for alpha in (0.0, *ALPHAS)]
     points = normal(20, 3, seed=9)
     for one, other in pairwise(found):
         assert float(one.lost_information) > float(other.lost_information) > 0
@@ -150,12 +150,12 @@ def test_the_larger_the_power_the_less_is_lost_and_the_less_is_known() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_a_set_that_stays_loses_nothing(alpha: float) -> None:
     old, T, _ = problem(4, 6, rank=2, batch=(3,))
-    found = carry(old, None, alpha=alpha)
+    found = carry_site(old, None, alpha=alpha)
     assert found.site is old
     assert torch.equal(found.lost_information, torch.zeros(3, dtype=torch.float64))
     torch.testing.assert_close(found.log_scale, -log_integral(*old))
     # Nor do old variables that are functions of the new ones.
-    known = carry(old, T, torch.zeros(4, 4, dtype=torch.float64), alpha=alpha)
+    known = carry_site(old, T, torch.zeros(4, 4, dtype=torch.float64), alpha=alpha)
     zero = torch.zeros(3, dtype=torch.float64)
     torch.testing.assert_close(known.lost_information, zero, rtol=0, atol=1e-12)
     torch.testing.assert_close(known.site.precision, T.mT @ old.precision @ T)
@@ -166,7 +166,7 @@ def test_a_set_that_stays_loses_nothing(alpha: float) -> None:
 def test_a_site_of_no_data_stays_none(alpha: float) -> None:
     _, T, C = problem(4, 3, rank=1)
     zero = torch.zeros(4, 4, dtype=torch.float64)
-    found = carry(Site(zero, zero[0]), T, C, alpha=alpha)
+    found = carry_site(Site(zero, zero[0]), T, C, alpha=alpha)
     assert float(found.site.precision.abs().max()) == float(found.site.shift.abs().max()) == 0
     assert float(found.log_scale) == float(found.lost_information) == 0
 
@@ -175,10 +175,10 @@ def test_a_site_of_no_data_stays_none(alpha: float) -> None:
 def test_shifts_of_many_series_share_one_precision(alpha: float) -> None:
     old, T, C = problem(5, 3, rank=2)
     shifts = normal(3, 5, seed=11)
-    together = carry(Site(old.precision, shifts), T, C, alpha=alpha)
+    together = carry_site(Site(old.precision, shifts), T, C, alpha=alpha)
     assert together.site.precision.shape == (3, 3)
     for series, shift in enumerate(shifts):
-        alone = carry(Site(old.precision, shift), T, C, alpha=alpha)
+        alone = carry_site(Site(old.precision, shift), T, C, alpha=alpha)
         torch.testing.assert_close(together.site.precision, alone.site.precision)
         torch.testing.assert_close(together.site.shift[series], alone.site.shift)
         torch.testing.assert_close(together.log_scale[series], alone.log_scale)
@@ -191,7 +191,7 @@ def test_gradients_in_the_transition_and_the_covariance_are_right(alpha: float) 
     root = torch.linalg.cholesky(C).requires_grad_()
 
     def parts(T: Tensor, root: Tensor) -> tuple[Tensor, ...]:
-        found = carry(old, T, root @ root.mT, alpha=alpha)
+        found = carry_site(old, T, root @ root.mT, alpha=alpha)
         return *found.site, found.log_scale, found.lost_information
 
     assert torch.autograd.gradcheck(parts, (T.requires_grad_(), root))
@@ -201,7 +201,7 @@ def test_round_off_of_the_covariance_times_a_large_precision_does_no_harm() -> N
     # The old variables are the new ones: C is zero, but for a round-off of this size and sign.
     eye = torch.eye(3, dtype=torch.float64)
     old = Site(1e12 * eye, 1e12 * torch.ones(3, dtype=torch.float64))
-    found = carry(old, eye, -1e-10 * eye, alpha=0.5)
+    found = carry_site(old, eye, -1e-10 * eye, alpha=0.5)
     torch.testing.assert_close(found.site.precision, old.precision)
     torch.testing.assert_close(found.site.shift, old.shift)
     assert float(found.lost_information) == 0.0
@@ -212,6 +212,6 @@ def test_a_precision_that_round_off_made_indefinite_is_that_of_its_positive_part
     # Far below what matters, and beyond what the diagonal's own round-off hides.
     worn = Site(old.precision - 1e-12 * torch.eye(5, dtype=torch.float64), old.shift)
     for mine, expected in zip(
-        carry(worn, T, C, alpha=0.5).site, carry(old, T, C, alpha=0.5).site, strict=True
+        carry_site(worn, T, C, alpha=0.5).site, carry_site(old, T, C, alpha=0.5).site, strict=True
     ):
         torch.testing.assert_close(mine, expected, rtol=1e-9, atol=1e-10)

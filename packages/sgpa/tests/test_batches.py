@@ -78,7 +78,7 @@ def held(model):
 
 
 def calibrated(read):
-    found = calibrate(Classifier(), X, read(), tried=(0.0,))
+    found = calibrate(Classifier(), X, read(), deviations=(0.0,))
     assert found.chosen == "temperature"
     return torch.tensor(found.candidates["temperature"].temperature)
 
@@ -123,7 +123,9 @@ def test_what_people_have_is_taken_by_all_functions(function):
 def test_small_shuffled_batches_give_the_temperature_of_all():
     loader = DataLoader(SET, batch_size=7, shuffle=True)
     torch.manual_seed(3)
-    found = calibrate(Classifier(), X, loader, tried=(0.0,)).candidates["temperature"].temperature
+    found = (
+        calibrate(Classifier(), X, loader, deviations=(0.0,)).candidates["temperature"].temperature
+    )
     assert found == pytest.approx(float(calibrated(plain)), rel=1e-6)
 
 
@@ -131,7 +133,7 @@ def test_floating_arrays_get_the_dtype_of_the_weights():
     double, single = X.numpy(), Classifier().float()
     ((x, _),) = read_batches((double, Y), single)
     assert x.dtype == torch.float32
-    found = calibrate(single, double, (double, Y.numpy()), tried=(0.0,))
+    found = calibrate(single, double, (double, Y.numpy()), deviations=(0.0,))
     assert_close(found(double), found(X.float()))
 
 
@@ -152,7 +154,7 @@ def test_floating_arrays_get_the_dtype_of_the_weights():
 )
 def test_what_is_no_data_is_refused_by_name(wrong, message):
     with pytest.raises(ValueError, match=f"validation {message}"):
-        calibrate(Classifier(), X, wrong, tried=(0.0,))
+        calibrate(Classifier(), X, wrong, deviations=(0.0,))
     with pytest.raises(ValueError, match=f"batches {message}"):
         laplace_model(Classifier(), wrong)
     with pytest.raises(ValueError, match=f"train {message}"):

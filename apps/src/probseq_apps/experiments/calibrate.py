@@ -1,4 +1,4 @@
-"""`probseq calibrate`: models of other libraries made honest, and what each way is worth."""
+"""`probseq calibrate`: calibrate models of other libraries, and what each way is worth."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_groups, save_groups
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments.classify import make_test_sets
-from probseq_apps.experiments.comparison import WITHOUT, TestSet
+from probseq_apps.experiments.comparison import WITHOUT_ATTENTION, TestSet
 from probseq_apps.experiments.pretrained import Pretrained, open_model, tokenizer_of, weights_hash
 from probseq_apps.options import Options
 from probseq_apps.report.calibrate import Calibration, calibrate_report
@@ -100,7 +100,9 @@ def load(settings: CalibrateSettings, options: Options) -> Candidates:
         validation = replace(validation, inputs=changed)
     data = replace(data, test=_drawn(data.test, fit.test_size), validation=validation)
     sets = make_test_sets(data, settings.evaluation, options)
-    return Candidates(data, {n: part for n, part in sets.items() if n != WITHOUT}, weights)
+    return Candidates(
+        data, {n: part for n, part in sets.items() if n != WITHOUT_ATTENTION}, weights
+    )
 
 
 def config(settings: CalibrateSettings, loaded: Candidates) -> dict[str, Any]:
@@ -302,7 +304,7 @@ def _calibrated(
     some = _drawn(data.train, max(2 * fit.batch_size, _CALIBRATION)).inputs
     more: dict[str, Any] = {"tuning_steps": fit.tuning_steps if tuned else 0}
     if not _deviates(settings, opened.model):
-        more = {"tried": (0.0,)}
+        more = {"deviations": (0.0,)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BoundWarning)  # the report marks them
         return calibrate(

@@ -47,7 +47,7 @@ from probseq_apps.experiments.comparison import (
     FOLDERS,
     LAPLACE_PREDICTIONS,
     PREDICTIONS,
-    WITHOUT,
+    WITHOUT_ATTENTION,
     Loaded,
     Objective,
     Stored,
@@ -319,7 +319,7 @@ def fit_and_predict(
     seconds = round(time.perf_counter() - started, 3)
     stored: dict[str, dict[str, Tensor]] = {}
     for set_name, source in sets.items():
-        if set_name != WITHOUT:
+        if set_name != WITHOUT_ATTENTION:
             part = source if isinstance(source, Part) else source()
             log_probs = predict(part)
             # No logits, hence no energy to tell inputs apart by.
@@ -407,7 +407,7 @@ def make_test_sets(
         ValueError: a set is missing or damaged, or the images cannot be corrupted.
     """
     sets: dict[str, TestSet] = {"validation": data.validation} if len(data.validation) else {}
-    sets |= {"test": data.test, WITHOUT: data.test}
+    sets |= {"test": data.test, WITHOUT_ATTENTION: data.test}
     if not isinstance(data, ImageData):
         return {**sets, **data.extra_tests}
     if settings.shift:

@@ -37,7 +37,7 @@ from probseq_apps.settings.methods import (
 # After the training, and with the Laplace approximation.
 PREDICTIONS, LAPLACE_PREDICTIONS = "predictions.npz", "predictions-kflla.npz"
 # The test set as models see it whose attention is taken out.
-WITHOUT = "without-attention"
+WITHOUT_ATTENTION = "without-attention"
 FOLDERS = tuple(f"{name}{suffix}/seed-*" for name in METHODS for suffix in ("", ",*"))
 T = TypeVar("T")
 DataT = TypeVar("DataT")
@@ -204,7 +204,7 @@ def predict_sets(
             bar.set_description_str(f"predicting {name}")
             examples = test_set if isinstance(test_set, Part) else test_set()
             draws = derive_seed(seed, f"predict {name}")
-            with without_attention(model) if name == WITHOUT else nullcontext():
+            with without_attention(model) if name == WITHOUT_ATTENTION else nullcontext():
                 outputs = predictor.predict(
                     model, examples.inputs, device=device, seed=draws, progress=bar.update
                 )

@@ -95,7 +95,7 @@ POST_HOC: dict[str, str] = {
     "ensemble": "deep ensemble over the seeds",
 }
 
-SEVERAL = Bound("a whole number of at least 2", lambda value: value >= 2)
+AT_LEAST_TWO = Bound("a whole number of at least 2", lambda value: value >= 2)
 # Settings of model and training that methods cannot have of their own.
 _SHARED = {"epochs", "device", "compile", "tensorboard", "checkpoint_every", "select", "max_length"}
 
@@ -278,7 +278,7 @@ class MethodSettings(Settings):
     +ensemble (mean over the seeds)."""
     seeds: Seeds = (0, 1, 2)
     """Each method is trained once per seed."""
-    ensemble_size: Annotated[int, SEVERAL] | None = None
+    ensemble_size: Annotated[int, AT_LEAST_TWO] | None = None
     """Seeds of an ensemble, of which each takes the next ones; None: one ensemble of all."""
     sgpa: SGPAConfig = SGPAConfig()
     sgpa_residual: ResidualSGPAConfig = ResidualSGPAConfig()

@@ -241,7 +241,7 @@ class KernelEigenPairAttention(MultiHeadAttention):
         return scores(projected, weights)
 
     def _penalties(self, scores: Tensor, picked: ProjectionTokens, factor: Tensor) -> Penalties:
-        objective = ksvd_objective(scores, self.projection, self.singular_values, picked.available)
+        objective = ksvd_objective(scores, self.projection, self.singular_values, picked.num_rows)
         kl = inducing_kl(self.whitened_mean, factor)
         return Penalties(self._num_inducing * kl, ksvd_loss(objective))
 

@@ -27,11 +27,11 @@ class ProjectionTokens(NamedTuple):
 
     Attributes:
         rows: the tokens, zero where a sequence has fewer of them, ``(batch, picked, dim)``.
-        available: how many there are of each sequence; a plain number if of all alike.
+        num_rows: how many there are of each sequence; a plain number if of all alike.
     """
 
     rows: Float[Tensor, "batch picked dim"]
-    available: Int[Tensor, " batch"] | int
+    num_rows: Int[Tensor, " batch"] | int
 
 
 def pick_tokens(
@@ -65,9 +65,9 @@ def pick_tokens(
     number = torch.where(real[:, None] > size, picks * last // gaps, picks)
     place = order.gather(1, number)
     rows = x.gather(1, place[..., None].expand(-1, -1, x.shape[-1]))
-    available = real.clamp(max=size)
-    missing = picks >= available[:, None]
-    return ProjectionTokens(rows.masked_fill(missing[..., None], 0.0), available)
+    num_rows = real.clamp(max=size)
+    missing = picks >= num_rows[:, None]
+    return ProjectionTokens(rows.masked_fill(missing[..., None], 0.0), num_rows)
 
 
 def projection_weights(

@@ -9,7 +9,7 @@ def ksvd_objective(
     scores: Float[Tensor, "batch two heads rank tokens"],
     weight: Float[Tensor, "two heads size rank"],
     singular_values: Float[Tensor, "heads rank"],
-    available: Int[Tensor, " batch"] | int,
+    num_rows: Int[Tensor, " batch"] | int,
 ) -> Float[Tensor, "batch heads"]:
     r"""Objective of the kernel SVD, which vanishes at the singular vectors (Chen et al. 2023).
 
@@ -24,7 +24,7 @@ def ksvd_objective(
         scores: e and r of each token, zero at padding.
         weight: W_e and W_r.
         singular_values: diagonal of Λ.
-        available: rows of f(X) that each sequence has; the other rows of the weights belong to no
+        num_rows: rows of f(X) that each sequence has; the other rows of the weights belong to no
             feature of its kernel and stay out of the trace.
 
     Returns:
@@ -34,9 +34,9 @@ def ksvd_objective(
     power = scores.square().sum(-1)
     variance = 0.5 * (power.sum(1) / singular_values).sum(-1)
     overlap = (weight[0] * weight[1]).sum(-1)
-    if isinstance(available, int):
-        return variance - overlap[:, :available].sum(-1)
-    return variance - F.pad(overlap.cumsum(-1), (1, 0))[:, available].mT
+    if isinstance(num_rows, int):
+        return variance - overlap[:, :num_rows].sum(-1)
+    return variance - F.pad(overlap.cumsum(-1), (1, 0))[:, num_rows].mT
 
 
 def ksvd_loss(objective: Float[Tensor, "batch heads"]) -> Float[Tensor, ""]:

@@ -12,7 +12,7 @@ so only the prior covariance of u is ever factorised with jitter; I + G needs no
 
 equal to the online bound's optimum of Bui et al. 2017, whatever the old hyperparameters were: R_a
 and the site on v_a stay as they were, K_ab is that of the new ones. What the old variables hold
-beyond the new ones, v_a | v_b ~ N(T v_b, C), the bound takes as known exactly; ``carry`` with
+beyond the new ones, v_a | v_b ~ N(T v_b, C), the bound takes as known exactly; ``carry_site`` with
 ``alpha`` above 0 leaves it uncertain, as power EP does.
 
 Every function broadcasts over leading batch dimensions: with one kernel and one set of inputs for
@@ -57,7 +57,7 @@ class Posterior(NamedTuple):
     root: Float[Tensor, "*#b m m"]
 
 
-class Carried(NamedTuple):
+class CarriedSite(NamedTuple):
     """The old site as a factor t_b of the new variables, log t_b(v) = −½ vᵀG_b v + h_bᵀv + c.
 
     Attributes:
@@ -81,7 +81,7 @@ class Bound(NamedTuple):
             factor, and so of log p(y_new | old posterior) as long as the inducing set stays. With
             a set that has moved and alpha > 0 it is an energy of power EP, no lower bound; shape
             (*b).
-        lost_information: of ``Carried``; shape (*b).
+        lost_information: of ``CarriedSite``; shape (*b).
         unexplained: what the new data lose because u does not explain all of f at them, in nats, at
             least 0: ½ Σ λ_i (k(x_i, x_i) − |Ψ_i|²), λ_i the precision of their sites; shape (*b).
     """
@@ -130,14 +130,14 @@ def _whitened(R: Whitening | Tensor, K: Tensor) -> Tensor:
     return R.apply(K) if isinstance(R, Whitening) else R @ K
 
 
-def carry(
+def carry_site(
     old: Site,
     T: Float[Tensor, "*#b m k"] | None,
     C: Float[Tensor, "*#b m m"] | None = None,
     *,
     alpha: float = 0.0,
     moments: Posterior | None = None,
-) -> Carried:
+) -> CarriedSite:
     """Carry the old site to the new inducing set, v_a | v_b ~ N(T v_b, C).
 
     α = 0 takes the mean of the log, as the online bound does (thesis Eq. 4.6):
@@ -165,12 +165,12 @@ def carry(
     partition = log_partition(old, q)
     none = torch.zeros_like(old.precision[..., 0, 0])
     if T is None:
-        return Carried(old, -partition, none)
+        return CarriedSite(old, -partition, none)
     if C is None or alpha == 0:
         # −c = ½ tr(G_a C).
         lost = none if C is None else 0.5 * (old.precision * C).sum((-2, -1))
         site = Site(T.mT @ old.precision @ T, (T.mT @ old.shift[..., None])[..., 0])
-        return Carried(site, -lost - partition, lost)
+        return CarriedSite(site, -lost - partition, lost)
     # G_a = F Fᵀ and, since (I + G_a) m = h_a, h_a = F Fᵀ m + m: only S = I + α Fᵀ C F is inverted.
     F, m = _square_root(old.precision), q.mean[..., None]
     FCF = F.mT @ C @ F
@@ -189,7 +189,7 @@ def carry(
     # h_aᵀ (I + α C G_a)⁻¹ C h_a = h_aᵀ C (I + α G_a C)⁻¹ h_a.
     h = F @ torch.linalg.solve_triangular(root.mT, solved, upper=True) + m
     scale = 0.5 * alpha * (old.shift * (C @ h)[..., 0]).sum(-1) - lost
-    return Carried(site, scale - partition, lost)
+    return CarriedSite(site, scale - partition, lost)
 
 
 def _square_root(G: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ def whitened_update(
     non-conjugate ones give local approximations. λ = 0 = s ignores a point.
 
     Args:
-        carried: G and h on v_b, from ``carry``.
+        carried: G and h on v_b, from ``carry_site``.
         Psi: Ψ at the new inputs, from ``features``.
         precision: λ of every point; without batch dimensions G has none either.
         shift: s of every point.
@@ -289,7 +289,7 @@ def log_partition(site: Site, moments: Posterior) -> Float[Tensor, "*b"]:
 
 
 def online_bound(
-    carried: Carried,
+    carried: CarriedSite,
     new: Site,
     Psi: Float[Tensor, "*#b k n"],
     K_ff: Float[Tensor, "*#b n"],
@@ -298,7 +298,7 @@ def online_bound(
     *,
     mask: Tensor | None = None,
     moments: Posterior | None = None,
-    weights: int = 0,
+    num_weights: int = 0,
 ) -> Bound:
     """Return the collapsed online bound of Bui et al. 2017 for the Gaussian likelihood, whitened.
 
@@ -308,7 +308,7 @@ def online_bound(
     Sums over batches of data bound the log evidence only as long as the inducing set stays.
 
     Args:
-        carried: the old site on v_b, with c, from ``carry``.
+        carried: the old site on v_b, with c, from ``carry_site``.
         new: the updated site on v_b.
         Psi: Ψ at the new inputs.
         K_ff: prior variances k(x, x) there.
@@ -316,7 +316,7 @@ def online_bound(
         noise: σ², of a shape that broadcasts with y.
         mask: True at points that count; all if None.
         moments: ``posterior`` of ``new``, where it is known.
-        weights: of ``residual``.
+        num_weights: of ``residual``.
 
     Returns:
         F with what was lost.
@@ -326,7 +326,7 @@ def online_bound(
         return (terms if mask is None else terms * mask).sum(-1)
 
     # ½ Σ (k(x_i, x_i) − |Ψ_i|²)/σ².
-    unexplained = 0.5 * total(residual(K_ff, Psi, weights) / noise)
+    unexplained = 0.5 * total(residual(K_ff, Psi, num_weights) / noise)
     # −½ Σ [y_i²/σ² + log 2πσ²].
     local = -0.5 * total(y.square() / noise + (2 * math.pi * noise).log())
     # −½ log|I + G_b| + ½ h_bᵀ(I + G_b)⁻¹h_b.
@@ -339,7 +339,7 @@ def online_bound(
 def uncollapsed_bound(
     expected_log_likelihood: Float[Tensor, "*b"],
     unexplained: Float[Tensor, "*b"],
-    carried: Carried,
+    carried: CarriedSite,
     mean: Float[Tensor, "*b k"],
     covariance: Float[Tensor, "*#b k k"],
 ) -> Bound:
@@ -351,7 +351,7 @@ def uncollapsed_bound(
     Args:
         expected_log_likelihood: Σ_i E_q[log p(y_i | f_i)] over the new points.
         unexplained: of ``Bound``, to be handed on.
-        carried: the old site on v_b, from ``carry``.
+        carried: the old site on v_b, from ``carry_site``.
         mean: m.
         covariance: S.
 
@@ -376,7 +376,7 @@ def predict(
     P: Float[Tensor, "*#b m n"],
     K_ss: Float[Tensor, "*#b n"],
     *,
-    weights: int = 0,
+    num_weights: int = 0,
 ) -> DiagonalGaussian:
     """Return the posterior of f at new inputs: mean Pᵀ(I + G)⁻¹h, variance k** − ΣP² + Σ(C⁻¹P)².
 
@@ -384,7 +384,7 @@ def predict(
         moments: of q(v), from ``posterior``.
         P: Ψ at the new inputs, from ``features``.
         K_ss: prior variances there.
-        weights: of ``residual``.
+        num_weights: of ``residual``.
 
     Returns:
         Mean and variances, without noise. These stay above round-off of ``K_ss``: they are positive
@@ -393,7 +393,7 @@ def predict(
     mean = (P.mT @ moments.mean[..., None])[..., 0]
     # A = C⁻¹P: ΣA² is the variance that q(v) leaves, ΣP² what u explains of the prior's.
     A = torch.linalg.solve_triangular(moments.root, P, upper=False)
-    variance = residual(K_ss, P, weights) + A.square().sum(-2)
+    variance = residual(K_ss, P, num_weights) + A.square().sum(-2)
     floor = torch.finfo(K_ss.dtype).eps * K_ss.detach()
     return DiagonalGaussian(mean, torch.maximum(variance, floor).expand(mean.shape))
 
@@ -403,7 +403,7 @@ def predict_joint(
     P: Float[Tensor, "*#b m n"],
     K_ss: Float[Tensor, "*#b n n"],
     *,
-    weights: int = 0,
+    num_weights: int = 0,
 ) -> Gaussian:
     """Return the joint posterior of f at new inputs, with covariance K** − PᵀP + (C⁻¹P)ᵀ(C⁻¹P).
 
@@ -411,11 +411,11 @@ def predict_joint(
         moments: as in ``predict``, as are P and the weights.
         P: Ψ at the new inputs.
         K_ss: prior covariance there.
-        weights: of ``residual``.
+        num_weights: of ``residual``.
     """
     mean = (P.mT @ moments.mean[..., None])[..., 0]
     A = torch.linalg.solve_triangular(moments.root, P, upper=False)
-    U = P[..., : P.shape[-2] - weights, :]
+    U = P[..., : P.shape[-2] - num_weights, :]
     covariance = K_ss - U.mT @ U + A.mT @ A
     floor = torch.finfo(K_ss.dtype).eps * K_ss.detach().diagonal(dim1=-2, dim2=-1)
     short = (floor - covariance.diagonal(dim1=-2, dim2=-1)).clamp_min(0)
@@ -424,14 +424,14 @@ def predict_joint(
 
 
 def residual(
-    K_ff: Float[Tensor, "*#b n"], Psi: Float[Tensor, "*#b m n"], weights: int = 0
+    K_ff: Float[Tensor, "*#b n"], Psi: Float[Tensor, "*#b m n"], num_weights: int = 0
 ) -> Float[Tensor, "*b n"]:
     """Return the prior variance of f given u: k(x, x) − ΣΨ².
 
     Args:
         K_ff: k(x, x), without the mean's s²φ² if there are weights.
         Psi: Ψ at x.
-        weights: the last so many variables are the weights of a mean, which leave nothing of it:
-            s²φ² − s²φ² would be round-off of a wide prior, and is left out.
+        num_weights: the last so many variables are the weights of a mean, which leave nothing of
+            it: s²φ² − s²φ² would be round-off of a wide prior, and is left out.
     """
-    return K_ff - Psi[..., : Psi.shape[-2] - weights, :].square().sum(-2)
+    return K_ff - Psi[..., : Psi.shape[-2] - num_weights, :].square().sum(-2)

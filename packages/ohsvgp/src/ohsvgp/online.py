@@ -60,7 +60,7 @@ class OnlineGP:
         whitening: "chol", or "eig" to drop directions instead of adding jitter.
         alpha: how a moving inducing set takes what the new variables do not explain of the old
             ones, from 0 to 1: as known exactly, which is the thesis' variational bound and
-            overconfident where M is too small; or as uncertain, by power EP (``core.carry``).
+            overconfident where M is too small; or as uncertain, by power EP (``core.carry_site``).
         rel_jitter: jitter relative to the mean of K_uu's diagonal; 1e-8 if None.
         t0: where the window starts; the first stamp if None.
         rebase: when the window's end moves. "task": with every update, to its last stamp.
@@ -183,7 +183,7 @@ class OnlineGP:
             self.alpha,
             self.rel_jitter,
             infer=self._infer,
-            stays=self.growth is not None,
+            reuse_inducing=self.growth is not None,
         )
 
     def update(

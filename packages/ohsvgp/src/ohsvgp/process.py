@@ -1,7 +1,7 @@
 """A Gaussian process whose inducing variables follow a stream: functions of its state.
 
-An update changes the inducing set (``move``), then takes up the data (``absorb``); the mathematics
-of both is in ``ohsvgp.core``.
+An update changes the inducing set (``change_inducing``), then conditions on the data
+(``update_site``); the mathematics of both is in ``ohsvgp.core``.
 """
 
 import copy
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ohsvgp import core
 from ohsvgp.bases.base import CAN_FOLLOW, Advance, Basis
-from ohsvgp.core import Bound, Carried, Posterior, Site
+from ohsvgp.core import Bound, CarriedSite, Posterior, Site
 from ohsvgp.inducing import Inducing, continuous, hyperparameters
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.likelihoods import Gaussian, Likelihood
@@ -32,7 +32,7 @@ _BLOCK = 1024
 Inference = Callable[..., tuple[Site, Bound]]
 
 
-class Move(NamedTuple):
+class InducingChange(NamedTuple):
     """The new inducing set, and the old one in its terms.
 
     Attributes:
@@ -43,10 +43,10 @@ class Move(NamedTuple):
 
     inducing: Inducing
     whitening: Whitening
-    carried: Carried
+    carried: CarriedSite
 
 
-def move(
+def change_inducing(
     kernel: Kernel,
     old: OnlineState | None,
     inducing: Inducing,
@@ -55,7 +55,7 @@ def move(
     rel_jitter: float | None,
     changed: bool,
     alpha: float = 0.0,
-) -> Move:
+) -> InducingChange:
     """Whiten the new inducing set and carry the old site to it.
 
     Args:
@@ -65,10 +65,12 @@ def move(
         method: of ``whiten``.
         rel_jitter: of ``whiten``.
         changed: whether the kernel's hyperparameters differ from those of ``old.whitening``.
-        alpha: of ``core.carry``.
+        alpha: of ``core.carry_site``.
     """
     if old is not None and inducing is old.inducing and not changed:
-        return Move(inducing, old.whitening, core.carry(old.site, None, moments=old.moments))
+        return InducingChange(
+            inducing, old.whitening, core.carry_site(old.site, None, moments=old.moments)
+        )
     if old is None or inducing is old.inducing:
         K_ab = K_bb = inducing.covariance(kernel)
     else:
@@ -77,8 +79,10 @@ def move(
     if old is None:
         M = inducing.num_inducing
         # No data: G = 0, h = 0.
-        return Move(
-            inducing, whitening, core.carry(Site(K_bb.new_zeros(M, M), K_bb.new_zeros(M)), None)
+        return InducingChange(
+            inducing,
+            whitening,
+            core.carry_site(Site(K_bb.new_zeros(M, M), K_bb.new_zeros(M)), None),
         )
     R_a = old.whitening
     # R_a K_aa R_aᵀ, the prior covariance of v_a: I under the old hyperparameters.
@@ -93,19 +97,19 @@ def move(
         prior_a = core.transition(R_a, K_aa + jitter, R_a)
     T = core.transition(R_a, K_ab, whitening)
     # v_a | v_b ~ N(T v_b, R_a K_aa R_aᵀ − T Tᵀ).
-    carried = core.carry(old.site, T, prior_a - T @ T.mT, alpha=alpha, moments=old.moments)
-    return Move(inducing, whitening, carried)
+    carried = core.carry_site(old.site, T, prior_a - T @ T.mT, alpha=alpha, moments=old.moments)
+    return InducingChange(inducing, whitening, carried)
 
 
-def absorb(
-    kernel: Kernel, likelihood: Likelihood, step: Move, data: Data, infer: Inference
+def update_site(
+    kernel: Kernel, likelihood: Likelihood, step: InducingChange, data: Data, infer: Inference
 ) -> tuple[Site, Posterior, Bound]:
-    """Take up new data: in closed form under Gaussian noise, by ``infer`` otherwise.
+    """Condition on new data: in closed form under Gaussian noise, by ``infer`` otherwise.
 
     Args:
         kernel: covariance function.
         likelihood: observation model.
-        step: from ``move``.
+        step: from ``change_inducing``.
         data: new observations; may be empty.
         infer: ``natural_update`` or ``variational_update``.
 
@@ -114,11 +118,11 @@ def absorb(
     """
     smooth = continuous(kernel)
     Psi = core.features(kernel, step.inducing, step.whitening, data.x)
-    process, weights = step.inducing.process, step.inducing.num_weights
+    process, num_weights = step.inducing.process, step.inducing.num_weights
     K_ff = process(smooth).diag(data.x)
     if not isinstance(likelihood, Gaussian):
         site, bound = infer(
-            likelihood, step.carried, Psi, K_ff, data.y, mask=data.mask, weights=weights
+            likelihood, step.carried, Psi, K_ff, data.y, mask=data.mask, num_weights=num_weights
         )
         return site, core.posterior(site), bound
     noise = likelihood.noise[..., None]
@@ -141,7 +145,7 @@ def absorb(
         noise,
         mask=data.mask,
         moments=moments,
-        weights=weights,
+        num_weights=num_weights,
     )
     return site, moments, bound
 
@@ -158,10 +162,10 @@ class Process:
         likelihood: observation model.
         basis: how inducing variables follow the stream, bound to the kernel.
         whitening: of ``ohsvgp.whitening.whiten``.
-        alpha: of ``core.carry``.
+        alpha: of ``core.carry_site``.
         rel_jitter: of ``ohsvgp.whitening.whiten``.
-        infer: of ``absorb``.
-        stays: whether the inducing set of any basis stays where the window stays.
+        infer: of ``update_site``.
+        reuse_inducing: whether any basis keeps its inducing set while the window does not change.
 
     Example:
         >>> import torch
@@ -185,7 +189,7 @@ class Process:
     alpha: float = 0.0
     rel_jitter: float | None = None
     infer: Inference = natural_update
-    stays: bool = False
+    reuse_inducing: bool = False
 
     @classmethod
     def init(
@@ -243,8 +247,10 @@ class Process:
         changed = self.changed(state)
         with torch.no_grad():
             inducing = self._advance(state, batch, generator, changed)
-            step = self._move(state, inducing, changed)
-            site, moments, bound = absorb(self.prior, self.likelihood, step, batch.data, self.infer)
+            step = self._change(state, inducing, changed)
+            site, moments, bound = update_site(
+                self.prior, self.likelihood, step, batch.data, self.infer
+            )
         info = UpdateInfo(
             energy=bound.value,
             lost_information=bound.lost_information,
@@ -279,8 +285,8 @@ class Process:
     def _energy(
         self, state: OnlineState | None, inducing: Inducing, batch: Batch, changed: bool
     ) -> Tensor:
-        step = self._move(state, inducing, changed)
-        *_, bound = absorb(self.prior, self.likelihood, step, batch.data, natural_update)
+        step = self._change(state, inducing, changed)
+        *_, bound = update_site(self.prior, self.likelihood, step, batch.data, natural_update)
         return bound.value
 
     def current(self, state: OnlineState) -> OnlineState:
@@ -291,7 +297,7 @@ class Process:
         """
         if not self.changed(state):
             return state
-        step = self._move(state, state.inducing, True)
+        step = self._change(state, state.inducing, True)
         now = hyperparameters(self.kernel)
         return OnlineState(
             state.inducing, step.whitening, step.carried.site, now, state.length, state.count
@@ -325,11 +331,11 @@ class Process:
             K_ss = self.prior.diag(x)
             return DiagonalGaussian(torch.zeros_like(K_ss), K_ss)
         prior, K_ss = self.prior, state.inducing.process(self.prior).diag(x)
-        now, weights = self.current(state), state.inducing.num_weights
+        now, num_weights = self.current(state), state.inducing.num_weights
         blocks: list[DiagonalGaussian] = []
         for inputs, k in zip(x.split(_BLOCK, -2), K_ss.split(_BLOCK, -1), strict=True):
             P = core.features(prior, now.inducing, now.whitening, inputs)
-            blocks.append(core.predict(now.moments, P, k, weights=weights))
+            blocks.append(core.predict(now.moments, P, k, num_weights=num_weights))
         if len(blocks) == 1:
             return blocks[0]
         return DiagonalGaussian(
@@ -343,9 +349,9 @@ class Process:
             K_ss = self.prior(x, x)
             return JointGaussian(torch.zeros_like(K_ss[..., 0]), K_ss)
         prior, K_ss = self.prior, state.inducing.process(self.prior)(x, x)
-        now, weights = self.current(state), state.inducing.num_weights
+        now, num_weights = self.current(state), state.inducing.num_weights
         P = core.features(prior, now.inducing, now.whitening, x)
-        return core.predict_joint(now.moments, P, K_ss, weights=weights)
+        return core.predict_joint(now.moments, P, K_ss, num_weights=num_weights)
 
     def project(self, state: OnlineState, inducing: Inducing | None = None) -> JointGaussian:
         """Return the posterior of an inducing set's variables; of the state's own if None."""
@@ -381,7 +387,7 @@ class Process:
         if state is not None and batch.length == state.length:
             # A set that the window alone makes is the same set then, without its jitter's noise.
             same = self.basis.of_window and not changed
-            if same or self.stays:
+            if same or self.reuse_inducing:
                 return state.inducing
         step = Advance(
             kernel=self.prior,
@@ -398,8 +404,10 @@ class Process:
 
         return self.basis.refine(self.basis.advance(step), objective, step)
 
-    def _move(self, state: OnlineState | None, inducing: Inducing, changed: bool) -> Move:
-        return move(
+    def _change(
+        self, state: OnlineState | None, inducing: Inducing, changed: bool
+    ) -> InducingChange:
+        return change_inducing(
             self.prior,
             state,
             inducing,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp import core
-from ohsvgp.core import Carried, Site, nearest_psd
+from ohsvgp.core import CarriedSite, Site, nearest_psd
 from ohsvgp.inducing import PointFunctional
 from ohsvgp.inference.natural import natural_update, site_bound
 from ohsvgp.likelihoods import (
@@ -40,16 +40,16 @@ def _targets(likelihood: Likelihood, shape: tuple[int, ...], generator: torch.Ge
     return likelihood.sample(f, generator).detach()
 
 
-def _carried(old: Site, T: Tensor | None) -> Carried:
+def _carried(old: Site, T: Tensor | None) -> CarriedSite:
     """As the online bound does, under unchanged hyperparameters."""
     if T is None:
-        return core.carry(old, None)
-    return core.carry(old, T, torch.eye(len(T), dtype=T.dtype) - T @ T.mT)
+        return core.carry_site(old, None)
+    return core.carry_site(old, T, torch.eye(len(T), dtype=T.dtype) - T @ T.mT)
 
 
 def _problem(
     M: int, n: int, generator: torch.Generator, old_M: int | None = None
-) -> tuple[Carried, Tensor, Tensor]:
+) -> tuple[CarriedSite, Tensor, Tensor]:
     """A carried site, Ψ and K_ff of a random joint Gaussian; no old data if ``old_M`` is None."""
     old, T, Psi, K_ff = _parts(M, n, generator, old_M)
     return _carried(old, T), Psi, K_ff
@@ -75,7 +75,7 @@ def _parts(
 
 def _bound_of_moments(
     likelihood: Likelihood,
-    problem: tuple[Carried, Tensor, Tensor],
+    problem: tuple[CarriedSite, Tensor, Tensor],
     y: Tensor,
     mean: Tensor,
     covariance: Tensor,
@@ -139,7 +139,7 @@ def test_inducing_points_at_the_inputs_give_the_dense_variational_approximation(
     inducing = PointFunctional(x)
     R = whiten(K - 1e-8 * torch.eye(12, dtype=torch.float64)).matrix.detach()
     Psi = core.features(kernel, inducing, R, x).detach()
-    empty = core.carry(Site(K.new_zeros(12, 12), K.new_zeros(12)), None)
+    empty = core.carry_site(Site(K.new_zeros(12, 12), K.new_zeros(12)), None)
     site, bound = natural_update(likelihood, empty, Psi, K.diagonal(), y, iterations=60)
     f = core.predict(core.posterior(site), Psi, K.diagonal())
     # Opper and Archambeau 2009: S = (K⁻¹ + diag(w))⁻¹ and mean K g solve the stationarity
@@ -215,7 +215,7 @@ def test_tiny_and_huge_counts_do_not_overflow(likelihood: Likelihood, dtype: tor
     inducing = PointFunctional(x[::4])
     R = whiten(inducing.covariance(kernel)).matrix.detach()
     Psi, K_ff = core.features(kernel, inducing, R, x).detach(), kernel.diag(x).detach()
-    empty = core.carry(Site(R.new_zeros(10, 10), R.new_zeros(10)), None)
+    empty = core.carry_site(Site(R.new_zeros(10, 10), R.new_zeros(10)), None)
     for y in (torch.zeros(40), torch.full((40,), 1e6), 1e6 * (torch.arange(40) % 2)):
         counts = y.to(dtype)
         site, bound = natural_update(likelihood.to(dtype), empty, Psi, K_ff, counts)
@@ -229,7 +229,7 @@ def test_tiny_and_huge_counts_do_not_overflow(likelihood: Likelihood, dtype: tor
 
 def test_an_outlier_of_student_t_is_left_where_it_is() -> None:
     # One target far from what is known: the free optimum would widen q beyond it.
-    nothing = core.carry(Site(torch.zeros(1, 1).double(), torch.zeros(1).double()), None)
+    nothing = core.carry_site(Site(torch.zeros(1, 1).double(), torch.zeros(1).double()), None)
     Psi, K_ff = torch.ones(1, 1).double(), torch.ones(1).double()
     likelihood = StudentT(4.0, 0.1).double()
     y = torch.tensor([10.0]).double()
@@ -302,7 +302,7 @@ def test_gradients_at_fixed_q_are_total_derivatives(likelihood: Likelihood, chan
         T = R_a @ (scale * moved.cross_inducing(kernel, inducing)) @ R_b.mT
         K_aa = scale * moved.covariance(kernel)
         prior_a = R_a @ K_aa @ R_a.mT if changed else torch.eye(5, dtype=torch.float64)
-        carried = core.carry(old, T, prior_a - T @ T.mT)
+        carried = core.carry_site(old, T, prior_a - T @ T.mT)
         state = {
             name: value.reshape(parameter.shape)
             for (name, parameter), value in zip(
@@ -327,7 +327,7 @@ def test_gradients_at_fixed_q_are_total_derivatives(likelihood: Likelihood, chan
 class _Update(torch.nn.Module):
     """The bound at the update's result, as a module so that parameters can be replaced."""
 
-    def __init__(self, likelihood: Likelihood, data: tuple[Carried, Tensor, Tensor, Tensor]):
+    def __init__(self, likelihood: Likelihood, data: tuple[CarriedSite, Tensor, Tensor, Tensor]):
         super().__init__()
         self.likelihood, self.data = likelihood, data
 
@@ -340,7 +340,7 @@ def test_bound_is_never_above_the_evidence_of_the_new_data() -> None:
     one = torch.ones(1, dtype=torch.float64)
     old = Site(0.5 * one[:, None], 0.8 * one)
     likelihood = NegativeBinomial(2.0).double()
-    q, carried = core.posterior(old), core.carry(old, None)
+    q, carried = core.posterior(old), core.carry_site(old, None)
     for count in (0.0, 3.0, 200.0):
         y = count * one
         exact = likelihood.predictive_log_prob(q.mean, 1 / q.root[0].square(), y).item()
@@ -356,7 +356,7 @@ def test_a_bad_start_is_damped_until_the_bound_rises() -> None:
 
     one = torch.ones(1, dtype=torch.float64)
     old, y = Site(0 * one[:, None], 0 * one), torch.tensor([300.0], dtype=torch.float64)
-    data = core.carry(old, None), 1.5 * one[:, None], 2.3 * one, y
+    data = core.carry_site(old, None), 1.5 * one[:, None], 2.3 * one, y
     good = natural_update(Poisson(), *data, iterations=30)[1].value
     # Its first step of length one leads to f of about 100, and the rate beyond all numbers.
     bounds = [natural_update(Blind(), *data, iterations=k)[1].value.item() for k in (1, 8, 60)]
@@ -369,7 +369,7 @@ def test_one_step_from_the_peaks_of_the_counts_is_near_the_optimum() -> None:
     # What was known is 14 posterior standard deviations off, and not zero.
     one = torch.ones(1, dtype=torch.float64)
     old, y = Site(2 * one[:, None], 3 * one), torch.tensor([3000.0], dtype=torch.float64)
-    data = core.carry(old, None), 1.5 * one[:, None], 2.25 * one, y
+    data = core.carry_site(old, None), 1.5 * one[:, None], 2.25 * one, y
     first, best = (natural_update(Poisson(), *data, iterations=k)[1].value for k in (1, 60))
     assert 0 <= (best - first).item() < 0.05
 
@@ -382,7 +382,7 @@ def test_a_start_worse_than_what_was_known_is_not_taken() -> None:
             return (y + 0.5).log() + 200
 
     one = torch.ones(1, dtype=torch.float64)
-    nothing = core.carry(Site(0 * one[:, None], 0 * one), None)
+    nothing = core.carry_site(Site(0 * one[:, None], 0 * one), None)
     data = nothing, one[:, None], 1.1 * one, 2 * one
     got, expected = (
         natural_update(likelihood, *data)[1].value for likelihood in (Astray(), Poisson())

@@ -5,14 +5,14 @@ import torch
 from torch import Tensor
 
 from ohsvgp import AdamSteps, LegS, OnlineGP, core
-from ohsvgp.core import Carried, Site
+from ohsvgp.core import CarriedSite, Site
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.inference.variational import variational_update
 from ohsvgp.likelihoods import Bernoulli, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 from probseq.kernels import RBF
 
 
-def _problem() -> tuple[Carried, Tensor, Tensor]:
+def _problem() -> tuple[CarriedSite, Tensor, Tensor]:
     """A site on 4 variables carried to 5 new ones, Ψ and K_ff at 9 points."""
     generator = torch.Generator().manual_seed(3)
     root = torch.randn(18, 20, generator=generator, dtype=torch.float64)
@@ -22,7 +22,7 @@ def _problem() -> tuple[Carried, Tensor, Tensor]:
     root = torch.randn(4, 4, generator=generator, dtype=torch.float64)
     site = Site(root @ root.mT, torch.randn(4, generator=generator, dtype=torch.float64))
     T = R_a @ K[:4, 4:9] @ R_b.mT
-    carried = core.carry(site, T, torch.eye(4, dtype=torch.float64) - T @ T.mT)
+    carried = core.carry_site(site, T, torch.eye(4, dtype=torch.float64) - T @ T.mT)
     return carried, R_b @ K[4:9, 9:], K.diagonal()[9:]
 
 

@@ -182,7 +182,7 @@ def loop(module, times, y, lam):
         lost = torch.zeros((), dtype=DOUBLE)
         if old is not None:
             T = core.transition(old[1], old[0].cross_inducing(kernel, new)[0], R)
-            carried = core.carry(site, T, torch.eye(5, dtype=DOUBLE) - T @ T.mT)
+            carried = core.carry_site(site, T, torch.eye(5, dtype=DOUBLE) - T @ T.mT)
             site, lost = carried.site, carried.lost_information
         Psi = core.features(kernel, new, R, times[i : i + 1, None])[0]
         updated = core.whitened_update(site, Psi, lam[i : i + 1], lam[i] * y[i, :, None])

@@ -10,7 +10,7 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 from ohsvgp import LegS
 from ohsvgp.core import Site, posterior, transition
 from ohsvgp.inducing import Inducing, hyperparameters
-from ohsvgp.process import move
+from ohsvgp.process import change_inducing
 from ohsvgp.state import OnlineState
 from ohsvgp.vae.objective import (
     Amortised,
@@ -40,7 +40,7 @@ def window_of(kernel: Kernel, old: OnlineState | None) -> Window:
 def old_state(kernel: Kernel, latents: int, seed: int = 3) -> OnlineState:
     generator = torch.Generator().manual_seed(seed)
     inducing: Inducing = LegS(M).inducing(kernel, 2.0)
-    step = move(kernel, None, inducing, method="chol", rel_jitter=None, changed=False)
+    step = change_inducing(kernel, None, inducing, method="chol", rel_jitter=None, changed=False)
     root = torch.randn(latents, M, M, generator=generator, dtype=torch.float64)
     shift = torch.randn(latents, M, generator=generator, dtype=torch.float64)
     site = Site(root @ root.mT, shift)

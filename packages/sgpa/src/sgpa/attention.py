@@ -21,8 +21,8 @@ from sgpa.cache import ParameterCache
 from sgpa.names import CovarianceName, InitialPosterior, KLWeighting, VariantName
 from sgpa.posterior import (
     AttentionPosterior,
-    GlobalTerms,
     HeadKernel,
+    InducingTerms,
     attention_posterior,
     global_terms,
     relative_variance,
@@ -50,7 +50,7 @@ class InducingAttention(MultiHeadAttention):
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__(dim, num_heads, dropout)
-        self._cache = ParameterCache[GlobalTerms]()
+        self._cache = ParameterCache[InducingTerms]()
 
     def train(self, mode: bool = True) -> "InducingAttention":
         """Set training or evaluation mode; either way the cache starts empty."""
@@ -60,10 +60,10 @@ class InducingAttention(MultiHeadAttention):
     def _head_kernel(self) -> HeadKernel:
         return HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
 
-    def _global_terms(self, token_map: TokenMap | None) -> GlobalTerms:
+    def _global_terms(self, token_map: TokenMap | None) -> InducingTerms:
         weight: Tensor = getattr(self, self.key).weight
 
-        def compute() -> GlobalTerms:
+        def compute() -> InducingTerms:
             inducing = (
                 self.inducing_inputs if token_map is None else token_map(self.inducing_inputs)
             )
@@ -82,7 +82,7 @@ class InducingAttention(MultiHeadAttention):
 
         return self._cache.get(compute, tensors, fresh=self.training)
 
-    def _terms_of(self, inducing: Tensor) -> GlobalTerms:
+    def _terms_of(self, inducing: Tensor) -> InducingTerms:
         """Return what depends on the projected global inducing inputs alone."""
         kernel, factor, mean = self._head_kernel(), self.raw_inducing_factor, self.inducing_mean
         return global_terms(inducing, kernel, cast("Any", mean), factor, jitter=self.jitter)
@@ -258,12 +258,12 @@ class SparseGPAttention(InducingAttention):
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
             posterior = self._posterior(queries, values, terms, mask)
-            variance = posterior.scale.square() * relative_variance(
+            variance = posterior.prior_deviation.square() * relative_variance(
                 posterior.whitened, terms.factors
             )
             if bool(variance.isnan().any()):
                 raise ValueError("x must be finite, got tokens whose posterior is not a number")
-            return DiagonalGaussian(posterior.scale * posterior.mean, variance)
+            return DiagonalGaussian(posterior.prior_deviation * posterior.mean, variance)
 
     def from_kernel(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return its state with what symmetric kernel attention has; inducing variables stay."""
@@ -276,14 +276,14 @@ class SparseGPAttention(InducingAttention):
         )
         return queries, values
 
-    def _terms_of(self, inducing: Tensor) -> GlobalTerms:
+    def _terms_of(self, inducing: Tensor) -> InducingTerms:
         if self.frequencies is None:
             return super()._terms_of(inducing)
         kernel, mean, factor = self._head_kernel(), self.inducing_mean, self.raw_inducing_factor
         return feature_terms(inducing, kernel, mean, factor, self.frequencies)
 
     def _posterior(
-        self, queries: Tensor, values: Tensor, terms: GlobalTerms, mask: Tensor | None
+        self, queries: Tensor, values: Tensor, terms: InducingTerms, mask: Tensor | None
     ) -> AttentionPosterior:
         kernel, frequencies = self._head_kernel(), self.frequencies
         if frequencies is not None:
@@ -294,7 +294,7 @@ class SparseGPAttention(InducingAttention):
         self,
         queries: Tensor,
         posterior: AttentionPosterior,
-        terms: GlobalTerms,
+        terms: InducingTerms,
         mask: Tensor | None,
         noise: Callable[..., Tensor],
     ) -> Tensor:
@@ -313,7 +313,7 @@ class SparseGPAttention(InducingAttention):
         self,
         queries: Tensor,
         posterior: AttentionPosterior,
-        terms: GlobalTerms,
+        terms: InducingTerms,
         mask: Tensor | None,
         num_samples: int | None,
         generator: torch.Generator | None,
@@ -339,5 +339,5 @@ class SparseGPAttention(InducingAttention):
             coefficients = noise(*mean.shape[:2], *terms.factors.shape[1:3])
             inducing = einsum(terms.factors, coefficients, "h c m n, s h b c n -> s h b m c")
             samples = mean + rest + posterior.whitened @ inducing
-        samples = posterior.scale * samples
+        samples = posterior.prior_deviation * samples
         return rearrange(samples, "s h b t c -> (s b) t (h c)")

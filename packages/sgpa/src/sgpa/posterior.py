@@ -28,7 +28,7 @@ from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
 from probseq.transformers.functional import kernel_attention, rbf_matrix
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
-from sgpa.quadratic import flush, quadratic_forms
+from sgpa.quadratic import flush_subnormals, quadratic_forms
 
 # Round-off, relative to the prior variance, can take a variance below zero by about this much.
 _VARIANCE_FLOOR = 1e-10
@@ -48,7 +48,7 @@ class HeadKernel(NamedTuple):
     outputscale: Float[Tensor, " heads"]
 
 
-class GlobalTerms(NamedTuple):
+class InducingTerms(NamedTuple):
     """All that depends on the global inducing inputs and not on the sequences; cached in eval mode.
 
     Attributes:
@@ -73,16 +73,16 @@ class AttentionPosterior(NamedTuple):
     """Posterior of every head's output at every token, in units of the prior standard deviation.
 
     Attributes:
-        mean: posterior mean over ``scale``, ``(H, B, T, s)``.
-        whitened: W over ``scale``, ``(H, B, T, M)``.
-        scale: prior standard deviation d(q), broadcastable to ``(H, B, T, 1)``.
+        mean: posterior mean over ``prior_deviation``, ``(H, B, T, s)``.
+        whitened: W over ``prior_deviation``, ``(H, B, T, M)``.
+        prior_deviation: d(q), the prior standard deviation, broadcastable to ``(H, B, T, 1)``.
         kl: the part of the KL divergence in which the sequences enter, summed over heads and
             output dimensions, averaged over the batch, in nats.
     """
 
     mean: Float[Tensor, "heads batch tokens channels"]
     whitened: Float[Tensor, "heads batch tokens inducing"]
-    scale: Float[Tensor, "heads batch_or_1 tokens_or_1 1"]
+    prior_deviation: Float[Tensor, "heads batch_or_1 tokens_or_1 1"]
     kl: Float[Tensor, ""]
 
 
@@ -100,7 +100,7 @@ def global_terms(
     raw_factor: Float[Tensor, "heads channels inducing inducing"],
     *,
     jitter: float = ATTENTION_JITTER,
-) -> GlobalTerms:
+) -> InducingTerms:
     r"""Factorise the inducing inputs' covariance, once a head for the whole batch.
 
     The KL part, per head (B.11 with S whitened, K_gg's log-determinants cancel):
@@ -129,7 +129,7 @@ def global_terms(
     features = scaled.double() - centre
     # L = D chol(C + jI).
     cholesky = safe_cholesky(correlation_matrix(features), jitter=jitter)
-    whitener = flush(triangular_inverse(cholesky))
+    whitener = flush_subnormals(triangular_inverse(cholesky))
     # R_d.
     factors = factor_from_raw(raw_factor)
     # Lᵀ v_g = chol(C + jI)ᵀ D v_g.
@@ -139,14 +139,14 @@ def global_terms(
     # Σ_d KL[N(Lᵀ v_g,d, R_d R_dᵀ) ‖ N(0, I)].
     means = torch.zeros_like(factors[..., 0]) if whitened_mean is None else whitened_mean.mT
     kl = gauss_kl(means, factors).sum()
-    return GlobalTerms(centre, features, whitener, whitened_mean, factors, kl)
+    return InducingTerms(centre, features, whitener, whitened_mean, factors, kl)
 
 
 def attention_posterior(
     queries: Float[Tensor, "heads batch tokens dim"],
     values: Float[Tensor, "heads batch tokens channels"],
     kernel: HeadKernel,
-    terms: GlobalTerms,
+    terms: InducingTerms,
     mask: Bool[Tensor, "batch tokens"] | None = None,
 ) -> AttentionPosterior:
     r"""Posterior mean (3.15, first line) and what its variance is made of.
@@ -193,7 +193,7 @@ def attention_posterior(
 
 
 def whiten(
-    centred: Float[Tensor, "heads batch tokens dim"], terms: GlobalTerms
+    centred: Float[Tensor, "heads batch tokens dim"], terms: InducingTerms
 ) -> Float[Tensor, "heads batch tokens inducing"]:
     r"""Return W = C(q, Z) chol(C(Z, Z) + jI)⁻ᵀ, in float64 up to the last step.
 
@@ -274,7 +274,7 @@ def residual_cholesky(
         CholeskyError: the covariance cannot be factorised.
     """
     scaled = queries / kernel.lengthscale[:, None]
-    whitened = flush(posterior.whitened)
+    whitened = flush_subnormals(posterior.whitened)
     residual = correlation_matrix(scaled) - whitened @ whitened.mT
     eye = torch.eye(residual.shape[-1], dtype=residual.dtype, device=residual.device)
     if mask is not None:
@@ -297,7 +297,9 @@ def correlation_matrix(scaled: Float[Tensor, "*b n dim"]) -> Float[Tensor, "*b n
         scaled: inputs, divided by the lengthscales.
     """
     unit = torch.ones_like(scaled[..., :1, :])
-    return flush(torch.exp(-0.5 * scaled_squared_distance(scaled, scaled, unit, exact=True)))
+    return flush_subnormals(
+        torch.exp(-0.5 * scaled_squared_distance(scaled, scaled, unit, exact=True))
+    )
 
 
 def prior_scale(scaled: Tensor, kernel: HeadKernel) -> Tensor:

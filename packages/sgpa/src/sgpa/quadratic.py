@@ -47,7 +47,7 @@ def quadratic_forms(
     return result
 
 
-def flush(x: Tensor) -> Tensor:
+def flush_subnormals(x: Tensor) -> Tensor:
     """Set what is negligible beside a unit variance to zero.
 
     Products of small kernel values are denormal numbers, which slow a CPU's matrix products down
@@ -62,7 +62,7 @@ def _forms(rows: Tensor, factors: Tensor) -> Tensor:
     halves = _halves(factors)
     out = rows.new_empty(*rows.shape[:2], dims)
     for head, chunk, buffer in _chunks(rows, halves):
-        block = flush(rows[head, chunk])
+        block = flush_subnormals(rows[head, chunk])
         target = out[head, chunk].copy_(-block.square().sum(-1, keepdim=True))
         for start, half in halves:
             product = _product(block[:, start:], half[head], buffer)
@@ -77,7 +77,7 @@ def _forms_gradients(grad: Tensor, rows: Tensor, factors: Tensor) -> tuple[Tenso
     grad_rows, grad_factors = torch.empty_like(rows), torch.zeros_like(factors)
     grad_halves = [torch.zeros_like(half) for _, half in halves]
     for head, chunk, buffer in _chunks(rows, halves):
-        block = flush(rows[head, chunk])
+        block = flush_subnormals(rows[head, chunk])
         weight = 2.0 * grad[head, chunk].unsqueeze(-2)
         grad_rows[head, chunk] = -weight.sum(-1) * block
         for (start, half), grad_half in zip(halves, grad_halves, strict=True):

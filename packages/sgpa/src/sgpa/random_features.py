@@ -38,8 +38,8 @@ from torch import Tensor
 from probseq.gaussians import gauss_kl
 from sgpa.posterior import (
     AttentionPosterior,
-    GlobalTerms,
     HeadKernel,
+    InducingTerms,
     factor_from_raw,
     prior_scale,
 )
@@ -85,7 +85,7 @@ def feature_terms(
     mean: Float[Tensor, "heads inducing channels"] | None,
     raw_factor: Float[Tensor, "heads channels inducing inducing"],
     frequencies: Float[Tensor, "heads count dim"],
-) -> GlobalTerms:
+) -> InducingTerms:
     """Factorise the inducing inputs' features; see :func:`sgpa.posterior.global_terms`.
 
     Returns:
@@ -109,7 +109,7 @@ def feature_terms(
     # Σ_d KL[N(c_d, R_d R_dᵀ) ‖ N(0, I)].
     means = torch.zeros_like(factors[..., 0]) if whitened_mean is None else whitened_mean.mT
     kl = gauss_kl(means, factors).sum()
-    return GlobalTerms(centre, phi, basis.mT, whitened_mean, factors, kl)
+    return InducingTerms(centre, phi, basis.mT, whitened_mean, factors, kl)
 
 
 def feature_posterior(
@@ -117,7 +117,7 @@ def feature_posterior(
     values: Float[Tensor, "heads batch tokens channels"],
     kernel: HeadKernel,
     frequencies: Float[Tensor, "heads count dim"],
-    terms: GlobalTerms,
+    terms: InducingTerms,
     mask: Bool[Tensor, "batch tokens"] | None = None,
 ) -> AttentionPosterior:
     """Compute mean and W from features; see :func:`sgpa.posterior.attention_posterior`.
@@ -155,7 +155,7 @@ def feature_posterior(
 
 
 def unspanned(
-    state: Float[Tensor, "*s heads batch width channels"], terms: GlobalTerms
+    state: Float[Tensor, "*s heads batch width channels"], terms: InducingTerms
 ) -> Float[Tensor, "*s heads batch width channels"]:
     """Return (I − QQᵀ) B: what the inducing inputs' features do not span."""
     basis = terms.whitener[:, None]

@@ -93,7 +93,7 @@ def test_an_overconfident_model_is_mended_and_a_calibrated_one_left_alone():
     assert after < before - 0.1
     model, inputs, labels = case(scale=1.0)
     text, plain = str(model), model(inputs)["logits"].detach()
-    found = calibrated(model, inputs, labels, tried=(6.0,))
+    found = calibrated(model, inputs, labels, deviations=(6.0,))
     assert found.candidates[found.chosen].deviation == 0.0
     assert str(model) == text
     assert torch.equal(model(inputs)["logits"], plain)
@@ -104,7 +104,7 @@ def test_an_overconfident_model_is_mended_and_a_calibrated_one_left_alone():
 def test_where_labels_are_random_far_from_the_data_a_deviation_is_chosen_and_stays():
     # Far away the model is as sure and knows nothing.
     model, inputs, labels = shifted_case()
-    found = calibrated(model, inputs, labels, tried=(0.3, 1.0, 3.0, 10.0), num_samples=32)
+    found = calibrated(model, inputs, labels, deviations=(0.3, 1.0, 3.0, 10.0), num_samples=32)
     nlls = {name: candidate.nll for name, candidate in found.candidates.items()}
     assert nlls["deviation"] < nlls["temperature"] - 0.02
     assert "deviation" in found.chosen
@@ -128,7 +128,7 @@ def shifted_case():
 
 def test_tuned_scales_are_candidates_and_differ_from_head_to_head():
     model, inputs, labels = shifted_case()
-    found = calibrated(model, inputs, labels, tried=(1.0,), num_samples=8, tuning_steps=60)
+    found = calibrated(model, inputs, labels, deviations=(1.0,), num_samples=8, tuning_steps=60)
     nlls = {name: candidate.nll for name, candidate in found.candidates.items()}
     assert list(nlls)[4:] == ["tuned deviation", "tuned deviation and temperature"]
     assert nlls["tuned deviation"] < nlls["deviation"]
@@ -143,7 +143,7 @@ def test_tuned_scales_are_candidates_and_differ_from_head_to_head():
 def test_a_last_batch_of_one_example_is_tuned_on_by_its_half_alone():
     model, inputs, labels = case(scale=1.0)
     batches = [(inputs[:10], labels[:10]), (inputs[10:11], labels[10:11])]
-    given = {"num_inducing": 16, "num_samples": 2, "tried": (1.0,), "tuning_steps": 3}
+    given = {"num_inducing": 16, "num_samples": 2, "deviations": (1.0,), "tuning_steps": 3}
     found = calibrate(model, inputs, batches, **given)
     whole = calibrate(remove_attention(model), inputs, [(inputs[:11], labels[:11])], **given)
     for name in ("as it is", "temperature"):
@@ -155,7 +155,7 @@ def test_keyword_arguments_that_are_no_tensors_reach_the_model():
     model, inputs, labels = case(scale=1.0)
     plain = model.forward
     model.forward = lambda tokens, double: plain(tokens * (2.0 if double else 1.0))
-    given = {"num_inducing": 16, "num_samples": 2, "tried": (1.0,), "tuning_steps": 2}
+    given = {"num_inducing": 16, "num_samples": 2, "deviations": (1.0,), "tuning_steps": 2}
     named = {"tokens": inputs, "double": True}
     found = calibrate(model, {"tokens": inputs[:50], "double": True}, [(named, labels)], **given)
     del model.forward
@@ -168,7 +168,7 @@ def test_other_candidates_can_be_used_and_the_first_again():
     model, inputs, labels = shifted_case()
     text = str(model)
     plain = model(inputs)["logits"].log_softmax(-1).detach()
-    found = calibrated(model, inputs, labels, tried=(10.0,), num_samples=32)
+    found = calibrated(model, inputs, labels, deviations=(10.0,), num_samples=32)
     first, chosen = found(inputs, generator=torch.Generator().manual_seed(0)), found.chosen
     found.use("as it is")
     assert str(model) == text
@@ -183,7 +183,7 @@ def test_other_candidates_can_be_used_and_the_first_again():
 
 def test_rho_is_chosen_as_sigma_is():
     model, inputs, labels = shifted_case()
-    given = {"tried": (3.0,), "num_samples": 8}
+    given = {"deviations": (3.0,), "num_samples": 8}
     nlls = {
         rho: calibrated(model, inputs, labels, rho=rho, **given).candidates["deviation"].nll
         for rho in ((0.1,), (2.0,), (0.1, 2.0))
@@ -195,7 +195,7 @@ def test_rho_is_chosen_as_sigma_is():
 
 def test_what_is_saved_predicts_as_before_beside_the_same_weights_alone(tmp_path):
     model, inputs, labels = shifted_case()
-    found = calibrated(model, inputs, labels, tried=(10.0,), num_samples=32, tuning_steps=3)
+    found = calibrated(model, inputs, labels, deviations=(10.0,), num_samples=32, tuning_steps=3)
     assert found.candidates[found.chosen].deviation
     expected = found(inputs, generator=torch.Generator().manual_seed(0))
     found.save(tmp_path / "kept")
@@ -221,7 +221,7 @@ def test_what_is_saved_predicts_as_before_beside_the_same_weights_alone(tmp_path
 
 def test_a_temperature_alone_is_saved_too(tmp_path):
     model, inputs, labels = case(scale=6.0)
-    found = calibrated(model, inputs, labels, tried=(0.0,))
+    found = calibrated(model, inputs, labels, deviations=(0.0,))
     assert found.chosen == "temperature"
     found.save(tmp_path)
     assert torch.equal(load_calibrated(tmp_path, model)(inputs), found(inputs))
@@ -237,7 +237,7 @@ def test_a_model_without_attention_that_is_known_gets_a_temperature_and_a_warnin
     temperature = fit_temperature(plain(inputs).double().log_softmax(-1), labels)
     assert found.candidates["temperature"].temperature == pytest.approx(temperature, rel=1e-5)
     assert not any(one.deviation for one in found.candidates.values())
-    silent = calibrate(plain, inputs, [(inputs, labels)], tried=(0.0,))
+    silent = calibrate(plain, inputs, [(inputs, labels)], deviations=(0.0,))
     assert silent.candidates["temperature"] == found.candidates["temperature"]
     with pytest.raises(ValueError, match="model must have attention that is known"):
         calibrate(plain, inputs, [(inputs, labels)], layers=[0])
@@ -247,7 +247,7 @@ def test_a_temperature_at_its_bound_is_told():
     model, inputs, _ = case(scale=6.0)
     wrong = model(inputs)["logits"].argmin(-1)
     with pytest.warns(UserWarning, match="the temperature 20 is a bound of the search"):
-        found = calibrated(model, inputs, wrong, tried=(0.0,))
+        found = calibrated(model, inputs, wrong, deviations=(0.0,))
     assert found.chosen == "temperature"
 
 
@@ -262,8 +262,8 @@ def test_predictions_of_one_deviation_are_held_at_a_time():
         return plain(tokens)
 
     model.forward = forward
-    tried = (0.1, 0.2, 0.3, 1.0, 3.0)
-    given = {"num_inducing": 8, "num_samples": 1, "tried": tried}
+    deviations = (0.1, 0.2, 0.3, 1.0, 3.0)
+    given = {"num_inducing": 8, "num_samples": 1, "deviations": deviations}
     calibrate(model, inputs[:50], [(inputs, labels)], **given)
     assert len(alive) >= 6
     assert max(alive) <= alive[0]
@@ -401,9 +401,12 @@ def test_tuning_without_deviations_or_with_infinite_losses_is_refused():
     ("options", "message"),
     [
         ({"num_samples": 0}, "num_samples must be a whole number of at least 1, got 0"),
-        ({"tried": ()}, "tried must be standard deviations of at least 0"),
-        ({"tried": (-1.0,)}, "tried must be standard deviations of at least 0"),
-        ({"tried": (0.0,), "tuning_steps": 1}, "tried must have a positive one to tune from"),
+        ({"deviations": ()}, "deviations must be at least 0"),
+        ({"deviations": (-1.0,)}, "deviations must be at least 0"),
+        (
+            {"deviations": (0.0,), "tuning_steps": 1},
+            "deviations must have one above 0",
+        ),
         ({"tuning_steps": -1}, "tuning_steps must be a whole number of at least 1"),
         ({"rho": ()}, "rho must have at least one"),
         ({"layers": "first"}, "layers must be 'last', 'all', indices or names"),

@@ -193,7 +193,7 @@ WRAPPERS = {
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_what_was_saved_loads_onto_a_wrapper_and_back(wrapper, tmp_path):
     wrap, x = WRAPPERS[wrapper], draws(30, 5, 16)
-    given = {"num_inducing": 8, "num_samples": 3, "tried": (3.0,)}
+    given = {"num_inducing": 8, "num_samples": 3, "deviations": (3.0,)}
     model = Classifier().eval()
     found = calibrate(model, x, [(x, torch.arange(30) % 3)], **given)
     found.use("deviation")

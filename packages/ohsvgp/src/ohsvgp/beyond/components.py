@@ -44,8 +44,8 @@ def decompose(gp: OnlineGP, t: Any) -> dict[str, DiagonalGaussian]:
                 P = core.features(term, state.inducing, state.whitening, x)
                 # The weights explain a term of the mean in full.
                 rest = torch.zeros_like(K_ss) if isinstance(term, MeanTerm) else K_ss
-                weights = state.inducing.num_weights
-                marginal = core.predict(state.moments, P, rest, weights=weights)
+                num_weights = state.inducing.num_weights
+                marginal = core.predict(state.moments, P, rest, num_weights=num_weights)
             counts[name] += 1
             label = name if counts[name] == 1 else f"{name} {counts[name]}"
             components[label] = marginal.to(gp.dtype)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ohsvgp.core import (
     Bound,
-    Carried,
+    CarriedSite,
     Site,
     nearest_psd,
     posterior,
@@ -43,14 +43,14 @@ _WORTHWHILE = 1e-10
 
 def natural_update(
     likelihood: Likelihood,
-    carried: Carried,
+    carried: CarriedSite,
     Psi: Float[Tensor, "*#b k n"],
     K_ff: Float[Tensor, "*#b n"],
     y: Float[Tensor, "*#b n"],
     *,
     mask: Tensor | None = None,
     iterations: int = 100,
-    weights: int = 0,
+    num_weights: int = 0,
 ) -> tuple[Site, Bound]:
     """Absorb new data by natural-gradient steps on the online bound.
 
@@ -61,13 +61,13 @@ def natural_update(
 
     Args:
         likelihood: observation model.
-        carried: the old site on v_b, from ``core.carry``.
+        carried: the old site on v_b, from ``core.carry_site``.
         Psi: Ψ at the new inputs, from ``core.features``.
         K_ff: prior variances there.
         y: targets; any value in the support where masked.
         mask: True at points that count; all if None.
         iterations: most steps to take.
-        weights: of ``core.residual``.
+        num_weights: of ``core.residual``.
 
     Returns:
         The site on v_b, without gradients, and the bound there. The bound is differentiable in the
@@ -81,28 +81,28 @@ def natural_update(
     site = Site(carried.site.precision.detach(), carried.site.shift.detach())
     if y.shape[-1]:
         with torch.no_grad():
-            site = _ascend(likelihood, site, Psi, K_ff, y, mask, iterations, weights)
-    bound = site_bound(likelihood, carried, site, Psi, K_ff, y, mask=mask, weights=weights)
+            site = _ascend(likelihood, site, Psi, K_ff, y, mask, iterations, num_weights)
+    bound = site_bound(likelihood, carried, site, Psi, K_ff, y, mask=mask, num_weights=num_weights)
     return site, bound
 
 
 def site_bound(
     likelihood: Likelihood,
-    carried: Carried,
+    carried: CarriedSite,
     site: Site,
     Psi: Float[Tensor, "*#b k n"],
     K_ff: Float[Tensor, "*#b n"],
     y: Float[Tensor, "*#b n"],
     *,
     mask: Tensor | None = None,
-    weights: int = 0,
+    num_weights: int = 0,
 ) -> Bound:
     """Return the online bound of new data at a site on v_b; see ``natural_update``."""
     q = posterior(site)
-    f = predict(q, Psi, K_ff, weights=weights)
+    f = predict(q, Psi, K_ff, num_weights=num_weights)
     log_prob, _, curvature = likelihood.expectations(f.mean, f.variance, y)
     # To second order, E[log p] falls by half its curvature times the variance beyond u.
-    unexplained = 0.5 * curvature.clamp_min(0) * (residual(K_ff, Psi, weights))
+    unexplained = 0.5 * curvature.clamp_min(0) * (residual(K_ff, Psi, num_weights))
     expected, unexplained = (
         masked(nats, mask).sum(-1) for nats in (log_prob, unexplained.detach())
     )
@@ -140,7 +140,7 @@ def _ascend(
     y: Tensor,
     mask: Tensor | None,
     iterations: int,
-    weights: int,
+    num_weights: int,
 ) -> Site:
     prior = posterior(carried)
     Phi = torch.linalg.solve_triangular(prior.root, Psi, upper=False)
@@ -149,7 +149,7 @@ def _ascend(
         Q, Phi = torch.linalg.qr(Phi)
         root = root @ Q
     offset = (Psi.mT @ prior.mean[..., None])[..., 0]
-    problem = _Problem(likelihood, Phi, offset, residual(K_ff, Psi, weights), y, mask)
+    problem = _Problem(likelihood, Phi, offset, residual(K_ff, Psi, num_weights), y, mask)
     # Not torch.broadcast_shapes, which imports sympy: seconds for the first update of a process.
     batch = torch.broadcast_tensors(offset, problem.residual, y)[0].shape[:-1]
     nothing = Phi.new_zeros(*batch, Phi.shape[-2], Phi.shape[-2])

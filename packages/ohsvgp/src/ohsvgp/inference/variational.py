@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.core import Bound, Carried, Site, nearest_psd, posterior, residual
+from ohsvgp.core import Bound, CarriedSite, Site, nearest_psd, posterior, residual
 from ohsvgp.inference.natural import masked, site_bound
 from ohsvgp.likelihoods import Likelihood
 from probseq.checks import check_counts, check_positive
@@ -17,7 +17,7 @@ from probseq.gaussians import gauss_kl
 
 def variational_update(
     likelihood: Likelihood,
-    carried: Carried,
+    carried: CarriedSite,
     Psi: Float[Tensor, "*#b k n"],
     K_ff: Float[Tensor, "*#b n"],
     y: Float[Tensor, "*#b n"],
@@ -25,7 +25,7 @@ def variational_update(
     mask: Tensor | None = None,
     steps: int = 5000,
     learning_rate: float = 0.01,
-    weights: int = 0,
+    num_weights: int = 0,
 ) -> tuple[Site, Bound]:
     """Absorb new data by Adam on the mean and a lower triangular factor of the covariance.
 
@@ -46,8 +46,8 @@ def variational_update(
     site = Site(carried.site.precision.detach(), carried.site.shift.detach())
     if y.shape[-1]:
         data = (Psi.detach(), K_ff.detach(), y, mask)
-        site = _fit(likelihood, site, *data, steps, learning_rate, weights)
-    bound = site_bound(likelihood, carried, site, Psi, K_ff, y, mask=mask, weights=weights)
+        site = _fit(likelihood, site, *data, steps, learning_rate, num_weights)
+    bound = site_bound(likelihood, carried, site, Psi, K_ff, y, mask=mask, num_weights=num_weights)
     return site, bound
 
 
@@ -60,12 +60,12 @@ def _fit(
     mask: Tensor | None,
     steps: int,
     learning_rate: float,
-    weights: int,
+    num_weights: int,
 ) -> Site:
     prior = posterior(carried)
     Phi = torch.linalg.solve_triangular(prior.root, Psi, upper=False)
     offset = (Psi.mT @ prior.mean[..., None])[..., 0]
-    rest = residual(K_ff, Psi, weights)
+    rest = residual(K_ff, Psi, num_weights)
     batch = torch.broadcast_tensors(offset, rest, y)[0].shape[:-1]
     M = Psi.shape[-2]
     mean = Psi.new_zeros(*batch, M)

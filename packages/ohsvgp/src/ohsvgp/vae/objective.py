@@ -1,7 +1,7 @@
 """Amortised posterior of latent processes and the bound that trains a GP-VAE, as pure functions.
 
 The encoder turns every y_t into a Gaussian site N(f_t; ỹ_t, diag ṽ_t) on the latents. With the old
-site carried along (Move, ``core.whitened_update``) the posterior of every process is
+site carried along (InducingChange, ``core.whitened_update``) the posterior of every process is
 
     q(v) = N((I + G)⁻¹ h, (I + G)⁻¹),   G = TᵀG_aT + Ψ diag(1/ṽ) Ψᵀ,   h = Tᵀh_a + Ψ (ỹ/ṽ),
 
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ohsvgp import core
 from ohsvgp.core import Posterior, Site
-from ohsvgp.process import Move
+from ohsvgp.process import InducingChange
 from probseq.gaussians import DiagonalGaussian
 
 
@@ -70,7 +70,7 @@ def encoder_sites(
 
 
 def amortised_posterior(
-    step: Move,
+    step: InducingChange,
     Psi: Float[Tensor, "*#l m n"],
     K_ff: Float[Tensor, "*#l n"],
     precision: Float[Tensor, "l n"],
@@ -86,7 +86,7 @@ def amortised_posterior(
     which needs no factorisation beyond that of I + G.
 
     Args:
-        step: the inducing set and the old site, from ``process.move``.
+        step: the inducing set and the old site, from ``process.change_inducing``.
         Psi: Ψ at the task's times, from ``core.features``; without leading dimension if the
             latent processes share their kernel.
         K_ff: prior variances there.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ohsvgp import core
 from ohsvgp.inducing import Inducing
-from ohsvgp.process import Move, move
+from ohsvgp.process import InducingChange, change_inducing
 from ohsvgp.state import OnlineState
 from ohsvgp.stream.arrays import as_real
 from probseq.kernels import Kernel
@@ -56,7 +56,7 @@ class Window(NamedTuple):
         K_ff: prior variances there.
     """
 
-    step: Move
+    step: InducingChange
     Psi: Tensor
     K_ff: Tensor
 
@@ -80,7 +80,9 @@ def relate(
         rel_jitter: of ``whiten``.
         changed: whether hyperparameters are, or may become, other than those of ``old``.
     """
-    step = move(kernel, old, inducing, method="chol", rel_jitter=rel_jitter, changed=changed)
+    step = change_inducing(
+        kernel, old, inducing, method="chol", rel_jitter=rel_jitter, changed=changed
+    )
     Psi = core.features(kernel, step.inducing, step.whitening, x)
     return Window(step, Psi, kernel.diag(x))
 

@@ -28,8 +28,8 @@ from sgpa.beyond.calibrated import Calibrated, Candidate
 from sgpa.beyond.drop_in import replace_attention
 from sgpa.beyond.tuning import tune_deviation
 
-# What is tried: the prior standard deviation σ of the deviation.
-DEVIATIONS = (0.0, 0.1, 0.3, 1.0, 2.0, 3.0, 4.5, 6.0, 10.0, 20.0)
+# Candidates: the prior standard deviation σ of the deviation.
+DEVIATION_GRID = (0.0, 0.1, 0.3, 1.0, 2.0, 3.0, 4.5, 6.0, 10.0, 20.0)
 _TUNING_BATCH = 64
 # Rows that choose and rows that measure: each half in turn, and all that choose in the end.
 _EVEN, _ODD = slice(0, None, 2), slice(1, None, 2)
@@ -40,8 +40,8 @@ class _Fit(NamedTuple):
     """A temperature, and negative log-likelihoods of rows that chose it and of the others."""
 
     temperature: float
-    chosen: float
-    other: float
+    selection_nll: float
+    held_out_nll: float
 
 
 class _Setting(NamedTuple):
@@ -63,7 +63,7 @@ def calibrate(
     layers: Layers = "last",
     num_inducing: int = 48,
     rho: Sequence[float] = (0.1,),
-    tried: Sequence[float] = DEVIATIONS,
+    deviations: Sequence[float] = DEVIATION_GRID,
     tuning_steps: int = 0,
     num_samples: int = 10,
     seed: int = 0,
@@ -88,7 +88,7 @@ def calibrate(
         layers: attention modules that get a deviation.
         num_inducing: inducing inputs M of each head.
         rho: standard deviations of the whitened inducing outputs to choose from.
-        tried: standard deviations σ to choose from; with 0 alone there is no deviation.
+        deviations: standard deviations σ to choose from; with 0 alone there is no deviation.
         tuning_steps: steps of tuning, from what was chosen; 0 leaves these candidates out.
         num_samples: samples S of a prediction.
         seed: of the choice of inducing inputs and of the draws, which are the same for each σ.
@@ -107,10 +107,10 @@ def calibrate(
         raise ValueError("calibrate must be called outside torch.inference_mode()")
     if tuning_steps:
         check_counts(tuning_steps=tuning_steps)
-    if not tried or min(tried) < 0:
-        raise ValueError(f"tried must be standard deviations of at least 0, got {tuple(tried)}")
-    if tuning_steps and not any(tried):
-        raise ValueError(f"tried must have a positive one to tune from, got {tuple(tried)}")
+    if not deviations or min(deviations) < 0:
+        raise ValueError(f"deviations must be at least 0, got {tuple(deviations)}")
+    if tuning_steps and not any(deviations):
+        raise ValueError(f"deviations must have one above 0 to tune from, got {tuple(deviations)}")
     if not rho:
         raise ValueError("rho must have at least one standard deviation, got none")
     for one in rho:
@@ -124,24 +124,24 @@ def calibrate(
         raise ValueError("model must be in evaluation mode: call model.eval() first")
     if guests(model):
         raise ValueError("model must be as it was trained: call remove_attention(model) first")
-    if any(tried):
+    if any(deviations):
         try:
             check_attention(model, layers)
         except ValueError as error:
             if layers not in ("last", "all"):
                 raise
             warnings.warn(f"candidates with a deviation are left out: {error}", stacklevel=2)
-            tried, tuning_steps = (0.0,), 0
+            deviations, tuning_steps = (0.0,), 0
     generator = torch.Generator(device_of(model)).manual_seed(seed)
     options: dict[str, Any] = {"num_inducing": num_inducing, "generator": generator}
-    if any(tried):
+    if any(deviations):
         calibration = on_device(calibration, model)
         replace_attention(model, layers=layers, calibration=calibration, **options)
     try:
         search = _Search(model, held, num_samples, seed)
         settings = [
             search.setting(sigma, one)
-            for sigma, one in product(dict.fromkeys((0.0, *tried)), rho)
+            for sigma, one in product(dict.fromkeys((0.0, *deviations)), rho)
             if sigma or one == rho[0]
         ]
         candidates = search.candidates(settings, tuning_steps)
@@ -196,17 +196,20 @@ class _Search:
             groups: dict[str, Sequence[_Setting]] = {"": settings[:1], "deviation": settings}
             if steps:
                 drawn = [one for one in settings if one.deviation]
-                start = min(drawn, key=lambda one: one.fits[split][False].chosen)
+                start = min(drawn, key=lambda one: one.fits[split][False].selection_nll)
                 groups["tuned deviation"] = [settings[0], self._tuned(start, rows, steps)]
             for name, settings in groups.items():
                 for tempered in (False, True):
                     words = [name, "temperature" if tempered else ""]
                     full = " and ".join(filter(None, words)) or "as it is"
-                    setting = min(settings, key=lambda one: one.fits[split][tempered].chosen)
+                    setting = min(settings, key=lambda one: one.fits[split][tempered].selection_nll)
                     fits.setdefault(full, []).append((setting, setting.fits[split][tempered]))
         return {
             name: Candidate(
-                setting.deviation, whole.temperature, (one.other + two.other) / 2, setting.state
+                setting.deviation,
+                whole.temperature,
+                (one.held_out_nll + two.held_out_nll) / 2,
+                setting.state,
             )
             for name, ((_, one), (_, two), (setting, whole)) in fits.items()
         }

@@ -31,7 +31,7 @@ from sgpa.attention import InducingAttention
 from sgpa.beyond.process import CausalNoise
 from sgpa.names import CovarianceName, InitialPosterior
 from sgpa.posterior import (
-    GlobalTerms,
+    InducingTerms,
     correlation_matrix,
     prior_scale,
     relative_variance,
@@ -300,7 +300,7 @@ class CausalSparseGPAttention(InducingAttention):
         return AttentionOutput(self.to_out(out), penalty), cache._replace(state=state, length=end)
 
     def _scaled(
-        self, x: Tensor, terms: GlobalTerms, mask: Tensor | None
+        self, x: Tensor, terms: InducingTerms, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return centred q/ℓ and k/ℓ, and [d(k) v, d(k)], zero at padding."""
         keys, values = (
@@ -319,7 +319,7 @@ class CausalSparseGPAttention(InducingAttention):
         centre = terms.centre[:, None]
         return queries - centre, keys - centre, values
 
-    def _whitened(self, scaled: Tensor, terms: GlobalTerms) -> Tensor:
+    def _whitened(self, scaled: Tensor, terms: InducingTerms) -> Tensor:
         return whiten(scaled, terms)
 
     def _mean(
@@ -329,7 +329,7 @@ class CausalSparseGPAttention(InducingAttention):
         v: Tensor,
         w_q: Tensor,
         w_k: Tensor,
-        terms: GlobalTerms,
+        terms: InducingTerms,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return m of the last tokens, and the state behind them; w_k is that of these tokens."""
@@ -346,7 +346,7 @@ class CausalSparseGPAttention(InducingAttention):
         return mean, state
 
     def _weight(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, terms: GlobalTerms
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, terms: InducingTerms
     ) -> Tensor:
         """Return a_t d(q_t) of the last tokens."""
         count, kernel = q.shape[2], self._head_kernel()
@@ -363,7 +363,7 @@ class CausalSparseGPAttention(InducingAttention):
             seen = mask.cumsum(-1).clamp(min=1).to(q)[None, :, :, None]
         return scale / seen
 
-    def _around(self, noise: CausalNoise, w_q: Tensor, terms: GlobalTerms, tokens: int) -> Tensor:
+    def _around(self, noise: CausalNoise, w_q: Tensor, terms: InducingTerms, tokens: int) -> Tensor:
         """Return the deviation from the mean, of ``"full"`` what the inducing inputs share."""
         token_noise = noise.token[..., :tokens, :]
         if self.covariance == "diag":

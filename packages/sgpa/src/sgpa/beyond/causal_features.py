@@ -24,7 +24,7 @@ from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples
 from sgpa.beyond.causal import CausalSparseGPAttention
 from sgpa.beyond.process import CausalNoise
-from sgpa.posterior import GlobalTerms, prior_scale
+from sgpa.posterior import InducingTerms, prior_scale
 from sgpa.random_features import feature_terms, features, orthogonal_frequencies
 
 
@@ -142,7 +142,7 @@ class CausalFeatureAttention(CausalSparseGPAttention):
         self,
         x: Tensor,
         mask: Tensor | None,
-        terms: GlobalTerms,
+        terms: InducingTerms,
         state: Tensor,
         noise: CausalNoise,
         start: int,
@@ -171,11 +171,11 @@ class CausalFeatureAttention(CausalSparseGPAttention):
         out = rearrange(scale * (mean + drawn), "s h b t c -> (s b) t (h c)")
         return out, self._online(v, self._whitened(k, terms)).sum((0, 2)).mean(), state
 
-    def _whitened(self, scaled: Tensor, terms: GlobalTerms) -> Tensor:
+    def _whitened(self, scaled: Tensor, terms: InducingTerms) -> Tensor:
         """Return w = Qᵀ φ(x)."""
         return features(scaled, self.frequencies[:, None]) @ terms.whitener.mT[:, None]
 
-    def _terms_of(self, inducing: Tensor) -> GlobalTerms:
+    def _terms_of(self, inducing: Tensor) -> InducingTerms:
         parameters = (self._head_kernel(), self.inducing_mean, self.raw_inducing_factor)
         return feature_terms(inducing, *parameters, self.frequencies)
 

@@ -18,8 +18,8 @@ from probseq.transformers.attention import full_precision
 from probseq.transformers.names import ATTENTION_JITTER
 from sgpa.cache import ParameterCache
 from sgpa.posterior import (
-    GlobalTerms,
     HeadKernel,
+    InducingTerms,
     factor_from_raw,
     global_terms,
     relative_variance,
@@ -145,7 +145,7 @@ class QueryProcess(nn.Module):
         self.inducing_mean = nn.Parameter(torch.zeros(num_heads, num_inducing, value_width))
         raw = math.log(rho) * torch.eye(num_inducing)
         self.raw_inducing_factor = nn.Parameter(raw.repeat(num_heads, value_width, 1, 1))
-        self._cache = ParameterCache[GlobalTerms]()
+        self._cache = ParameterCache[InducingTerms]()
 
     def forward(
         self,
@@ -319,14 +319,14 @@ class QueryProcess(nn.Module):
     def _scaled(self, queries: Tensor) -> Tensor:
         return queries / queries.shape[-1] ** 0.25
 
-    def _whitened(self, queries: Tensor) -> tuple[Tensor, GlobalTerms]:
+    def _whitened(self, queries: Tensor) -> tuple[Tensor, InducingTerms]:
         """Return w = C(q, z) chol(C(z, z) + jI)⁻ᵀ with C = k / σ², and R."""
         terms, lengthscale = self._terms(), full_precision(self.kernel.lengthscale)
         centred = self._scaled(queries) / lengthscale[:, None] - terms.centre[:, None]
         return whiten(centred, terms), terms
 
-    def _terms(self) -> GlobalTerms:
-        def compute() -> GlobalTerms:
+    def _terms(self) -> InducingTerms:
+        def compute() -> InducingTerms:
             kernel = HeadKernel("rbf", self.kernel.lengthscale, self.kernel.outputscale)
             return global_terms(
                 self.inducing_inputs, kernel, None, self.raw_inducing_factor, jitter=self.jitter
