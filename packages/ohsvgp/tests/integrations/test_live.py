@@ -156,8 +156,8 @@ def test_a_jump_is_drift_a_long_step_extrapolation_and_too_few_variables_lose_in
     far = run(calm[:10], model=made(num_inducing=30), step=5.0)
     assert all(answer["alerts"] == ["extrapolation"] for answer in far)
     rough = made(0.1, num_inducing=2)
-    told = {alert for answer in run(LINES, model=rough) for alert in answer["alerts"]}
-    assert "lost information" in told
+    alerts = [alert for answer in run(LINES, model=rough) for alert in answer["alerts"]]
+    assert alerts.count("lost information") == 1  # it is told once, where it begins
 
 
 def test_dates_are_forecast_as_dates() -> None:

@@ -178,9 +178,9 @@ class LiveStream:
             None if there is nothing in it; else values that JSON can hold: ``line``, its number;
             ``t``; ``y``, None if it is missing; ``error``, its standardised error (of
             ``standard_errors``), None if there was no forecast; ``alerts``: of
-            "missing", "drift" (``Monitor``), "lost information" (as ``LostInformationWarning``),
-            "anew" (the model has started anew) and "extrapolation" (the prior forecasts); and
-            ``forecasts`` with ``horizon``, ``t``, ``mean``, ``low`` and ``high`` each, ends of the
+            "missing", "drift" (``Monitor``), "lost information" (as ``LostInformationWarning``, at
+            the line where it begins), "anew" (the model has started anew) and "extrapolation" (the
+            prior forecasts); and ``forecasts`` with ``horizon``, ``t``, ``mean``, ``low`` and ``high`` each, ends of the
             interval of 95 %: none before the first lines are learned. Or ``line`` and ``refused``,
             why it was not learned.
         """
@@ -226,6 +226,7 @@ class LiveStream:
             )
         self._check_place(stamp, cell)
         times, error, alerts = as_times([stamp], calendar), None, list[str]()
+        was_large = Losses(*here.losses).large
         if value is None:
             alerts.append("missing")
         elif self.model.updates == 0:
@@ -240,15 +241,14 @@ class LiveStream:
             here.since += 1
             if self._refit is not None and refit_due(here, self._refit):
                 refit_to_lines(self.model, self._refit, here, self._in_stamps(1.0))
-            losses = Losses(*here.losses).after(self.model.update(times, target))
-            here.losses = [*losses]
-            if losses.large:
-                alerts.append("lost information")
+            here.losses = [*Losses(*here.losses).after(self.model.update(times, target))]
             judge_intervals(here, stamp, value, 0.25 * (self._step() or 0.0))
             anew = None if self._refit is None else lines_to_restart_from(here, self.warmup)
             if anew is not None:
                 alerts.append("anew")
                 self._start_anew(anew)
+        if Losses(*here.losses).large and not was_large:  # news, and not a state
+            alerts.append("lost information")
         here.calendar, here.zoned = calendar, zoned
         here.observe(stamp)
         forecasts, beyond = self._forecasts()
