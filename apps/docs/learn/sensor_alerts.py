@@ -26,7 +26,9 @@ file = Path(tempfile.mkdtemp()) / "sensor.csv"
 table = elnino.load_pandas().data.to_numpy()
 with file.open("w") as csv:
     for year, *months in table:
-        csv.writelines(f"{year:.0f}-{number:02},{value}\n" for number, value in enumerate(months, 1))
+        csv.writelines(
+            f"{year:.0f}-{number:02},{value}\n" for number, value in enumerate(months, 1)
+        )
 print(file.read_text()[:36], "…", sep="\n")
 
 # %% [markdown]
@@ -35,8 +37,8 @@ print(file.read_text()[:36], "…", sep="\n")
 # ## A model that follows the stream
 #
 # A season of a year, and a process that remembers for some months, seen through 40 points that are
-# the sparser the further back. The first ten years give the hyperparameters; later lines are learned
-# one by one, in a few milliseconds each, and are not stored.
+# the sparser the further back. The first ten years give the hyperparameters; later lines are
+# learned one by one, in a few milliseconds each, and are not stored.
 
 # %%
 model = OnlineGP(
@@ -68,7 +70,9 @@ errors = np.array([answer["error"] for answer in followed])
 dates = np.array([answer["t"] for answer in followed], dtype="datetime64[M]")
 history = dates < np.datetime64("1982-01")
 threshold = alarm_threshold(errors[history], rate=0.02)
-print(f"{history.sum()} errors of deviation {errors[history].std():.2f}: call above {threshold:.2f}")
+print(
+    f"{history.sum()} errors of deviation {errors[history].std():.2f}: call above {threshold:.2f}"
+)
 
 # %% [markdown]
 # ## The decision
@@ -96,9 +100,9 @@ plt.show()
 
 # %% [markdown]
 # To the left of the dotted line is the history, in which two errors in a hundred are outside of the
-# band by its construction. To the right there are more: a sea that does what it did not do before is
-# what the alarm is for, and the promise holds only while nothing changes. After some months the model
-# has learned that the sea is warm, and is quiet again: it calls for what is new.
+# band by its construction. To the right there are more: a sea that does what it did not do before
+# is what the alarm is for, and the promise holds only while nothing changes. After some months the
+# model has learned that the sea is warm, and is quiet again: it calls for what is new.
 #
-# For a stream that does not end, `probseq online live` reads a pipe, answers each line with the same
-# `error`, and keeps its state in a file; `--page 8000` draws it for a browser on this machine.
+# For a stream that does not end, `probseq online live` reads a pipe, answers each line with the
+# same `error`, and keeps its state in a file; `--page 8000` draws it for a browser on this machine.
