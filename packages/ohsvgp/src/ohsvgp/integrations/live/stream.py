@@ -180,9 +180,9 @@ class LiveStream:
             ``standard_errors``), None if there was no forecast; ``alerts``: of
             "missing", "drift" (``Monitor``), "lost information" (as ``LostInformationWarning``, at
             the line where it begins), "anew" (the model has started anew) and "extrapolation" (the
-            prior forecasts); and ``forecasts`` with ``horizon``, ``t``, ``mean``, ``low`` and ``high`` each, ends of the
-            interval of 95 %: none before the first lines are learned. Or ``line`` and ``refused``,
-            why it was not learned.
+            prior forecasts); and ``forecasts`` with ``horizon``, ``t``, ``mean``, ``low`` and
+            ``high`` each, ends of the interval of 95 %: none before the first lines are learned. Or
+            ``line`` and ``refused``, why it was not learned.
         """
         self.position.lines += 1
         text = line.strip()
