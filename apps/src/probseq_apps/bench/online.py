@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -50,6 +51,8 @@ FEATURES = 1000
 # The thesis learns the inducing points of OSGPR by this many Adam steps at each task, and q(u) of
 # counts by so many.
 _ITERATIONS, _COUNT_ITERATIONS = 1000, 5000
+# Stamps of each series of a table.
+_STAMPS = 200
 # First lines of a live stream, and ends of the bins of its histogram in ms.
 _FIRST, _ENDS = 20, (1, 2, 4, 8, 16, 32)
 _kernel = partial(RBF, 1, lengthscale=LENGTHSCALE, outputscale=_OUTPUTSCALE)
@@ -72,6 +75,7 @@ class Sizes(NamedTuple):
     batched: int = 1_000_000  # points of the stream that comes in 1,000 batches
     answered: int = 1_000  # lines of a live stream
     batches: int = 160  # of the stream on which every basis is watched
+    series: int = 1_000  # of a table
 
 
 def bench_online(settings: BenchOnlineSettings) -> None:
@@ -80,7 +84,13 @@ def bench_online(settings: BenchOnlineSettings) -> None:
     if settings.quick:
         sizes = Sizes(min(500, settings.long), singles=40, few=2, more=6, late=10_000)
         sizes = sizes._replace(
-            predicted=1_000, counts=100, inputs=500, batched=10_000, answered=40, batches=8
+            predicted=1_000,
+            counts=100,
+            inputs=500,
+            batched=10_000,
+            answered=40,
+            batches=8,
+            series=40,
         )
     with one_thread(), warnings.catch_warnings():
         # Speed is measured on streams that are too long for M.
@@ -147,12 +157,13 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
     ]
     others = [*streaming_rows(solar), *prediction_rows(sizes.predicted), *path_rows(sizes.inputs)]
     others += single_rows(singles)
+    fleet = fleet_rows(sizes.series)
     counts = count_cases(sizes)
     few, more = (
         in_tasks(partial(RandomSubset, 50, learn=AdamSteps(steps=count)))
         for count in (sizes.few, sizes.more)
     )
-    cases = [*(case for row in (*rows, *others) for case in row.cases), few, more, *counts]
+    cases = [*(case for row in (*rows, *others, *fleet) for case in row.cases), few, more, *counts]
     seconds = interleaved(dict.fromkeys(cases, repeats))
     step = (seconds[more] - seconds[few]) / (sizes.more - sizes.few)
     osgpr = seconds[few] + (_ITERATIONS - sizes.few) * step
@@ -165,6 +176,7 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         *count_rows(sizes, *(seconds[case] for case in counts)),
         *growth_rows(sizes.batches),
         *batched_rows(sizes.batched),
+        *fleet,
         *answer_rows(sizes.answered),
     ]
     return [row.result(seconds) for row in rows]
@@ -319,6 +331,37 @@ def answer_rows(count: int) -> list[Row]:
         for low, high in pairwise((0, *_ENDS, math.inf)):
             count = sum(low <= time < high for time in times)
             rows.append(Row(f"  {low} to {high} ms", count, "lines"))
+    return rows
+
+
+def fleet_rows(count: int) -> list[Row]:
+    """Return the rows of forecasts of many series in one table, and in a loop over a few of them.
+
+    There are none without pandas.
+    """
+    if find_spec("pandas") is None:
+        return []
+    import pandas as pd
+
+    from ohsvgp.integrations.frames import forecast_groups
+
+    (t, y), few = stream(_STAMPS, _STAMPS / 5), min(count, 20)
+    values = y + 0.3 * torch.randn(count, _STAMPS, generator=torch.Generator().manual_seed(1))
+    names, stamps = np.repeat(np.arange(count), _STAMPS), np.tile(t.numpy(), count)
+    table = pd.DataFrame({"series": names, "t": stamps, "y": values.flatten().numpy()})
+    tables = [table[table["series"] == name] for name in range(few)]
+    rows: list[Row] = []
+    for label, model in (("M=40", _model(LegS(40))), ("the default models", None)):
+        columns: Any = {"by": "series", "time": "t", "target": "y", "horizon": 7, "model": model}
+        apply = partial(forecast_groups, **columns)
+        at_once = timed(partial(apply, table), gradients=True)
+        loop = timed(lambda apply=apply: [apply(one) for one in tables], gradients=True)
+        share = few / count
+        rows += [
+            Row(f"{count:,} series of {_STAMPS} stamps, {label}", at_once, "/s", amount=count),
+            Row("  in a loop", loop, "/s", amount=few),
+            Row("  against one table", loop, goal=20.0, least=True, over=at_once, amount=share),
+        ]
     return rows
 
 
