@@ -1,9 +1,10 @@
 """Base classes of kernels: checked inputs, and positive hyperparameters per head."""
 
+from collections.abc import Iterable
 from functools import reduce
 from itertools import chain, product
 from operator import add, mul
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -200,6 +201,11 @@ class ARDKernel(Kernel):
         self.raw_outputscale = log_parameter("outputscale", outputscale, self.batch_shape)
 
     @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device of the parameters."""
+        return self.raw_outputscale.detach()
+
+    @property
     def lengthscale(self) -> Float[Tensor, "*heads 1 d"]:
         """ℓ, one per head and input dimension."""
         return self.raw_lengthscale.exp()
@@ -280,7 +286,12 @@ class _Composite(Kernel):
     @property
     def kernels(self) -> list[Kernel]:
         """The parts."""
-        return [kernel for kernel in self.parts if isinstance(kernel, Kernel)]
+        return list(cast("Iterable[Kernel]", self.parts))
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device of the parameters."""
+        return self.kernels[0].like
 
     @property
     def resolution(self) -> Float[Tensor, "*heads 1 d"]:

@@ -170,31 +170,17 @@ def forecast(gp: OnlineGP, t: Any, *, step: float | None = None, stacklevel: int
             once a model.
     """
     x = stamps_ahead(gp, t, step)
-    process, state = gp.process, gp.state
-    with torch.no_grad():
-        marginal = process.predict(state, x)
-        prior, smooth = process.prior.diag(x), continuous(process.prior).diag(x)
-        beside = process_of(process.prior).diag(x)
+    now = passing_forecast(gp, x)
     # Later fits change parameters in place.
     kernel, likelihood = copy.deepcopy((gp.kernel, gp.likelihood))
-    still = replace(process, kernel=kernel, likelihood=likelihood)
-    stamps = gp.user_inputs(x)
-    ahead = Forecast(
-        stamps,
-        marginal,
-        prior,
-        smooth,
-        beside,
-        likelihood,
-        lambda: still.predict_joint(state, x),
-        gp.dtype,
-    )
+    still, state = replace(gp.process, kernel=kernel, likelihood=likelihood), gp.state
+    ahead = replace(now, likelihood=likelihood, joint=lambda: still.predict_joint(state, x))
     last = gp.spacing.last
     if last is not None and len(x) and ExtrapolationWarning not in gp.warned:
         lost = ahead.beyond & (x[:, 0] > last)
         if bool(lost.any()):
             gp.warned.add(ExtrapolationWarning)
-            first = stamps[int(lost.nonzero()[0, 0])]
+            first = ahead.stamps[int(lost.nonzero()[0, 0])]
             warnings.warn(
                 f"from {first} on the forecast is the prior's: the data, which end at "
                 f"{gp.user_inputs(x.new_tensor([[last]]))[0]}, explain less than 5 % of f's "
@@ -203,6 +189,33 @@ def forecast(gp: OnlineGP, t: Any, *, step: float | None = None, stacklevel: int
                 stacklevel=stacklevel,
             )
     return ahead
+
+
+def passing_forecast(gp: OnlineGP, x: Tensor) -> Forecast:
+    """Return a forecast that holds until the hyperparameters change, and never warns.
+
+    Args:
+        gp: a model; it stays as it is.
+        x: from ``stamps_ahead``.
+    """
+    process, state = gp.process, gp.state
+    with torch.no_grad():
+        marginal = process.predict(state, x)
+        # Most kernels are neither noise nor a mean in part, and all three the same.
+        kernels = (process.prior, continuous(process.prior), process_of(process.prior))
+        distinct = {id(kernel): kernel for kernel in kernels}
+        variances = {key: kernel.diag(x) for key, kernel in distinct.items()}
+        prior, smooth, beside = (variances[id(kernel)] for kernel in kernels)
+    return Forecast(
+        gp.user_inputs(x),
+        marginal,
+        prior,
+        smooth,
+        beside,
+        gp.likelihood,
+        lambda: process.predict_joint(state, x),
+        gp.dtype,
+    )
 
 
 def stamps_ahead(gp: OnlineGP, t: Any, step: float | None) -> Tensor:

@@ -44,9 +44,9 @@ def _scores_and_errors(gp: OnlineGP, t: Any, y: Any) -> tuple[Tensor, Tensor]:
         latent = gp.process.predict(gp.state, x)
         moments = (latent.mean, latent.variance)
         scores = likelihood.predictive_log_prob(*moments, targets)
-        below = targets if likelihood.continuous else targets - 1
-        cdf = likelihood.predictive_cdf
-        shares = 0.5 * (cdf(*moments, below) + cdf(*moments, targets))
+        shares = likelihood.predictive_cdf(*moments, targets)
+        if not likelihood.continuous:
+            shares = 0.5 * (likelihood.predictive_cdf(*moments, targets - 1) + shares)
     # What lies beyond the reach of float64 is eight standard deviations away.
     tiny = torch.finfo(shares.dtype).eps / 2
     return scores, torch.special.ndtri(shares.clamp(tiny, 1 - tiny))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp.bases import Fading
-from ohsvgp.beyond.forecasts import ExtrapolationWarning, forecast
+from ohsvgp.beyond.forecasts import passing_forecast
 from ohsvgp.beyond.means import Trend
 from ohsvgp.information_loss import LostInformationWarning
 from ohsvgp.likelihoods import Gaussian
@@ -210,12 +210,11 @@ def _forecast(
     rows = y.new_empty(3, count, horizon)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LostInformationWarning)
-        warnings.simplefilter("ignore", ExtrapolationWarning)
         for index in chosen.unique().tolist():
             members = chosen == index
             mask = None if seen.all() else seen
             gp = models[index].updated(stamps, y[members], mask=mask, missing="raise")
-            ahead = forecast(gp, after)
+            ahead = passing_forecast(gp, gp.inputs(after))
             standard = torch.stack([ahead.mean, *ahead.interval(LEVEL)]).double()
             rows[:, members] = centre[members] + scale[members] * standard
     return _Ahead(after, rows.numpy())

@@ -38,16 +38,30 @@ def read_facts(path: Path) -> dict[str, str] | None:
             header = file.read(size) if size <= _LARGEST_HEADER else b""
     except OSError as error:
         raise OSError(f"{path} cannot be read: {error.strerror}") from error
+    return parse_facts(start + header, str(path))
+
+
+def parse_facts(state: bytes, source: str) -> dict[str, str]:
+    """Return the text that the bytes of a state file hold beside its tensors.
+
+    Args:
+        state: the bytes, those of the tensors may be left out.
+        source: what they are, for errors.
+
+    Raises:
+        ValueError: they are no such state, damaged, or from another version.
+    """
     try:
-        facts = json.loads(header)["__metadata__"]
+        (size,) = struct.unpack("<Q", state[:8])
+        facts = json.loads(state[8 : 8 + size])["__metadata__"]
         schema, sha256 = facts["schema"], facts["sha256"]
         damaged = schema == SCHEMA and sha256 != checksum(facts["model"], facts["position"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is no state of a live stream, or damaged") from error
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{source} is no state of a live stream, or damaged") from error
     if schema != SCHEMA:
-        raise ValueError(f"{path} is from another version: {schema!r} instead of {SCHEMA!r}")
+        raise ValueError(f"{source} is from another version: {schema!r} instead of {SCHEMA!r}")
     if damaged:
-        raise ValueError(f"{path} is damaged: its checksum is another")
+        raise ValueError(f"{source} is damaged: its checksum is another")
     return facts
 
 

@@ -28,7 +28,7 @@ import copy
 import json
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -36,9 +36,10 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, load_file, save
+from torch import Tensor
 
-from ohsvgp.beyond.forecasts import ExtrapolationWarning, forecast
+from ohsvgp.beyond.forecasts import passing_forecast
 from ohsvgp.beyond.monitor import Monitor
 from ohsvgp.information_loss import Losses, LostInformationWarning
 from ohsvgp.integrations.live.intervals import judge_intervals, widened_interval
@@ -50,7 +51,7 @@ from ohsvgp.integrations.live.refitting import (
     refit_due,
     refit_to_lines,
 )
-from ohsvgp.integrations.live.state import SCHEMA, checksum, read_facts
+from ohsvgp.integrations.live.state import SCHEMA, checksum, parse_facts, read_facts
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.calendar import calendar_ahead
 from probseq.checks import check_counts, check_positive
@@ -191,7 +192,6 @@ class LiveStream:
         number: dict[str, Any] = {"line": self.position.lines}
         with warnings.catch_warnings():  # they are among the alerts
             warnings.simplefilter("ignore", LostInformationWarning)
-            warnings.simplefilter("ignore", ExtrapolationWarning)
             try:
                 return number | self._learn(text)
             except ValueError as error:
@@ -201,14 +201,26 @@ class LiveStream:
         """Write the state, all or nothing; nothing without a file."""
         if self.file is None:
             return
+        try:
+            write_atomic(self.file, self.to_bytes())
+        except OSError as error:
+            raise OSError(f"{self.file} cannot be written: {error.strerror}") from error
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the state file, for an engine that keeps states by itself."""
         place = {"position": vars(self.position), "monitor": self.monitor.state_dict()}
         position = json.dumps(place)
         facts = {"schema": SCHEMA, "model": self._settings, "position": position}
         facts["sha256"] = checksum(self._settings, position)
-        try:
-            write_atomic(self.file, save(self.model.state_dict(), metadata=facts))
-        except OSError as error:
-            raise OSError(f"{self.file} cannot be written: {error.strerror}") from error
+        return save(self.model.state_dict(), metadata=facts)
+
+    def load_bytes(self, state: bytes) -> None:
+        """Take over what ``to_bytes`` gave, and forget all else; answers go on to the last bit.
+
+        Raises:
+            ValueError: no such bytes, damaged, or of another model.
+        """
+        self._restore(parse_facts(state, "state"), lambda: load(state), "state")
 
     def _learn(self, text: str) -> dict[str, Any]:
         """Learn a line that is not empty."""
@@ -300,7 +312,7 @@ class LiveStream:
             stamps = calendar_ahead(here.last, here.gaps, self.horizon)
         if stamps is None:
             stamps = [here.last + step * (k + 1) for k in range(self.horizon)]
-        ahead = forecast(self.model, as_times(stamps, calendar))
+        ahead = passing_forecast(self.model, self.model.inputs(as_times(stamps, calendar)))
         ends = widened_interval(here, ahead, self.horizon, widen=self._widen)
         rows = zip(*(values.tolist() for values in (ahead.mean, *ends)), strict=True)
         answers: list[dict[str, Any]] = []
@@ -348,21 +360,25 @@ class LiveStream:
 
     def _take_up(self, path: Path) -> None:
         facts = read_facts(path)
-        if facts is None:
-            return
+        if facts is not None:
+            self._restore(facts, lambda: load_file(path), str(path))
+
+    def _restore(
+        self, facts: dict[str, str], tensors: Callable[[], dict[str, Tensor]], source: str
+    ) -> None:
         if facts["model"] != self._settings:
             saved, now = json.loads(facts["model"]), json.loads(self._settings)
             changed = [
                 f"{k} {saved.get(k)} instead of {now[k]}" for k in now if saved.get(k) != now[k]
             ]
             raise ValueError(
-                f"{path} is the state of another model ({', '.join(changed)}): leave these out, "
+                f"{source} is the state of another model ({', '.join(changed)}): leave these out, "
                 "or name another file"
             )
         try:
-            self.model.load_state_dict(load_file(path))
+            self.model.load_state_dict(tensors())
             place = json.loads(facts["position"])
             self.position = Position(**place["position"])
             self.monitor.load_state_dict(place["monitor"])
         except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
+            raise ValueError(f"{source} is damaged: {error}") from error
