@@ -76,8 +76,13 @@ BASES: list[Callable[[int], Basis]] = [
 
 
 @pytest.mark.parametrize("basis", BASES, ids=lambda basis: type(basis(10)).__name__)
-@pytest.mark.parametrize("M", [10, 30, 60])
-@pytest.mark.parametrize("alpha", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("M", "alpha"),
+    [
+        *((10, 0.1), (30, 0.0), (60, 0.1)),
+        *(pytest.param(M, a, marks=pytest.mark.slow) for M, a in ((10, 0.0), (30, 0.1), (60, 0.0))),
+    ],
+)
 def test_errors_stay_within_four_predicted_deviations_unless_the_model_warns(
     basis: Callable[[int], Basis], M: int, alpha: float
 ) -> None:

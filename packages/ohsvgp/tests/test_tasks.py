@@ -160,7 +160,7 @@ def test_classes_have_accuracy_in_place_of_errors():
 
 def test_counts_have_a_coverage_that_is_small_for_exact_predictions_only():
     rate, generator = 20.0, torch.Generator().manual_seed(0)
-    counts = torch.poisson(torch.full((200,), rate).double(), generator=generator).tolist()
+    counts = torch.poisson(torch.full((100,), rate).double(), generator=generator).tolist()
     right, wrong = (
         measured(Constant(math.log(factor * rate), 1e-12, Poisson()), task(*counts))[1]["ece"]
         for factor in (1.0, 1.5)

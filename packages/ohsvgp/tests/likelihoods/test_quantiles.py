@@ -38,8 +38,8 @@ LEVELS = [1e-6, 0.025, 0.25, 0.5, 0.9, 0.975, 1 - 1e-6]
 
 
 def mixture(name: str, mean: float, variance: float, y: np.ndarray) -> np.ndarray:
-    """P(Y ≤ y) by a midpoint rule of 20,001 nodes over ten standard deviations of f."""
-    z, step = np.linspace(-10, 10, 20_001, retstep=True)
+    """P(Y ≤ y) by a midpoint rule of 4,001 nodes over ten standard deviations of f."""
+    z, step = np.linspace(-10, 10, 4_001, retstep=True)
     weight = step * scipy.stats.norm.pdf(z)
     law = LIKELIHOODS[name][1](mean + math.sqrt(variance) * z)
     return np.array([(weight * law.cdf(one)).sum() for one in y])

@@ -74,7 +74,7 @@ def covariance_of(kind, num_frames=4, **changes):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "patch-mask"])
 def test_the_law_is_the_covariance_of_drawn_videos_with_rounding(kind):
     """Noise in a basis of its own: only what doesn't depend on the basis is compared."""
-    draws, shape = 20_000, ImageShape(2, 8, 8)
+    draws, shape = 10_000, ImageShape(2, 8, 8)
     generator = torch.Generator().manual_seed(1)
     factor = torch.linalg.cholesky(covariance())
     x = (torch.randn(draws, 128, generator=generator, dtype=torch.float64) @ factor.mT) / 4
@@ -86,7 +86,7 @@ def test_the_law_is_the_covariance_of_drawn_videos_with_rounding(kind):
     # Products of frames, summed over pixels.
     found = torch.einsum("bsp,btp->st", videos, videos) / draws
     expected = torch.einsum("bsptp->st", joint)
-    # The first frame of a pyramid holds two numbers: a deviation of 1%.
+    # The first frame of a pyramid holds two numbers: a deviation of 1.4%.
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0)
 
 
