@@ -42,7 +42,16 @@ from torch import Tensor
 from probseq.errors import CholeskyError
 from probseq.testing.arguments import Draw, hostile, show
 
-__all__ = ["Finding", "FuzzSuite", "Report", "Target", "fuzz", "uncovered", "undocumented"]
+__all__ = [
+    "Finding",
+    "FuzzSuite",
+    "Report",
+    "Target",
+    "fuzz",
+    "public_callables",
+    "uncovered",
+    "undocumented",
+]
 
 _REFUSALS = (ValueError, TypeError)
 _MODERATE = 1e6
@@ -311,14 +320,15 @@ def uncovered(
     """
     covered = {str(target) for target in targets}
     public = [getattr(module, name) for module in modules for name in module.__all__]
-    missing = {name for thing in public for name in _callables(thing)} - covered
+    missing = {name for thing in public for name in public_callables(thing)} - covered
     excused = {pattern: set(fnmatch.filter(missing, pattern)) for pattern in reasons}
     if useless := [pattern for pattern, names in excused.items() if not names]:
         raise ValueError(f"reasons must name what is public and not a target, got {useless}")
     return sorted(missing.difference(*excused.values()))
 
 
-def _callables(thing: Any) -> Iterator[str]:
+def public_callables(thing: Any) -> Iterator[str]:
+    """Yield the names of a function, or of a class's constructor and public methods."""
     if inspect.isfunction(thing):
         yield thing.__qualname__
     elif inspect.isclass(thing) and not issubclass(thing, (Exception, tuple)):
