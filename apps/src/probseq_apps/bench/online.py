@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ohsvgp import (
     AdamSteps,
+    Fading,
     Gaussian,
     LegS,
     LostInformationWarning,
@@ -36,7 +37,7 @@ from ohsvgp.bases import Advance, Basis
 from ohsvgp.inducing import PointFunctional
 from ohsvgp.integrations.live import LiveStream
 from ohsvgp.reference import StreamingGP
-from probseq.kernels import RBF
+from probseq.kernels import RBF, Walk
 from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed
 from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
@@ -177,6 +178,7 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         *growth_rows(sizes.batches),
         *batched_rows(sizes.batched),
         *fleet,
+        *state_rows(sizes.answered),
         *answer_rows(sizes.answered),
     ]
     return [row.result(seconds) for row in rows]
@@ -361,6 +363,33 @@ def fleet_rows(count: int) -> list[Row]:
             Row(f"{count:,} series of {_STAMPS} stamps, {label}", at_once, "/s", amount=count),
             Row("  in a loop", loop, "/s", amount=few),
             Row("  against one table", loop, goal=20.0, least=True, over=at_once, amount=share),
+        ]
+    return rows
+
+
+def state_rows(count: int) -> list[Row]:
+    """Return the rows of live streams whose states an engine keeps, at the default prior."""
+    (t, y), rows = stream(count + _FIRST), list[Row]()
+    lines = [f"{at},{value}" for at, value in zip(t.tolist(), y.tolist(), strict=True)]
+    early, late = lines[_FIRST : _FIRST + count // 2], lines[_FIRST + count // 2 :]
+    for M in (20, 50, 100):
+        kernel = _kernel() + Walk(step=float(t[1]), outputscale=0.1)
+        live = LiveStream(OnlineGP(kernel, Gaussian(_NOISE), Fading(M)), warmup=_FIRST)
+        for line in lines[:_FIRST]:
+            live.answer(line)
+
+        def moved(line: str, live: LiveStream = live) -> None:
+            live.load_bytes(live.to_bytes())
+            live.answer(line)
+
+        plain = timed(lambda live=live: [*map(live.answer, early)], gradients=True)()
+        kept = timed(lambda moved=moved: [*map(moved, late)], gradients=True)()
+        size, rates = len(live.to_bytes()), (len(early) / plain, len(late) / kept)
+        goals = (60_000.0, 300.0) if M == 50 else (None, None)
+        rows += [
+            Row(f"state of a live stream, M={M}", size, "bytes", goals[0]),
+            Row("  lines without a file", rates[0], "/s", goals[1], least=True),
+            Row("  lines with the state taken up and given back at each", rates[1], "/s"),
         ]
     return rows
 

@@ -50,7 +50,7 @@ def live_forecasts(
     is one that can do so, such as files, and its checkpoint is kept.
 
     Args:
-        stream: DataFrame that streams; of one that doesn't, each key's rows are one micro-batch.
+        stream: DataFrame that streams.
         key: column that tells the streams apart.
         time: column of timestamps, dates or numbers.
         value: column of numbers; null and NaN are missing.
