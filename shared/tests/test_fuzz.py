@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from probseq import fourier, gaussians, kernels, linalg, metrics, transformers
 from probseq.metrics import image
+from probseq.testing.annotations import derive
 from probseq.testing.arguments import (
     BACKBONE,
     COUNTS,
@@ -17,7 +18,6 @@ from probseq.testing.arguments import (
     attended,
     bools,
     built,
-    covariance,
     factor,
     images,
     labels,
@@ -44,7 +44,7 @@ from probseq.transformers import (
 MODULES = [kernels, gaussians, linalg, fourier, metrics, image, transformers]
 
 
-# -- Kernels and Gaussians --------------------------------------------------------------------
+# -- Kernels ----------------------------------------------------------------------------------
 
 HYPERPARAMETERS = dict(
     dim=size("d"),
@@ -87,153 +87,19 @@ KERNEL_TARGETS = [
     ),
     Target(kernels.Kernel.forward, dict(self=ANY_KERNEL, **INPUTS), non_finite=PASSES),
     Target(kernels.Kernel.diag, dict(self=ANY_KERNEL, x=INPUTS["x"]), non_finite=PASSES),
-    Target(
-        fourier.sample_frequencies,
-        dict(kernel=STATIONARY, num_features=COUNTS, generator=GENERATORS),
-    ),
-    Target(
-        fourier.fourier_features,
-        dict(kernel=STATIONARY, x=INPUTS["x"], frequencies=tensors("f d")),
-        non_finite=PASSES,
-    ),
 ]
 
-GAUSSIAN = built(gaussians.Gaussian, mean=tensors("n"), covariance=tensors("n n", covariance))
-DIAGONAL = built(gaussians.DiagonalGaussian, mean=tensors("b n"), variance=tensors("b n", positive))
-DRAWS = dict(sample_shape=st.sampled_from([(), (2,), (2, 3)]), generator=GENERATORS)
+# -- Gaussians, metrics, and metrics of images ------------------------------------------------
 
-GAUSSIAN_TARGETS = [
-    Target(
-        gaussians.DiagonalGaussian,
-        dict(mean=tensors("b n"), variance=tensors("b n", positive)),
-        non_finite=PASSES,
-    ),
-    Target(
-        gaussians.Gaussian,
-        dict(mean=tensors("b n"), covariance=tensors("b n n", covariance)),
-        non_finite=PASSES,
-    ),
-    *(
-        Target(method, dict(self=distribution, **arguments), non_finite=words)
-        for kind, distribution in (
-            (gaussians.Gaussian, GAUSSIAN),
-            (gaussians.DiagonalGaussian, DIAGONAL),
-        )
-        for method, arguments, words in (
-            (kind.rsample, DRAWS, ""),
-            (kind.log_prob, dict(value=tensors("n")), PASSES),
-            (kind.to, dict(dtype=st.sampled_from([torch.float32, torch.float64])), PASSES),
-        )
-    ),
-    Target(
-        gaussians.gauss_kl,
-        dict(
-            q_mu=tensors("b m"),
-            q_sqrt=tensors("b m m", factor) | tensors("b m", positive),
-            L=st.none() | tensors("m m", factor),
-        ),
-        non_finite=PASSES,
-    ),
-    Target(
-        linalg.safe_cholesky,
-        dict(
-            matrix=tensors("n n", covariance) | tensors("b n n", covariance),
-            jitter=st.sampled_from([None, 1e-6, 1e-3]),
-            max_tries=st.integers(1, 4),
-        ),
-    ),
-    Target(linalg.default_jitter, dict(dtype=st.sampled_from([torch.float32, torch.float64]))),
-    Target(linalg.triangular_inverse, dict(L=tensors("n n", factor)), non_finite=PASSES),
-]
-
-# -- Metrics ----------------------------------------------------------------------------------
-
-PREDICTED = dict(probs=tensors("n c", probabilities), labels=labels("n", "c"))
-RANKED = dict(scores=tensors("n"), positive=bools("n"))
-SELECTED = dict(confidence=tensors("n"), correct=bools("n"))
-BINS = dict(num_bins=st.integers(1, 20), mode=st.sampled_from(["top", "classwise"]))
-RATE = dict(tpr=st.sampled_from([0.5, 0.95, 1.0]), mode=st.sampled_from(["first", "nearest"]))
-REGRESSION = dict(mean=tensors("n"), targets=tensors("n"))
-DRAWN = dict(samples=tensors("s n"), targets=tensors("n"))
-KL_MODE = st.sampled_from(["true-class", "predicted-class"])
-
-METRIC_TARGETS = [
-    *(
-        Target(function, PREDICTED)
-        for function in (metrics.accuracy, metrics.brier, metrics.matthews_correlation)
-    ),
-    Target(metrics.nll, PREDICTED),
-    Target(metrics.evaluate, PREDICTED),
-    *(
-        Target(function, PREDICTED | BINS)
-        for function in (
-            metrics.calibration_bins,
-            metrics.expected_calibration_error,
-            metrics.maximum_calibration_error,
-        )
-    ),
-    *(
-        Target(method, dict(self=built(metrics.calibration_bins, **PREDICTED)))
-        for method in (
-            metrics.CalibrationBins.expected_error,
-            metrics.CalibrationBins.maximum_error,
-        )
-    ),
-    *(Target(function, RANKED) for function in (metrics.auroc, metrics.average_precision)),
-    Target(metrics.roc_curve, RANKED),
-    Target(metrics.fpr_at_tpr, RANKED | RATE),
-    *(
-        Target(function, SELECTED)
-        for function in (
-            metrics.aurc,
-            metrics.e_aurc,
-            metrics.failure_auroc,
-            metrics.risk_coverage_curve,
-        )
-    ),
-    Target(metrics.failure_fpr, SELECTED | RATE),
-    Target(
-        metrics.select_with_error,
-        SELECTED | dict(max_error=st.floats(0.01, 0.5), num_coverages=st.integers(1, 20)),
-        non_finite="threshold is infinite",
-    ),
-    Target(metrics.selective_error, dict(error=tensors("n"), variance=tensors("n", positive))),
-    Target(metrics.rmse, REGRESSION),
-    Target(metrics.mae, REGRESSION),
-    Target(metrics.gaussian_nlpd, REGRESSION | dict(variance=tensors("n", positive))),
-    Target(metrics.coverage_calibration_error, DRAWN),
-    Target(metrics.laplace_log_prob, DRAWN | dict(scale=SCALES)),
-    Target(metrics.laplace_predictive_variance, dict(samples=DRAWN["samples"], scale=SCALES)),
-    Target(metrics.forgetting, dict(matrix=tensors("t t"), higher_is_better=st.booleans())),
-    Target(metrics.max_softmax_score, dict(probs=PREDICTED["probs"])),
-    Target(metrics.entropy_score, dict(probs=PREDICTED["probs"])),
-    Target(metrics.energy_score, dict(logits=tensors("n c"), temperature=SCALES)),
-    Target(metrics.scale_log_probs, dict(log_probs=tensors("n c"), temperature=SCALES)),
-    Target(metrics.fit_temperature, dict(log_probs=tensors("n c"), labels=PREDICTED["labels"])),
-    Target(
-        metrics.held_out_nll,
-        dict(log_probs=tensors("n c"), labels=PREDICTED["labels"], tempered=st.booleans()),
-    ),
-    Target(metrics.mean_log_probs, dict(members=st.tuples(tensors("n c"), tensors("n c")))),
-    *(
-        Target(function, dict(in_scores=tensors("n"), out_scores=tensors("m")))
-        for function in (metrics.ood_metrics, metrics.ood_roc)
-    ),
-    Target(metrics.KLMatching.fit, PREDICTED | dict(mode=KL_MODE)),
-    Target(
-        metrics.KLMatching.score,
-        dict(
-            self=built(metrics.KLMatching.fit, **PREDICTED, mode=KL_MODE),
-            probs=tensors("m c", probabilities),
-        ),
-    ),
-]
-
-# -- Metrics of images ------------------------------------------------------------------------
-
-PAIR = dict(images=images("n c h w"), references=images("n c h w"), data_range=st.just(2.0))
-FEATURES = tensors("n d", dtype=torch.float64)
-MOMENTS = FEATURES.map(image.FeatureMoments.of)
+MOMENTS = tensors("n d", dtype=torch.float64).map(image.FeatureMoments.of)
+THREE = dict(real=tensors("3 d"), fake=tensors("3 d"))
+SMALL = tensors("n 3 8 8", unit, torch.float32)
+BYTES = tensors("n 3 8 8", lambda *a: 99 * unit(*a).abs(), torch.uint8)
+TYPICAL = built(
+    metrics.KLMatching.fit,
+    **dict(probs=tensors("n c", probabilities), labels=labels("n", "c")),
+    mode=st.sampled_from(["true-class", "predicted-class"]),
+)
 
 
 def pooled():
@@ -257,77 +123,53 @@ def classifier_features():
 
 EXTRACTORS = built(random_convolution) | built(module_features) | built(classifier_features)
 
-DRAWN = dict(draws=st.integers(2, 3), level=st.just(0.9), generator=GENERATORS)
-
-IMAGE_TARGETS = [
-    Target(image.psnr, PAIR, non_finite="infinity where the two are identical"),
-    Target(image.frechet_distance, dict(real=tensors("n d"), fake=tensors("m d"))),
-    Target(image.frechet_distance, dict(real=MOMENTS, fake=MOMENTS)),
-    Target(image.FeatureMoments.of, dict(features=tensors("n d"))),
-    Target(
-        image.FeatureMoments,
-        dict(count=COUNTS, mean=tensors("d"), scatter=tensors("d d", covariance)),
+ENTRIES = {
+    "*Gaussian.rsample": dict(sample_shape=st.sampled_from([(), (2,), (2, 3)])),
+    "gauss_kl": dict(q_sqrt=tensors("b m m", factor) | tensors("b m", positive)),
+    "safe_cholesky": dict(jitter=st.sampled_from([None, 1e-6, 1e-3]), max_tries=st.integers(1, 4)),
+    "fourier*": dict(kernel=STATIONARY),
+    "sample_frequencies": dict(kernel=STATIONARY),
+    "*calibration*": dict(num_bins=st.integers(1, 20)),
+    "f*_*pr*": dict(tpr=st.sampled_from([0.5, 0.95, 1.0])),
+    "select_with_error": dict(
+        max_error=st.floats(0.01, 0.5), num_coverages=st.integers(1, 20), level=st.just(0.95)
     ),
-    Target(image.FeatureMoments.update, dict(self=MOMENTS, features=tensors("m d"))),
-    Target(image.FeatureMoments.merge, dict(self=MOMENTS, other=MOMENTS)),
-    Target(
-        image.inception_score,
-        dict(probabilities=tensors("n k", probabilities), splits=st.integers(1, 2)),
+    "forgetting": dict(matrix=tensors("t t")),
+    "mean_log_probs": dict(members=st.tuples(tensors("n c"), tensors("n c"))),
+    "evaluate": dict(probs=tensors("n c", probabilities), labels=labels("n", "c")),
+    "KLMatching.score": dict(self=TYPICAL, probs=tensors("m c", probabilities)),
+    "psnr": dict(data_range=st.just(2.0)),
+    "FeatureMoments.*": dict(self=MOMENTS, features=tensors("m d"), other=MOMENTS),
+    "FeatureMoments.of": dict(features=tensors("n d")),
+    "frechet_*": dict(real=MOMENTS | tensors("n d"), fake=MOMENTS | tensors("m d")),
+    "frechet_interval": dict(real=MOMENTS, fake=tensors("m d")),
+    "*_interval*": dict(draws=st.integers(2, 3), level=st.just(0.9)),
+    "inception_score": dict(splits=st.integers(1, 2)),
+    "kernel_distance": THREE | dict(subset_size=st.integers(2, 3)),
+    "precision_recall*": THREE | dict(neighbours=st.integers(1, 2)),
+    "nearest": dict(references=tensors("m d")),
+    "memorisation": dict(test=tensors("m", positive), fake=tensors("n", positive)),
+    "RandomConvolution": dict(seed=st.just(0)),
+    "ModuleFeatures": dict(module=st.just(pooled()), name=st.just("pooled"), dimension=st.just(3)),
+    "ClassifierFeatures": dict(
+        trunk=st.just(pooled()), head=st.just(torch.nn.Linear(3, 4)), name=st.just("small")
     ),
-    Target(image.RandomConvolution, dict(channels=COUNTS, seed=st.just(0))),
-    Target(
-        image.ModuleFeatures,
-        dict(module=st.just(pooled()), name=st.just("pooled"), dimension=st.just(3)),
-    ),
-    Target(
-        image.ClassifierFeatures,
-        dict(trunk=st.just(pooled()), head=st.just(torch.nn.Linear(3, 4)), name=st.just("small")),
-    ),
-    *(
-        Target(
-            kind.forward,
-            dict(self=built(maker), images=tensors("n 3 8 8", unit, torch.float32)),
-        )
-        for kind, maker in (
-            (image.RandomConvolution, random_convolution),
-            (image.ModuleFeatures, module_features),
-            (image.ClassifierFeatures, classifier_features),
-        )
-    ),
-    Target(
-        image.extract_features,
-        dict(
-            extractor=EXTRACTORS,
-            images=tensors("n 3 8 8", unit, torch.float32)
-            | tensors("n 3 8 8", lambda *a: 99 * unit(*a).abs(), torch.uint8),
-            batch_size=COUNTS,
-        ),
-    ),
-    Target(
-        image.kernel_distance,
-        dict(
-            real=tensors("3 d"),
-            fake=tensors("3 d"),
-            subsets=COUNTS,
-            subset_size=st.integers(2, 3),
-            generator=GENERATORS,
-        ),
-    ),
-    Target(
-        image.precision_recall,
-        dict(real=tensors("3 d"), fake=tensors("3 d"), neighbours=st.integers(1, 2)),
-    ),
-    Target(
-        image.precision_recall_intervals,
-        dict(real=tensors("3 d"), fake=tensors("3 d"), neighbours=st.just(2), **DRAWN),
-    ),
-    Target(image.frechet_interval, dict(real=MOMENTS, fake=tensors("m d"), **DRAWN)),
-    Target(image.kernel_interval, dict(real=tensors("n d"), fake=tensors("m d"), **DRAWN)),
-    Target(image.inception_interval, dict(probabilities=tensors("n k", probabilities), **DRAWN)),
-    Target(image.nearest, dict(features=tensors("n d"), references=tensors("m d"))),
-    Target(image.memorisation, dict(test=tensors("m", positive), fake=tensors("n", positive))),
-    Target(image.distance_name, dict(extractor=EXTRACTORS)),
+    "RandomConvolution.forward": dict(self=built(random_convolution), images=SMALL),
+    "ModuleFeatures.forward": dict(self=built(module_features), images=SMALL),
+    "ClassifierFeatures.forward": dict(self=built(classifier_features), images=SMALL),
+    "extract_features": dict(extractor=EXTRACTORS, images=SMALL | BYTES),
+    "distance_name": dict(extractor=EXTRACTORS),
+}
+BINS = built(metrics.calibration_bins, probs=tensors("n c", probabilities), labels=labels("n", "c"))
+BIN_TARGETS = [
+    Target(method, dict(self=BINS))
+    for method in (metrics.CalibrationBins.expected_error, metrics.CalibrationBins.maximum_error)
 ]
+WORDS = {
+    **dict.fromkeys(("Gaussian", "Gaussian.to", "DiagonalGaussian", "DiagonalGaussian.to"), PASSES),
+    "select_with_error": "threshold is infinite",
+    "psnr": "infinity where the two are identical",
+}
 
 # -- Transformers -----------------------------------------------------------------------------
 
@@ -479,14 +321,6 @@ TRANSFORMER_TARGETS = [
     ),
 ]
 
-TARGETS = [
-    *KERNEL_TARGETS,
-    *GAUSSIAN_TARGETS,
-    *METRIC_TARGETS,
-    *IMAGE_TARGETS,
-    *TRANSFORMER_TARGETS,
-]
-
 NOT_FUZZED = {
     "Kernel": "abstract: its subclasses are",
     "ARDKernel": "abstract: its subclasses are",
@@ -539,6 +373,13 @@ NOT_FUZZED = {
     "is_constant": "takes what the metrics take",
     "severities_of": "takes names",
 }
+TARGETS = derive(
+    [gaussians, linalg, fourier, metrics, image],
+    NOT_FUZZED,
+    [*KERNEL_TARGETS, *BIN_TARGETS, *TRANSFORMER_TARGETS],
+    entries=ENTRIES,
+    words=WORDS,
+)
 
 
 class TestFuzz(FuzzSuite):

@@ -203,3 +203,9 @@ def test_a_walk_has_the_increments_of_a_random_walk_and_a_lengthscale_that_stays
     torch.testing.assert_close(increments, wanted, rtol=0.01, atol=1e-12)
     kernel.set_step(2.0)
     assert float(kernel.lengthscale.detach()) == pytest.approx(2000.0)
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, math.nan, torch.tensor(0.0)])
+def test_a_walk_refuses_steps_by_their_name(step):
+    with pytest.raises(ValueError, match="step must be positive and finite"):
+        Walk(step=step)

@@ -108,3 +108,9 @@ def test_the_loss_of_a_half_is_at_the_temperature_of_the_other():
         held_out_nll(log_probs[:1], labels[:1], tempered=False)
     with pytest.raises(ValueError, match="labels"):
         held_out_nll(log_probs, labels + 5, tempered=False)
+
+
+@pytest.mark.usefixtures("plain_calls")
+def test_whole_numbers_are_no_log_probabilities():
+    with pytest.raises(ValueError, match="log_probs must be of a floating dtype"):
+        held_out_nll(torch.zeros(4, 3).long(), torch.tensor([0, 1, 2, 0]), tempered=False)

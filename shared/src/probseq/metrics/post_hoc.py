@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probseq.checks import check_positive
+from probseq.checks import check_floating, check_positive
 from probseq.errors import BoundWarning
 from probseq.metrics._checks import check_finite, check_labels, check_same_shape, check_tensor
 
@@ -127,6 +127,7 @@ def held_out_nll(
             NaN or infinity.
     """
     check_tensor("log_probs", log_probs)
+    check_floating(log_probs=log_probs)
     if log_probs.ndim != 2 or len(log_probs) < 2:
         raise ValueError(
             f"log_probs must have shape (N, C), N at least 2, got {tuple(log_probs.shape)}"

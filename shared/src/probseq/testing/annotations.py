@@ -30,11 +30,16 @@ from probseq.testing.arguments import (
     TEXT_BACKBONE,
     bools,
     built,
+    covariance,
+    factor,
     images,
     labels,
     modules,
+    normal,
     positive,
+    probabilities,
     tensors,
+    unit,
 )
 from probseq.testing.fuzz import Target, public_callables
 from probseq.transformers import (
@@ -62,6 +67,14 @@ _NAMED: Mapping[str, SearchStrategy[Any]] = {
     "penalty": tensors("", positive),
     **dict.fromkeys(("progress", "start", "end"), st.sampled_from([0.0, 0.5, 1.0])),
     **dict.fromkeys(("alpha", "penalty_scale", "kl_scale"), st.sampled_from([0.0, 0.5, 1.0])),
+}
+# Names of tensors whose entries mean the same everywhere.
+_VALUES: Mapping[str, Callable[..., Tensor]] = {
+    **dict.fromkeys(("probs", "probabilities"), probabilities),
+    **dict.fromkeys(("variance", "losses", "spectrum", "sigmas", "noise"), positive),
+    **dict.fromkeys(("covariance", "matrix", "scatter"), covariance),
+    **dict.fromkeys(("L", "q_sqrt"), factor),
+    **dict.fromkeys(("images", "references", "videos", "frames"), unit),
 }
 
 
@@ -137,11 +150,20 @@ def strategies(
         if fnmatchcase(name, pattern):
             entered |= arguments
     made: dict[str, SearchStrategy[Any]] = {}
-    for key, parameter in inspect.signature(call).parameters.items():
+    parameters = inspect.signature(call).parameters
+    classes = [
+        parameters[key].annotation.dim_str.split()[-1]
+        for key in ("logits", "log_probs", "probs")
+        if hasattr(parameters.get(key), "annotation")
+        and hasattr(parameters[key].annotation, "dim_str")
+    ]
+    for key, parameter in parameters.items():
         if key == "self" and owner is not None:
             made[key] = entered.get(key, instances(owner, entries))
         elif parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             strategy = entered.get(key)
+            if strategy is None and key == "labels" and classes:
+                strategy = labels(parameter.annotation.dim_str, classes[0])
             if strategy is None:
                 strategy = _of(parameter.annotation, key, entries)
             if strategy is None and parameter.default is not parameter.empty:
@@ -171,7 +193,9 @@ def _all_callables(public: Sequence[ModuleType]) -> Iterator[tuple[type | None, 
             if not name:
                 yield None, thing
                 continue
-            method = getattr(thing, name)
+            method = getattr(thing, name, None)
+            if method is None:  # a lambda of the class's body
+                continue
             static = isinstance(inspect.getattr_static(thing, name), (staticmethod, classmethod))
             if not getattr(method, "__isabstractmethod__", False):
                 yield (None if static else thing), method
@@ -198,8 +222,11 @@ def _of(annotation: Any, name: str, entries: Entries) -> SearchStrategy[Any] | N
         named = _NAMED.get(name)
         if named is not None:
             return (st.none() | named) if NoneType in inside else named
-        options = [_of(option, name, entries) for option in inside]
-        return None if None in options else st.one_of(*(o for o in options if o is not None))
+        options = [_of(option, name, entries) for option in inside if option is not NoneType]
+        known = [option for option in options if option is not None]
+        if known and NoneType in inside:
+            known.append(st.none())
+        return st.one_of(*known) if known else None
     if origin is Literal:
         return st.sampled_from(inside)
     if annotation is NoneType:
@@ -254,10 +281,10 @@ def _of_shape(annotation: Any, name: str) -> SearchStrategy[Any]:
         size = {"dim": "4", "...": "more"}.get(axis.lstrip("*#?_"), axis.lstrip("*#?_") or "some")
         axes.append([size, ""] if axis.startswith(("*", "...")) else [size])
     shapes = [" ".join(filter(None, chosen)) for chosen in product(*axes)]
-    dtypes = annotation.dtypes
+    dtypes = annotation.dtypes if isinstance(annotation.dtypes, tuple) else ()
     if any("bool" in str(dtype) for dtype in dtypes):
         return st.one_of(*map(bools, shapes))
     if any("int" in str(dtype) for dtype in dtypes):
-        count = "classes" if name == "labels" else "4"
-        return st.one_of(*(labels(shape, count) for shape in shapes))
-    return st.one_of(*map(tensors, shapes))
+        return st.one_of(*(labels(shape, "4") for shape in shapes))
+    values = _VALUES.get(name, normal)
+    return st.one_of(*(tensors(shape, values) for shape in shapes))
