@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -39,6 +38,7 @@ from ohsvgp.integrations.live import LiveStream
 from ohsvgp.reference import StreamingGP
 from probseq.kernels import RBF, Walk
 from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed
+from probseq_apps.bench.fleets import state_rows, table_rows
 from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
 from probseq_apps.settings.online import METHODS, LiveModel, Place
@@ -52,8 +52,6 @@ FEATURES = 1000
 # The thesis learns the inducing points of OSGPR by this many Adam steps at each task, and q(u) of
 # counts by so many.
 _ITERATIONS, _COUNT_ITERATIONS = 1000, 5000
-# Stamps of each series of a table.
-_STAMPS = 200
 # First lines of a live stream, and ends of the bins of its histogram in ms.
 _FIRST, _ENDS = 20, (1, 2, 4, 8, 16, 32)
 _kernel = partial(RBF, 1, lengthscale=LENGTHSCALE, outputscale=_OUTPUTSCALE)
@@ -158,7 +156,7 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
     ]
     others = [*streaming_rows(solar), *prediction_rows(sizes.predicted), *path_rows(sizes.inputs)]
     others += single_rows(singles)
-    fleet = fleet_rows(sizes.series)
+    fleet = table_rows(stream(200, LENGTH), sizes.series, _model(LegS(40)))
     counts = count_cases(sizes)
     few, more = (
         in_tasks(partial(RandomSubset, 50, learn=AdamSteps(steps=count)))
@@ -178,7 +176,7 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         *growth_rows(sizes.batches),
         *batched_rows(sizes.batched),
         *fleet,
-        *state_rows(sizes.answered),
+        *state_rows(stream(sizes.answered + _FIRST), _wandering, _FIRST),
         *answer_rows(sizes.answered),
     ]
     return [row.result(seconds) for row in rows]
@@ -336,64 +334,6 @@ def answer_rows(count: int) -> list[Row]:
     return rows
 
 
-def fleet_rows(count: int) -> list[Row]:
-    """Return the rows of forecasts of many series in one table, and in a loop over a few of them.
-
-    There are none without pandas.
-    """
-    if find_spec("pandas") is None:
-        return []
-    import pandas as pd
-
-    from ohsvgp.integrations.frames import forecast_groups
-
-    (t, y), few = stream(_STAMPS, _STAMPS / 5), min(count, 20)
-    values = y + 0.3 * torch.randn(count, _STAMPS, generator=torch.Generator().manual_seed(1))
-    names, stamps = np.repeat(np.arange(count), _STAMPS), np.tile(t.numpy(), count)
-    table = pd.DataFrame({"series": names, "t": stamps, "y": values.flatten().numpy()})
-    tables = [table[table["series"] == name] for name in range(few)]
-    rows: list[Row] = []
-    for label, model in (("M=40", _model(LegS(40))), ("the default models", None)):
-        columns: Any = {"by": "series", "time": "t", "target": "y", "horizon": 7, "model": model}
-        apply = partial(forecast_groups, **columns)
-        at_once = timed(partial(apply, table), gradients=True)
-        loop = timed(lambda apply=apply: [apply(one) for one in tables], gradients=True)
-        share = few / count
-        rows += [
-            Row(f"{count:,} series of {_STAMPS} stamps, {label}", at_once, "/s", amount=count),
-            Row("  in a loop", loop, "/s", amount=few),
-            Row("  against one table", loop, goal=20.0, least=True, over=at_once, amount=share),
-        ]
-    return rows
-
-
-def state_rows(count: int) -> list[Row]:
-    """Return the rows of live streams whose states an engine keeps, at the default prior."""
-    (t, y), rows = stream(count + _FIRST), list[Row]()
-    lines = [f"{at},{value}" for at, value in zip(t.tolist(), y.tolist(), strict=True)]
-    early, late = lines[_FIRST : _FIRST + count // 2], lines[_FIRST + count // 2 :]
-    for M in (20, 50, 100):
-        kernel = _kernel() + Walk(step=float(t[1]), outputscale=0.1)
-        live = LiveStream(OnlineGP(kernel, Gaussian(_NOISE), Fading(M)), warmup=_FIRST)
-        for line in lines[:_FIRST]:
-            live.answer(line)
-
-        def moved(line: str, live: LiveStream = live) -> None:
-            live.load_bytes(live.to_bytes())
-            live.answer(line)
-
-        plain = timed(lambda live=live: [*map(live.answer, early)], gradients=True)()
-        kept = timed(lambda moved=moved: [*map(moved, late)], gradients=True)()
-        size, rates = len(live.to_bytes()), (len(early) / plain, len(late) / kept)
-        goals = (60_000.0, 300.0) if M == 50 else (None, None)
-        rows += [
-            Row(f"state of a live stream, M={M}", size, "bytes", goals[0]),
-            Row("  lines without a file", rates[0], "/s", goals[1], least=True),
-            Row("  lines with the state taken up and given back at each", rates[1], "/s"),
-        ]
-    return rows
-
-
 def count_cases(sizes: Sizes) -> tuple[Case, Case, Case]:
     """Return the cases of counts in tasks: by natural gradients, few Adam steps, and more."""
     days = torch.arange(float(sizes.counts), dtype=torch.float64)
@@ -469,6 +409,12 @@ def stream(count: int, length: float = LENGTH) -> Series:
 
 def _model(basis: Basis, rebase: str = "task") -> OnlineGP:
     return OnlineGP(_kernel(), Gaussian(_NOISE), basis, rebase=rebase)
+
+
+def _wandering(M: int) -> OnlineGP:
+    """Return the kind of model that live streams have by default."""
+    kernel = _kernel() + Walk(step=0.1, outputscale=0.1)
+    return OnlineGP(kernel, Gaussian(_NOISE), Fading(M))
 
 
 def _learn(gp: OnlineGP, series: Series, num_tasks: int) -> OnlineGP:
