@@ -101,6 +101,7 @@ class Workflow(Generic[S, Data]):
         kind: as `config.json` names it.
         command: its name on the command line.
         folders: patterns of the files in its folder beside the results.
+        one_process: why processes of torchrun cannot share a training; "" where they do.
         brief: whether jobs take seconds: they are done here in one process, unless asked otherwise.
         jobs: lists the jobs in the order in which they are done; none where the report alone
             takes time.
@@ -118,6 +119,7 @@ class Workflow(Generic[S, Data]):
     kind: str
     command: str
     folders: Sequence[str] = ()
+    one_process: str = ""
     brief: bool = False
     jobs: Callable[[S], Sequence[Job]] = _no_jobs
     load: Callable[[S, Options], Data]

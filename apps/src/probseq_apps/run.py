@@ -44,6 +44,11 @@ def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: s
     """
     torch.set_num_threads(options.threads)
     log.quiet = options.quiet
+    if workflow.one_process and (count := distributed.world_size()) > 1:
+        raise ValueError(
+            f"{workflow.command} runs in one process, and torchrun started {count}: "
+            f"{workflow.one_process}"
+        )
     check_folder(options, kind=workflow.kind)
     check_executor(options)
     data = workflow.load(settings, options)
@@ -53,9 +58,9 @@ def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: s
         if description := workflow.describe(settings, data):
             log.say(f"{description} -> {at.path}")
         results = _do_jobs(workflow, settings, data, at, options)
-        if distributed.is_main():
-            print(workflow.report(settings, data, results, at))
-        distributed.barrier()
+        report = partial(workflow.report, settings, data, results, at)
+        if (text := distributed.main_alone(report)) is not None:
+            print(text)
     return at.path
 
 

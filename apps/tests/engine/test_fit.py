@@ -333,7 +333,7 @@ def test_on_cuda_a_bad_loss_is_found_later_but_named_with_its_step(run):
 def add(monitor, *losses, size=1, start=1, **terms):
     terms = {name: torch.tensor(value) for name, value in terms.items()}
     return [
-        monitor.add(step, torch.tensor(loss), terms, share=1.0, size=size)
+        monitor.add(step, torch.tensor(loss), terms, size=size)
         for step, loss in enumerate(losses, start)
     ]
 

@@ -215,9 +215,8 @@ def test_samples_and_films_are_of_the_same_draws_and_weights_are_the_average(who
         assert (film.frames[:, -1].int() - samples.videos[:16].int()).abs().max() <= 1
         folder = whole[kind] / "models" / name
         checkpoint = load_latest_checkpoint(folder / "checkpoints")
-        stored, prefix = load_file(folder / "pretrained/model.safetensors"), "model."
-        prefix = prefix if kind is DIFFUSIONS else ""
-        assert all(torch.equal(t, checkpoint.ema[f"{prefix}{key}"]) for key, t in stored.items())
+        stored = load_file(folder / "pretrained/model.safetensors")
+        assert all(torch.equal(t, checkpoint.ema[f"model.{key}"]) for key, t in stored.items())
 
 
 @pytest.mark.parametrize(

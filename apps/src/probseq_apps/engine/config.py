@@ -48,6 +48,9 @@ class EpochTraining(Settings):
     """auto (CUDA if there is any, else the CPU), cpu, cuda or cuda:N."""
     precision: Precision = "float32"
     """bf16 trains under autocast; parameters stay float32, and so does evaluation."""
+    accumulate: Count = 1
+    """Pieces that each rank computes its part of a batch in, one after the other, so that large
+    batches fit into memory."""
     compile: bool = False
     """Train through `torch.compile`."""
     tensorboard: bool = False

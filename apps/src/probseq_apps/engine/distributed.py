@@ -1,29 +1,36 @@
 """Exchange between several processes (torchrun); without torchrun, one process and no cost.
 
-Each global batch is cut into one slice a rank. A rank's loss counts by its share of the batch, so
+Each global batch is cut into one range a rank. A rank's loss counts by its share of the batch, so
 the averaged gradient is that of the whole batch in one process.
 """
 
 import atexit
 import os
 import sys
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 T = TypeVar("T")
+_alone = False  # while the main rank works and the others wait
 
 
 def rank() -> int:
     """Return the number of this process among all; 0 without torchrun."""
+    if _alone:
+        return 0
     return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
-    """Return the number of processes; 1 without torchrun."""
+    """Return the number of processes; 1 without torchrun, and for one that works alone."""
+    if _alone:
+        return 1
     if dist.is_initialized():
         return dist.get_world_size()
     return int(os.environ.get("WORLD_SIZE", "1"))
@@ -54,7 +61,9 @@ def join(device: torch.device) -> None:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    # One rank may draw and measure for hours; torchrun ends the others where one has failed.
+    backend, patience = "nccl" if device.type == "cuda" else "gloo", timedelta(days=7)
+    dist.init_process_group(backend, timeout=patience)
     atexit.register(dist.destroy_process_group)
 
 
@@ -69,6 +78,28 @@ def leave(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def main_alone(make: Callable[[], T]) -> T | None:
+    """Return what the main rank makes by itself while the others wait; None on these."""
+    global _alone
+    if world_size() == 1:
+        return make()
+    value, main = None, is_main()
+    if main:
+        _alone = True
+        try:
+            value = make()
+        finally:
+            _alone = False
+    barrier()
+    return value
+
+
+def main_first(make: Callable[[], T]) -> T:
+    """Return what every rank makes, the others after the main one, whose files they read."""
+    value = main_alone(make)
+    return make() if value is None else value
 
 
 def barrier() -> None:
@@ -98,13 +129,3 @@ def total(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     if world_size() > 1:
         dist.all_reduce(values)
     return values
-
-
-def rank_slice(indices: Int64[Tensor, " n"]) -> tuple[Int64[Tensor, " m"], float]:
-    """Return this rank's examples of a global batch, and its share of the batch.
-
-    A batch smaller than the number of ranks leaves some without examples: they take the first one
-    with a share of 0, because every rank must take part in the exchange of gradients.
-    """
-    examples = torch.tensor_split(indices, world_size())[rank()]
-    return (examples, len(examples) / len(indices)) if len(examples) else (indices[:1], 0.0)

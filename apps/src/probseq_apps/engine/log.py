@@ -51,16 +51,13 @@ class LossMonitor:
         self._count = 0
         self.latest: dict[str, float] = {}
 
-    def add(
-        self, step: int, loss: Tensor, terms: Mapping[str, Tensor], *, share: float, size: int
-    ) -> bool:
+    def add(self, step: int, loss: Tensor, terms: Mapping[str, Tensor], *, size: int) -> bool:
         """Record a step's loss and its terms; return whether losses were checked now.
 
         Args:
             step: number of the step, counted from 1.
-            loss: mean over this rank's slice of the batch.
-            terms: terms of the loss, by name; the same names at each step.
-            share: of the global batch that the slice is.
+            loss: mean over the global batch, or this rank's part of the sum.
+            terms: terms of the loss, by name, as the loss; the same names at each step.
             size: examples of the global batch.
         """
         names = ["loss", *terms]
@@ -71,7 +68,7 @@ class LossMonitor:
             )
         self._names = names
         values = torch.stack([value.detach().float() for value in (loss, *terms.values())])
-        self._unchecked.append((step, size, share * values))
+        self._unchecked.append((step, size, values))
         due = len(self._unchecked) >= self._every
         if due:
             self.flush()

@@ -4,12 +4,14 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from probseq.draws import RowGenerator
 from probseq_apps.engine import distributed
 from probseq_apps.engine.checkpoints import Checkpoint, copy_weights, load_weights
 from probseq_apps.engine.config import TrainConfig, derive_seed
@@ -58,20 +60,30 @@ class Trainer:
 
     Seeds the global random generators, and moves model and data to the device. `step` counts the
     optimizer steps done; it determines epoch, place in the epoch and step size. A model of several
-    networks that play against each other has them in `networks`: each has a gradient to clip.
+    networks that play against each other has them in `networks`: each has a gradient to clip. With
+    `by_row` the loss draws its random numbers by `draw_rows`, and they don't depend on the ranks.
     """
 
     def __init__(
-        self, model: nn.Module, train: Batch, config: TrainConfig, device: torch.device, loss: Loss
+        self,
+        model: nn.Module,
+        train: Batch,
+        config: TrainConfig,
+        device: torch.device,
+        loss: Loss,
+        *,
+        by_row: bool = False,
     ) -> None:
         self._loss, self._config, self.device = loss, config, device
         self._train = tuple(tensor.to(device) for tensor in train)
         self.steps_per_epoch = config.steps_per_epoch(len(train[0]))
         self.total_steps = config.total_steps(self.steps_per_epoch)
         self._model = self._wrapped = model.to(device)  # the wrapped one shares its tensors
+        self._parallel: nn.parallel.DistributedDataParallel | None = None
         if distributed.world_size() > 1:
             devices = [device] if device.type == "cuda" else None
-            self._wrapped = nn.parallel.DistributedDataParallel(model, device_ids=devices)
+            self._parallel = nn.parallel.DistributedDataParallel(model, device_ids=devices)
+            self._wrapped = self._parallel
         if config.compile:
             self._wrapped = torch.compile(self._wrapped)
         networks: Iterable[nn.Module] = getattr(model, "networks", [model])
@@ -88,8 +100,8 @@ class Trainer:
         self._average = None if decay is None else WeightAverage(model, decay)
         rank = distributed.rank()
         torch.manual_seed(derive_seed(config.seed, "global", rank))
-        self._generator = torch.Generator(device)
-        self._generator.manual_seed(derive_seed(config.seed, "loss", rank))
+        self._generator = RowGenerator(device) if by_row else torch.Generator(device)
+        self._generator.manual_seed(derive_seed(config.seed, "loss", 0 if by_row else rank))
         self.monitor = LossMonitor(_CHECK_EVERY_CUDA if device.type == "cuda" else 1)
         self.step = self.best_step = 0
         self.best_score = self.last_score = cast("float | None", None)
@@ -109,16 +121,9 @@ class Trainer:
 
     def train_step(self) -> bool:
         """Do one optimizer step; return whether the losses were checked, see `LossMonitor`."""
-        batch, share, size = self._next_batch()
-        epoch, progress = self.step // self.steps_per_epoch, self.step / self.total_steps
         self._model.train()
-        with self._precision():
-            step = Step(self.step, epoch, progress, self._generator)
-            losses = self._loss(self._wrapped, batch, step)
-        losses_checked = self.monitor.add(self.step + 1, *losses, share=share, size=size)
         self._optimizer.zero_grad(set_to_none=True)
-        # The ranks' gradients are averaged: times their number, they add up by share.
-        (losses.loss * (share * distributed.world_size())).backward()
+        losses_checked = self._accumulate_gradients()
         if self._config.grad_clip is not None:
             for parameters in self._clipped:
                 nn.utils.clip_grad_norm_(parameters, self._config.grad_clip)
@@ -227,20 +232,64 @@ class Trainer:
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(random["cuda"], self.device)
 
-    def _next_batch(self) -> tuple[Batch, float, int]:
-        """Return this rank's slice of the next batch, its share of it, and the batch's size."""
+    def _accumulate_gradients(self) -> bool:
+        """Add up the gradients of the pieces of the next batch, over all ranks, each by its share.
+
+        Returns whether the losses were checked.
+        """
+        chosen, pieces = self._next_batch()
+        epoch, progress = self.step // self.steps_per_epoch, self.step / self.total_steps
+        step, ranks = Step(self.step, epoch, progress, self._generator), distributed.world_size()
+        state = self._generator.get_state() if len(pieces) > 1 else None
+        loss, terms = torch.zeros(()), dict[str, Tensor]()
+        for number, rows in enumerate(pieces, 1):
+            share = (rows.stop - rows.start) / len(chosen)
+            if not share:
+                # Every rank must take part in every exchange: one without examples takes the first.
+                rows = slice(0, 1)
+            if isinstance(self._generator, RowGenerator):
+                if state is not None:
+                    self._generator.set_state(state)  # each piece has its rows of the same draws
+                self._generator.rows, self._generator.total = rows, len(chosen)
+            batch = tuple(tensor.index_select(0, chosen[rows]) for tensor in self._train)
+            # Gradients are exchanged once, after the last piece.
+            waiting = self._parallel if number < len(pieces) else None
+            with nullcontext() if waiting is None else waiting.no_sync():
+                with self._precision():
+                    losses = self._loss(self._wrapped, batch, step)
+                # The ranks' gradients are averaged: times their number, they add up by share.
+                (losses.loss * (share * ranks)).backward()
+            loss = loss + share * losses.loss.detach().float()
+            for name, value in losses.terms.items():
+                terms[name] = terms.get(name, 0.0) + share * value.detach().float()
+        return self.monitor.add(self.step + 1, loss, terms, size=len(chosen))
+
+    def _next_batch(self) -> tuple[Int64[Tensor, " size"], list[slice]]:
+        """Return the examples of the next batch, and the pieces of them that are this rank's.
+
+        All ranks have equally many pieces; some may be empty.
+        """
         epoch, position = divmod(self.step, self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:
             order = epoch_order(self._config.seed, epoch, len(self._train[0]))
             self._order = (epoch, order.to(self.device))
         start = position * self._config.batch_size
         chosen = self._order[1][start : start + self._config.batch_size]
-        rows, share = distributed.rank_slice(chosen)
-        return tuple(t.index_select(0, rows) for t in self._train), share, len(chosen)
+        ranks, rank = distributed.world_size(), distributed.rank()
+        count = min(self._config.accumulate, -(-len(chosen) // ranks))
+        first, last = cut(len(chosen), ranks)[rank]
+        return chosen, [slice(first + a, first + b) for a, b in cut(last - first, count)]
 
     def _precision(self) -> AbstractContextManager[object]:
         half = self._config.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext()
+
+
+def cut(size: int, count: int) -> list[tuple[int, int]]:
+    """Return first and last place of so many ranges of nearly equal length; longer ones first."""
+    each, more = divmod(size, count)
+    ends = [k * each + min(k, more) for k in range(count + 1)]
+    return list(pairwise(ends))
 
 
 def epoch_order(seed: int, epoch: int, num_examples: int) -> Int64[Tensor, " n"]:

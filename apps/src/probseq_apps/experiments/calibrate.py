@@ -204,6 +204,7 @@ def report(settings: CalibrateSettings, loaded: Candidates, results: Results, at
 WORKFLOW = Workflow(
     kind="calibrate",
     command="calibrate",
+    one_process="what it fits takes minutes on one device",
     folders=("model-seed*",),
     jobs=jobs,
     load=load,

@@ -89,6 +89,7 @@ def report(settings: DesignSettings, data: GaussianImages, results: Results, at:
 WORKFLOW = Workflow(
     kind="generate-design",
     command="generate design",
+    one_process="nothing is trained",
     brief=True,
     jobs=jobs,
     load=load,

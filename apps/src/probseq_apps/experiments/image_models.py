@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from probseq_apps.data.images import GenerationData
-from probseq_apps.engine import log
+from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import CONFIG, read_json
 from probseq_apps.engine.trainer import Batch, LossParts, Step
@@ -190,15 +190,15 @@ class HvaeVariant:
         with torch.device("meta"):
             self.build(data)
 
-    def build(self, data: GenerationData) -> tuple[HVAE, HVAE]:
-        """Return a new model, twice."""
+    def build(self, data: GenerationData) -> tuple[stages.Objective, HVAE]:
+        """Return an objective, and the new model in it."""
         model = cast("HVAE", new_model(self, data))
-        return model, model
+        return stages.Objective(model, "training_losses"), model
 
-    def loss(self, model: HVAE, batch: Batch, step: Step) -> LossParts:
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
         """Return the bound of a batch of images, estimated at a random level of each."""
         images = to_unit(batch[0])
-        return LossParts.of(model.training_losses(images, *batch[2:], generator=step.generator))
+        return LossParts.of(model(images, *batch[2:], generator=step.generator))
 
     def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
         """Return what the model's `sample` takes: the training images are heat's prior."""
@@ -317,7 +317,7 @@ def jobs(settings: ModelSettings) -> list[Job]:
 
 def load(settings: ModelSettings, options: Options) -> stages.ImageRun:
     """Read the images; raise if the machine is not as the settings want it."""
-    stages.check_one_process(settings.machine.device)
+    stages.device_of(settings)
     return stages.ImageRun(load_model_images(settings, options), settings)
 
 
@@ -348,10 +348,22 @@ def seconds(settings: ModelSettings, run: stages.ImageRun, jobs: Sequence[Job]) 
 def train_and_measure(
     settings: ModelSettings, run: stages.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
-    """Train a model, draw from it, and return what was measured."""
-    variant, data, reference = variants_of(settings)[job], run.data, run.reference(at)
-    folder = at.path / MODELS / job.name
-    trained = train_variant(variant, data, folder, recipe=at.recipe, label=job.name)
+    """Train a model, draw from it, and return what was measured; the main rank does the latter."""
+    variant, folder = variants_of(settings)[job], at.path / MODELS / job.name
+    distributed.main_alone(partial(run.reference, at))
+    trained = train_variant(variant, run.data, folder, recipe=at.recipe, label=job.name)
+    return distributed.main_alone(partial(_measured, settings, run, job, at, trained)) or {}
+
+
+def _measured(
+    settings: ModelSettings,
+    run: stages.ImageRun,
+    job: Job,
+    at: RunFolder,
+    trained: TrainedVariant,
+) -> dict[str, Any]:
+    """Draw from a trained model, and return what was measured."""
+    variant, data, reference = trained.maker, run.data, run.reference(at)
     samples = stages.load_drawn(stages.Samples, draw_files(settings, run, job, at)[0])
     model = trained.model.to(stages.device_of(settings))
     measured = variant.measure(model, data)

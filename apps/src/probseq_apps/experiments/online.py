@@ -189,6 +189,7 @@ def report(settings: OnlineSettings, streams: Streams, results: Results, at: Run
 WORKFLOW = Workflow(
     kind=ONLINE,
     command="online",
+    one_process="a stream is learned in its order",
     folders=(PREDICTIONS,),
     brief=True,
     jobs=rows_and_seeds,

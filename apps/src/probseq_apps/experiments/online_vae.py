@@ -178,6 +178,7 @@ def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: Ru
 WORKFLOW = Workflow(
     kind=ONLINE_VAE,
     command="online vae",
+    one_process="its state follows the tasks in their order",
     folders=(MODELS, FRAMES),
     brief=True,
     jobs=rows_and_seeds,

@@ -85,6 +85,7 @@ def train_tokenizer(
 TOKENIZER_WORKFLOW = Workflow(
     kind=GENERATE_TOKENIZER,
     command="generate tokenizer",
+    one_process="generate run trains it on several",
     folders=(stages.PRETRAINED,),
     load=load_tokenizer_images,
     config=tokenizer_config,
@@ -149,6 +150,7 @@ def _resolved(settings: PriorSettings) -> PriorSettings:
 PRIOR_WORKFLOW = Workflow(
     kind=GENERATE_PRIOR,
     command="generate prior",
+    one_process="generate run trains it on several",
     folders=(stages.PRETRAINED, TOKENS),
     load=load_tokenizer,
     data_name=tokenizer_data,
@@ -196,6 +198,7 @@ def source_data(settings: SampleSettings, source: Draw) -> str:
 SAMPLE_WORKFLOW = Workflow(
     kind=GENERATE_SAMPLE,
     command="generate sample",
+    one_process="nothing is trained",
     load=load_source,
     data_name=source_data,
     report=draw,
@@ -375,6 +378,7 @@ def evaluated_data(settings: EvaluateSettings, data: Evaluated) -> str:
 EVALUATE_WORKFLOW = Workflow(
     kind=GENERATE_EVALUATE,
     command="generate evaluate",
+    one_process="nothing is trained",
     load=load_evaluated,
     data_name=evaluated_data,
     check=check_evaluated,

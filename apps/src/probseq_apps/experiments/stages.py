@@ -220,13 +220,6 @@ def write_report(
 # -- Images and classes ---------------------------------------------------------------------------
 
 
-def check_one_process(device: str) -> None:
-    """Raise if there is no such device, or torchrun has started several processes."""
-    distributed.resolve_device(device)
-    if distributed.world_size() > 1:
-        raise ValueError("generate runs in one process, and torchrun started several")
-
-
 def load_images(settings: OnImages, options: Options) -> GenerationData:
     """Return the images that settings name."""
     return load_generation_data(
@@ -307,6 +300,18 @@ class Training(NamedTuple):
     layout: torch.memory_format = torch.contiguous_format  # of convolutions under bf16
 
 
+class Objective(nn.Module):
+    """A model whose call is one of its methods, a loss: what several processes train."""
+
+    def __init__(self, model: nn.Module, method: str) -> None:
+        super().__init__()
+        self.model, self.method = model, method
+
+    def forward(self, *tensors: Tensor, **options: Any) -> Any:
+        """Return what the method returns."""
+        return getattr(self.model, self.method)(*tensors, **options)
+
+
 @dataclass(frozen=True)
 class Trained(Generic[MakerT, ModelT]):
     """A trained model in eval mode on the CPU, what it was made by, and how its training ended."""
@@ -337,7 +342,8 @@ def train_model(
         identity: contents of its `config.json`.
         label: name in the progress bar.
     """
-    if read_finished(folder) is not None and (folder / PRETRAINED / MANIFEST).is_file():
+    trained = read_finished(folder) is not None and (folder / PRETRAINED / MANIFEST).is_file()
+    if distributed.broadcast(trained):
         return
     training = make()
     if config := training.config:
@@ -345,12 +351,16 @@ def train_model(
             # Typed for tensors alone, in torch's own words.
             training.objective.to(memory_format=training.layout)  # pyright: ignore[reportCallIssue]
         options: Any = {"loss": training.loss, "label": label, "metadata": identity}
-        fit(training.objective, training.batch, config, folder, **options)
-    else:
-        prepare_run_dir(folder, identity, resume=True)
-        write_json(folder / FINISHED, {"steps": 0, "seconds": 0.0})
-    training.model.save_pretrained(folder / PRETRAINED)
-    write_manifest(folder / PRETRAINED)
+        fit(training.objective, training.batch, config, folder, by_row=True, **options)
+
+    def store() -> None:
+        if training.config is None:
+            prepare_run_dir(folder, identity, resume=True)
+            write_json(folder / FINISHED, {"steps": 0, "seconds": 0.0})
+        training.model.save_pretrained(folder / PRETRAINED)
+        write_manifest(folder / PRETRAINED)
+
+    distributed.main_alone(store)
 
 
 def read_model(

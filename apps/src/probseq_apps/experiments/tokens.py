@@ -70,7 +70,7 @@ class TokenizerPart:
 
     def check(self, data: GenerationData) -> None:
         """Raise if sizes, device or files of weights are not as the settings want them."""
-        stages.check_one_process(self.settings.machine.device)
+        distributed.resolve_device(self.settings.machine.device)
         # Without memory for the weights, and without their initialisation, which takes seconds.
         with torch.device("meta"):
             perceptual = nn.Identity() if self.settings.loss.perceptual_weight else None
@@ -173,7 +173,8 @@ class PriorPart:
         prior = stages.seeded(make, derive_seed(settings.seed, f"{name} prior"))
         prior.check_cache(data)
         batch = (data.tokens,) if data.labels is None else (data.tokens, data.labels)
-        return stages.Training(prior, prior, batch, self.loss, settings.train_config())
+        objective = stages.Objective(prior, "loss")
+        return stages.Training(objective, prior, batch, self.loss, settings.train_config())
 
     def trial(self, grid: TokenGrid) -> stages.Training:
         """Return a prior over a grid, and a few grids of any tokens."""
@@ -182,7 +183,7 @@ class PriorPart:
         if self._counts:
             batch += (torch.zeros(len(batch[0]), dtype=torch.int64),)
         prior, config = self._prior(grid, None), self.settings.train_config()
-        return stages.Training(prior, prior, batch, self.loss, config)
+        return stages.Training(stages.Objective(prior, "loss"), prior, batch, self.loss, config)
 
     def training_seconds(self, grid: TokenGrid) -> float:
         """Return about how long the training takes."""
@@ -196,9 +197,9 @@ class PriorPart:
         stages.train_model(partial(self.training, data), folder, identity, label=label)
         return stages.read_model(folder, self, TokenPrior, "prior")
 
-    def loss(self, model: Prior, batch: Batch, step: Step) -> LossParts:
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
         """Return the nats per token: of all, or of those that a masked prior's masks hide."""
-        return LossParts(model.loss(*batch, generator=step.generator), {})
+        return LossParts(model(*batch, generator=step.generator), {})
 
     def draw(
         self,
@@ -305,23 +306,26 @@ def seconds(settings: GenerateSettings, run: stages.ImageRun, jobs: Sequence[Job
 def train_tokenizer_and_priors(
     settings: GenerateSettings, run: stages.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
-    """Train, draw and measure all that a variant has."""
+    """Train, draw and measure all that a variant has; the main rank draws and measures."""
     arm, maker, kinds = variants_of(settings)[job]
-    data, reference, device = run.data, run.reference(at), stages.device_of(settings)
+    data, device = run.data, stages.device_of(settings)
     folder = at.path / TOKENIZERS / job.name
+    distributed.main_alone(partial(run.reference, at))
     trained = maker.train(data, folder, recipe=at.recipe, label=job.name)
     tokenizer = trained.model.to(device)
     codebook = tokenizer.config.codebook_size * tokenizer.config.code_dim
+    measure = partial(measure_reconstruction, settings, maker, tokenizer, run, at)
     result = _facts(arm, maker.settings.stem, job.seed, tokenizer.config) | {
         "parameters": sum(p.numel() for p in tokenizer.parameters()) + codebook,
         "steps": trained.steps,
         "tokenizer_seconds": trained.seconds,
-        "reconstruction": measure_reconstruction(settings, maker, tokenizer, run, at),
+        "reconstruction": distributed.main_alone(measure),
     }
     if not kinds:
         return result
     labels = stages.labels_of(settings.classes, data, "train")
-    cache = maker.tokens(tokenizer, data, at.path / TOKENS / job.name, labels)
+    tokens = at.path / TOKENS / job.name
+    cache = distributed.main_first(partial(maker.tokens, tokenizer, data, tokens, labels))
     images = data.test[: settings.evaluation.num_images]
     held_out = encode_images(tokenizer, images, **maker.held_out, device=device)
     test = stages.labels_of(settings.classes, data, "test", len(images))
@@ -332,17 +336,26 @@ def train_tokenizer_and_priors(
         prior = prior_maker(settings, kind, job, run)
         learned = prior.train(cache, folder, recipe=at.recipe, label=folder.name)
         network = cast("Prior", learned.model.to(device))
-        samples = draw_from_prior(settings, kind, job, at)
+        nats = mean_nats(network, held_out, test, seed=seed)
+        measure = partial(_measured_samples, settings, run, kind, job, at)
         result["generation"][kind] = {
-            "nats_per_token": mean_nats(network, held_out, test, seed=seed),
+            "nats_per_token": nats,
             "training_seconds": learned.seconds,
-            **reference.measure(samples.images),
-            "seconds": float(samples.seconds),
+            **(distributed.main_alone(measure) or {}),
         }
-        if maker.videos.num_frames > 1:
-            frames = reference.measure_videos(samples.videos, maker.videos)
-            result["generation"][kind]["frames"] = frames
     return result
+
+
+def _measured_samples(
+    settings: GenerateSettings, run: stages.ImageRun, kind: PriorName, job: Job, at: RunFolder
+) -> dict[str, Any]:
+    """Draw from a trained prior, and return what was measured."""
+    samples, reference = draw_from_prior(settings, kind, job, at), run.reference(at)
+    videos = variants_of(settings)[job].maker.videos
+    measured = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
+    if videos.num_frames > 1:
+        measured["frames"] = reference.measure_videos(samples.videos, videos)
+    return measured
 
 
 def report(

@@ -60,6 +60,8 @@ class Machine(Settings):
     """auto, cpu, cuda or cuda:N."""
     precision: Precision = "float32"
     """bf16 trains under autocast; evaluation and sampling are always in float32."""
+    accumulate: Count = 1
+    """Pieces that each process computes its part of a batch in, so that large ones fit."""
     tensorboard: bool = False
     """Also write TensorBoard events."""
 

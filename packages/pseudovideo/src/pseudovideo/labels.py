@@ -5,13 +5,14 @@ token K, which says nothing of the class.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from probseq.checks import check_integers, check_not_negative
+from probseq.draws import draw_rows
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.spec import ClassSpec
 
@@ -225,5 +226,6 @@ def dropped_labels(
     if labels is None or not (training and spec.label_dropout):
         return labels
     device = labels.device if generator is None else generator.device
-    chance = torch.rand(count, generator=generator, device=device).to(labels.device)
+    options: Any = {"generator": generator, "device": device}
+    chance = draw_rows(lambda n: torch.rand(n, **options), count, generator).to(labels.device)
     return labels.masked_fill(chance < spec.label_dropout, spec.num_classes or 0)

@@ -16,8 +16,10 @@ from probseq.checks import (
     check_same_shape,
     check_sizes,
 )
+from probseq.draws import draw_rows
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, split_output
 from pseudovideo.diffusion.likelihood import vlb_terms
+from pseudovideo.ranks import rows_of_ranks
 
 # The bound's weight is S times this: its λ is 0.001 on the sum over S steps, of which t is one.
 _VLB_WEIGHT = 1e-3
@@ -80,8 +82,7 @@ class ImportanceTimes(nn.Module):
 
     The mean is over the last losses of each step; until every step has that many, and after a loss
     that is not finite, all steps are alike. The state is in buffers and comes back with them. In
-    distributed training all go by the losses of process 0, whose buffers
-    `DistributedDataParallel` hands to the others before each step; improved DDPM gathers all.
+    distributed training all go by the losses of all processes, in the order of the ranks.
 
     Args:
         num_steps: S.
@@ -129,7 +130,8 @@ class ImportanceTimes(nn.Module):
         check_counts(b=b)
         p = self.probabilities
         p = p if generator is None else p.to(generator.device)
-        t = torch.multinomial(p, b, replacement=True, generator=generator)
+        options: Any = {"replacement": True, "generator": generator}
+        t = draw_rows(lambda n: torch.multinomial(p, n, **options), b, generator)
         return t, 1 / (self.num_steps * p[t])
 
     def update(self, t: Int64[Tensor, " b"], losses: Float[Tensor, " b"]) -> None:
@@ -147,6 +149,7 @@ class ImportanceTimes(nn.Module):
         check_integers(0, self.num_steps - 1, t=t)
         check_floating(losses=losses)
         check_same_shape(t=t, losses=losses)
+        t, losses = rows_of_ranks(t), rows_of_ranks(losses.detach())
         history = self.losses.shape[1]
         order = t.argsort(stable=True)
         t, losses = t[order], losses.detach()[order].to(self.losses.dtype)
@@ -224,8 +227,9 @@ class DiffusionObjective(nn.Module):
             )
         if self.times is None:
             device = None if generator is None else generator.device
-            steps, size = self.model.diffusion.num_steps, videos.shape[:1]
-            t = torch.randint(steps, size, generator=generator, device=device)
+            options: Any = {"generator": generator, "device": device}
+            steps = self.model.diffusion.num_steps
+            t = draw_rows(lambda n: torch.randint(steps, (n,), **options), len(videos), generator)
             weights = torch.ones(len(videos))
         else:
             t, weights = self.times.sample(len(videos), generator)

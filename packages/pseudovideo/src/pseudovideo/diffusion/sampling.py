@@ -14,6 +14,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from probseq.checks import check_counts, check_floating, check_sizes
+from probseq.draws import draw_rows
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.labels import Classes
@@ -83,7 +84,8 @@ def noise_like(
         images: what it shall be like.
         generator: one number is drawn of it.
     """
-    numbers = torch.arange(len(images), device=images.device)
+    count, device = len(images), images.device
+    numbers = draw_rows(lambda n: torch.arange(n, device=device), count, generator)
     noise = draw_noise(numbers, images.shape[1:], seed=draw_seed(generator), step=0)
     return noise.to(at_least_float32(images))
 

@@ -5,12 +5,13 @@ Frames are numbered from 0, the most corrupted, to T−1, the image.
 
 import math
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from probseq.draws import draw_rows
 from pseudovideo.spec import TRAINING_MASKS, TrainingMasks, check_context
 
 
@@ -111,7 +112,8 @@ def draw_windows(
         table = _table(plan)
         origin = "cpu" if generator is None else generator.device
         # A frame of the video, alike, and the stage that generates it.
-        frame = torch.randint(num_frames, (batch,), generator=generator, device=origin)
+        options: Any = {"generator": generator, "device": origin}
+        frame = draw_rows(lambda n: torch.randint(num_frames, (n,), **options), batch, generator)
         drawn = (frame - context + 1).clamp(min=0)
         # The generator's device is the videos' as a rule: then nothing waits for the other side.
         drawn = drawn.to(device)
@@ -120,8 +122,10 @@ def draw_windows(
         raise ValueError(f"masks must be one of {', '.join(TRAINING_MASKS)}, got {masks!r}")
     origin = "cpu" if generator is None else generator.device
     seed = int(torch.randint(1 << 62, (), generator=generator, device=origin))
-    rng = random.Random(seed)
-    drawn_stages = [random_stage(num_frames, context + 1, rng) for _ in range(batch)]
+    rng, here = random.Random(seed), draw_rows(torch.arange, batch, generator).tolist()
+    count = 1 + max(here, default=-1)
+    drawn_stages = [random_stage(num_frames, context + 1, rng) for _ in range(count)]
+    drawn_stages = [drawn_stages[number] for number in here]
     return Window(*(slots.to(device) for slots in _table(drawn_stages, slots=context + 1)))
 
 

@@ -6,13 +6,14 @@ NaN and infinity in a tensor reach the result.
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.checks import check_counts, check_floating, check_integers, check_sizes
+from probseq.draws import draw_rows
 from pseudovideo.diffusion.sampling import at_least_float32, draw_noise, draw_seed, noise_like
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
@@ -165,7 +166,8 @@ class HVAE(Pretrained):
         check_batch("images", images, self.config.image_shape)
         levels = self.config.num_levels
         device = images.device if generator is None else generator.device
-        t = torch.randint(1, levels + 1, (len(images),), generator=generator, device=device)
+        count, options = len(images), dict[str, Any](generator=generator, device=device)
+        t = draw_rows(lambda n: torch.randint(1, levels + 1, (n,), **options), count, generator)
         noise = noise_like(images, generator)
         tokens = dropped_labels(
             labels, self.config, len(images), training=self.training, generator=generator

@@ -6,6 +6,7 @@ whatever the temperature of the draw; positions of the axes are summed; no dropo
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_integers, check_sizes
+from probseq.draws import draw_rows
 from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.layers import Block
 from pseudovideo.pretrained import check_weights
@@ -178,10 +180,11 @@ def draw_masks(
         generator: draws; torch's global one if not given.
     """
     batch, length = tokens.shape
-    ratio = torch.rand(batch, 1, generator=generator, device=tokens.device)
+    options: Any = {"generator": generator, "device": tokens.device}
+    ratio = draw_rows(lambda n: torch.rand(n, 1, **options), batch, generator)
     count = (length * torch.cos(0.5 * math.pi * ratio)).ceil().clamp(1, length)
     # The rank of noise at a place is uniform, and no two places have the same.
-    noise = torch.rand(batch, length, generator=generator, device=tokens.device)
+    noise = draw_rows(lambda n: torch.rand(n, length, **options), batch, generator)
     return noise.argsort(dim=1).argsort(dim=1) < count
 
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from pseudovideo.ranks import mean_over_ranks
+
 
 def hinge_generator_loss(
     discriminator: nn.Module, fake: Float[Tensor, "b c y x"]
@@ -74,8 +76,9 @@ def adaptive_weight(
     Returns:
         A constant; 0 where a gradient is not finite.
     """
+    # Gradients are those of the whole batch, which ranks may share.
     norms = [
-        torch.autograd.grad(loss, last_layer, retain_graph=True)[0].norm()
+        mean_over_ranks(torch.autograd.grad(loss, last_layer, retain_graph=True)[0]).norm()
         for loss in (reconstruction, adversarial)
     ]
     ratio = norms[0] / (norms[1] + 1e-6)

@@ -1,9 +1,10 @@
 """The mathematics of a codebook: nearest codes, cluster sums, k-means; on one rank or on many."""
 
 import torch
-import torch.distributed
 from jaxtyping import Float, Int64
 from torch import Tensor
+
+from pseudovideo.ranks import from_first_rank, rows_of_ranks, sum_over_ranks
 
 # Points of one matrix product: a large batch times a large codebook would fill the memory.
 _PIECE = 1 << 14
@@ -33,9 +34,13 @@ def nearest_codes(
 
 
 def cluster_sums(
-    points: Float[Tensor, "n d"], indices: Int64[Tensor, " n"], codebook_size: int
+    points: Float[Tensor, "n d"],
+    indices: Int64[Tensor, " n"],
+    codebook_size: int,
+    *,
+    over_ranks: bool = False,
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, "k d"]]:
-    """Return how many points chose each code, and their sum; of all ranks together.
+    """Return how many points chose each code, and their sum.
 
     A product with the one-hot matrix, which adds in the same order at every run: `index_add_`
     does not on a GPU. Points that are not finite count for nothing.
@@ -44,6 +49,7 @@ def cluster_sums(
         points: what was assigned.
         indices: the code of each point.
         codebook_size: K.
+        over_ranks: whether the points of all ranks count.
 
     Returns:
         Counts and sums.
@@ -55,54 +61,42 @@ def cluster_sums(
         one_hot.scatter_(1, chosen[:, None], finite.to(piece.dtype))
         rows = torch.cat((piece.new_ones(len(piece), 1), piece.where(finite, 0)), dim=1)
         moments.addmm_(one_hot.T, rows)
-    moments = sum_over_ranks(moments)
+    if over_ranks:
+        moments = sum_over_ranks(moments)
     return moments[:, 0], moments[:, 1:]
 
 
 def random_points(points: Float[Tensor, "n d"], count: int) -> Float[Tensor, "{count} d"]:
-    """Draw rows by the global random generator; ranks take turns, and all get the same rows.
+    """Draw rows of all ranks by the global random generator; all ranks get the same rows.
 
-    The rows of a rank are distinct where it has enough of them, and else come again and again.
+    They are distinct where there are enough of them, and else come again and again.
 
     Args:
         points: what is drawn from.
         count: rows to draw.
     """
-    order = torch.randperm(len(points), device=points.device)
-    drawn = points[order[torch.arange(count, device=points.device) % len(points)]]
-    if not _several_ranks():
-        return drawn
-    turns = torch.arange(count, device=points.device) % torch.distributed.get_world_size()
-    mine = (turns == torch.distributed.get_rank())[:, None]
-    return sum_over_ranks(drawn.where(mine, 0))
+    points = rows_of_ranks(points)
+    order = from_first_rank(torch.randperm(len(points), device=points.device))
+    return points[order[torch.arange(count, device=points.device) % len(points)]]
 
 
 def k_means(
     points: Float[Tensor, "n d"], codebook: Float[Tensor, "k d"], steps: int
 ) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"]]:
-    """Run Lloyd's algorithm from a codebook; a code that nobody chooses stays where it is.
+    """Run Lloyd's algorithm on the points of all ranks; a code that nobody chooses stays.
 
     Args:
         points: what is clustered.
-        codebook: where it starts.
+        codebook: where it starts, the same on all ranks.
         steps: assignments and averages.
 
     Returns:
         The codebook, and how many points choose each of its codes.
     """
     for _ in range(steps):
-        counts, sums = cluster_sums(points, nearest_codes(points, codebook), len(codebook))
+        nearest = nearest_codes(points, codebook)
+        counts, sums = cluster_sums(points, nearest, len(codebook), over_ranks=True)
         codebook = torch.where(counts[:, None] > 0, sums / counts[:, None].clamp(min=1), codebook)
-    counts, _ = cluster_sums(points, nearest_codes(points, codebook), len(codebook))
+    nearest = nearest_codes(points, codebook)
+    counts, _ = cluster_sums(points, nearest, len(codebook), over_ranks=True)
     return codebook, counts
-
-
-def sum_over_ranks(values: Tensor) -> Tensor:
-    """Return the sum of a tensor over all processes of `torch.distributed`, or itself."""
-    if _several_ranks():
-        torch.distributed.all_reduce(values)
-    return values
-
-
-def _several_ranks() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -3,12 +3,15 @@
 NaN and infinity in a tensor reach the result.
 """
 
+from typing import Any
+
 import torch
-import torch.distributed
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from probseq.draws import draw_rows
 from pseudovideo.pixels import check_pixels
+from pseudovideo.ranks import several_ranks
 from pseudovideo.spec import ObjectiveConfig
 from pseudovideo.tokenizers.adversarial import (
     adaptive_weight,
@@ -133,7 +136,7 @@ class TokenizerObjective(nn.Module):
             if step >= self.config.adversarial_start:
                 terms |= self._play(self.discriminator, real, fake, faithful, step)
                 loss = loss + self._weighted(terms)
-            elif torch.distributed.is_available() and torch.distributed.is_initialized():
+            elif several_ranks():
                 # Parameters without gradients are an error to DistributedDataParallel.
                 loss = loss + 0 * sum(p.sum() for p in self.discriminator.parameters())
         with torch.no_grad():
@@ -154,7 +157,8 @@ class TokenizerObjective(nn.Module):
         if self.config.frame == "last":
             return videos[:, -1], decoded[:, -1]
         device = videos.device if generator is None else generator.device
-        chosen = torch.randint(frames, (count,), generator=generator, device=device)
+        options: Any = {"generator": generator, "device": device}
+        chosen = draw_rows(lambda n: torch.randint(frames, (n,), **options), count, generator)
         rows, chosen = torch.arange(count, device=videos.device), chosen.to(videos.device)
         return videos[rows, chosen], decoded[rows, chosen]
 

@@ -221,7 +221,7 @@ class VectorQuantizer(nn.Module):
         if not self.training:
             # `bincount` would make a GPU wait.
             return points.new_zeros(size).scatter_add_(0, indices, points.new_ones(len(indices)))
-        batch, sums = cluster_sums(points, indices, size)
+        batch, sums = cluster_sums(points, indices, size, over_ranks=True)
         age = self.batches.to(batch.dtype)
         decay = ((1 + age) / (10 + age)).clamp(max=self.decay)
         # N_k ← γ N_k + (1 − γ) n_k

@@ -1,0 +1,84 @@
+"""Small runs, in as many processes as torchrun starts.
+
+ranks_run.py FOLDER ACCUMULATE KIND...
+"""
+
+import json
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_image_models import DIFFUSION, HVAE
+from test_tokens import TINY
+
+from probseq_apps.engine import distributed, fit, trainer
+from probseq_apps.experiments import language, stages
+from probseq_apps.experiments.image_models import DIFFUSION_WORKFLOW, HVAE_WORKFLOW
+from probseq_apps.experiments.tokens import WORKFLOW
+from probseq_apps.options import Options
+from probseq_apps.run import run
+from probseq_apps.settings.generate import Machine
+from probseq_apps.settings.language import LanguageSettings
+
+DECODER = LanguageSettings(
+    method=("softmax",),
+    seeds=(0,),
+    ood=(),
+    train_size=2000,
+    test_size=500,
+    model=replace(LanguageSettings().model, depth=1, dim=16, num_heads=2, hidden_dim=16),
+    training=replace(LanguageSettings().training, epochs=1, device="cpu"),
+)
+KINDS = {
+    "language": (language.WORKFLOW, DECODER),
+    "diffusion": (DIFFUSION_WORKFLOW, DIFFUSION),
+    "hvae": (HVAE_WORKFLOW, HVAE),
+    "run": (WORKFLOW, TINY),
+}
+
+
+class NoReport:
+    def __init__(self, *_, **__):
+        pass
+
+    def write(self, folder):
+        return "reported"
+
+
+def main(folder: Path, accumulate: int, *kinds: str) -> None:
+    """Do runs, or go on with them, and store the loss of each step of all trainings."""
+    trace, train_step = [], trainer.Trainer.train_step
+    kill_at = int(os.environ.get("KILL_AT", "-1"))
+
+    def traced(self):
+        done = train_step(self)
+        trace.append(self.monitor.latest["loss"])
+        if len(trace) == kill_at and distributed.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    trainer.Trainer.train_step = traced
+    stages.generate_report = NoReport
+    fit._CHECKPOINT_SECONDS = 0.0
+    for kind in kinds:
+        trace.clear()
+        workflow, settings = KINDS[kind]
+        workflow = replace(workflow, seconds=lambda *_: 0.0)  # no steps for an estimate
+        if kind == "language":
+            settings = replace(settings, training=replace(settings.training, accumulate=accumulate))
+        else:
+            pieces = 1 if kind == "run" else accumulate  # a codebook learns from each piece
+            settings = replace(settings, machine=Machine(device="cpu", accumulate=pieces))
+        at = folder / kind
+        run(workflow, settings, Options(run_dir=at, resume=at.exists(), workers=1), recipe="r")
+        if distributed.is_main():
+            (at / "trace.json").write_text(json.dumps(trace))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    distributed.leave(0)

@@ -1,0 +1,89 @@
+"""Trainings under torchrun: the numbers of one process, and going on after a kill."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("ranks_run.py")
+KINDS = ("diffusion", "hvae", "run", "language")
+
+
+def launch(folder, *kinds, ranks=1, accumulate=1, **environment):
+    """Run commands in a process, or in several."""
+    command = [sys.executable]
+    if ranks > 1:
+        torchrun = str(Path(sys.executable).with_name("torchrun"))
+        command = [torchrun, "--standalone", "--nproc-per-node", str(ranks)]
+    command += [str(SCRIPT), str(folder), str(accumulate), *kinds]
+    env = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+def trace(folder, kind):
+    return json.loads((folder / kind / "trace.json").read_text("utf-8"))
+
+
+def leaves(values, path=""):
+    """Yield all values of nested results, by their paths."""
+    if isinstance(values, dict | list):
+        for name, value in values.items() if isinstance(values, dict) else enumerate(values):
+            yield from leaves(value, f"{path}/{name}")
+    else:
+        yield path, values
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The same runs by one process, by one in pieces, and by two."""
+    folder = tmp_path_factory.mktemp("ranks")
+    done = [
+        launch(folder / "one", *KINDS),
+        launch(folder / "pieces", "diffusion", "hvae", "language", accumulate=3),
+        launch(folder / "two", *KINDS, ranks=2, accumulate=2),
+    ]
+    for process in done:
+        assert process.returncode == 0, process.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_have_the_losses_of_one(runs, kind):
+    losses = trace(runs / "one", kind)
+    assert len(losses) > 10
+    assert trace(runs / "two", kind) == pytest.approx(losses, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["diffusion", "hvae", "language"])
+def test_a_batch_in_pieces_has_the_losses_of_the_whole(runs, kind):
+    assert trace(runs / "pieces", kind) == pytest.approx(trace(runs / "one", kind), rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_draw_and_measure_what_one_does(runs, kind, timeless):
+    files = sorted((runs / "one" / kind / "results").glob("*.json"))
+    assert files
+    for file in files:
+        other = runs / "two" / kind / "results" / file.name
+        one, two = (dict(leaves(timeless(json.loads(f.read_text())))) for f in (file, other))
+        assert two == pytest.approx(one, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_one_of_whose_ranks_is_killed_goes_on_to_the_same_end(runs, tmp_path):
+    stopped = launch(tmp_path, "run", ranks=2, accumulate=2, KILL_AT="7")
+    assert stopped.returncode != 0
+    assert not (tmp_path / "run" / "trace.json").exists()
+    resumed = launch(tmp_path, "run", ranks=2, accumulate=2)
+    assert resumed.returncode == 0, resumed.stderr
+    models = sorted((runs / "two" / "run").glob("*/*/pretrained/model.safetensors"))
+    assert len(models) > 4
+    for file in models:
+        again = tmp_path / "run" / file.relative_to(runs / "two" / "run")
+        assert again.read_bytes() == file.read_bytes()

@@ -1,0 +1,44 @@
+"""What the processes of `torch.distributed` have together; of one process, its own."""
+
+import torch
+import torch.distributed
+from jaxtyping import Shaped
+from torch import Tensor
+
+
+def several_ranks() -> bool:
+    """Return whether several processes train together."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """Return the sum over all ranks, in place."""
+    if several_ranks():
+        torch.distributed.all_reduce(values)
+    return values
+
+
+def mean_over_ranks(values: Tensor) -> Tensor:
+    """Return the mean over all ranks."""
+    if not several_ranks():
+        return values
+    return sum_over_ranks(values.contiguous().clone()) / torch.distributed.get_world_size()
+
+
+def rows_of_ranks(rows: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "total ..."]:
+    """Return the rows of all ranks, those of rank 0 first; ranks may have different numbers."""
+    if not several_ranks():
+        return rows
+    counts = rows.new_zeros(torch.distributed.get_world_size(), dtype=torch.int64)
+    counts[torch.distributed.get_rank()] = len(rows)
+    before = int(sum_over_ranks(counts)[: torch.distributed.get_rank()].sum())
+    together = rows.new_zeros(int(counts.sum()), *rows.shape[1:])
+    together[before : before + len(rows)] = rows
+    return sum_over_ranks(together)
+
+
+def from_first_rank(values: Tensor) -> Tensor:
+    """Return rank 0's values, in place."""
+    if several_ranks():
+        torch.distributed.broadcast(values, 0)
+    return values
