@@ -27,7 +27,7 @@ from probseq_apps.experiments.single import (
     SAMPLE_WORKFLOW,
     TOKENIZER_WORKFLOW,
 )
-from probseq_apps.experiments.stages import ImageRun, Samples, load_drawn
+from probseq_apps.experiments.stages import ImageRun, Objective, Samples, load_drawn
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, open_prior, open_tokenizer
 from probseq_apps.options import Options
 from probseq_apps.report.results import FLOOR, groups_of, unranked
@@ -309,9 +309,10 @@ def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_imag
 def test_a_masked_prior_draws_its_masks_from_the_runs_generator(whole, tokenizer, digits):
     trained = open_prior(whole / "priors" / f"masked-{JOB.name}")
     batch, losses = (tokenizer.model.encode(videos_of(digits.train[:8], "x")),), []
+    objective = Objective(trained.model, "loss")
     for seed in (0, 0, 1):
         step = Step(0, 0, 0.0, torch.Generator().manual_seed(seed))
-        losses.append(trained.maker.loss(trained.model, batch, step).loss.item())
+        losses.append(trained.maker.loss(objective, batch, step).loss.item())
     assert losses[0] == losses[1] != losses[2]
 
 
