@@ -8,6 +8,7 @@ import torch
 from hypothesis import strategies as st
 
 import pseudovideo
+from probseq.testing.annotations import derive
 from probseq.testing.arguments import (
     COUNTS,
     GENERATORS,
@@ -24,7 +25,6 @@ from probseq.testing.arguments import (
 )
 from probseq.testing.fuzz import FuzzSuite, Target
 from pseudovideo import (
-    TokenGrid,
     TokenizerConfig,
     corruptions,
     diffusion,
@@ -80,27 +80,10 @@ def video_moments(mean, covariance, config):
 
 
 CORRUPTION_TARGETS = [
-    Target(corruptions.PseudoVideoConfig, VIDEO),
-    Target(
-        corruptions.pseudo_videos,
-        dict(
-            images=images("b c 8 8"),
-            config=VIDEOS,
-            seed=SEEDS,
-            epoch=SEEDS,
-            index=st.none() | labels("b", "100"),
-        ),
-        non_finite=PASSES,
-    ),
     Target(
         few(corruptions.blur_matrices, num_frames=3),
         dict(size=st.just(8), num_frames=COUNTS, rate=st.sampled_from([0.05, 0.3])),
     ),
-    Target(
-        corruptions.counter_normal,
-        dict(index=labels("b", "100"), count=COUNTS, seed=SEEDS, epoch=SEEDS),
-    ),
-    Target(corruptions.image_spectrum, dict(images=images("5 c h w"))),
     Target(corruptions.noise_coefficients, dict(config=NOISES)),
     Target(
         corruptions.prediction_error,
@@ -190,9 +173,6 @@ def bits_per_dim(x0, diffusion_, generator):
 
 
 DIFFUSION_TARGETS = [
-    Target(diffusion.linear_betas, dict(num_steps=st.integers(25, 40))),
-    Target(diffusion.cosine_betas, dict(num_steps=st.integers(25, 40))),
-    Target(diffusion.GaussianDiffusion.make, dict(num_steps=st.just(30), schedule=SCHEDULES)),
     Target(
         diffusion.GaussianDiffusion,
         dict(
@@ -201,63 +181,6 @@ DIFFUSION_TARGETS = [
             original_steps=st.none(),
         ),
     ),
-    Target(diffusion.GaussianDiffusion.model_times, dict(self=PROCESSES, t=STEPS)),
-    Target(
-        diffusion.GaussianDiffusion.add_noise,
-        dict(self=PROCESSES, x0=STATE, noise=STATE, t=STEPS | st.integers(0, 29)),
-        non_finite=PASSES,
-    ),
-    Target(
-        diffusion.GaussianDiffusion.predict_x0,
-        dict(self=PROCESSES, x_t=STATE, eps=STATE, t=STEPS),
-        non_finite=PASSES,
-    ),
-    Target(
-        diffusion.GaussianDiffusion.predict_noise,
-        dict(self=PROCESSES, x_t=STATE, x0=STATE, t=STEPS),
-        non_finite=PASSES,
-    ),
-    Target(
-        diffusion.GaussianDiffusion.target,
-        dict(self=PROCESSES, x0=STATE, noise=STATE, t=STEPS),
-        non_finite=PASSES,
-    ),
-    Target(
-        diffusion.GaussianDiffusion.image_and_noise,
-        dict(self=PROCESSES, predicted=STATE, x_t=STATE, t=STEPS),
-        non_finite=PASSES,
-    ),
-    Target(
-        diffusion.GaussianDiffusion.posterior,
-        dict(self=PROCESSES, x0=STATE, x_t=STATE, t=STEPS),
-        non_finite=PASSES,
-    ),
-    Target(
-        diffusion.GaussianDiffusion.reverse,
-        dict(self=PROCESSES, output=OUTPUT, x_t=ONE_CHANNEL, t=STEPS, limit=LIMIT),
-        non_finite=PASSES,
-    ),
-    Target(
-        diffusion.GaussianDiffusion.step,
-        dict(
-            self=PROCESSES, output=OUTPUT, x_t=ONE_CHANNEL, t=STEPS, noise=ONE_CHANNEL, limit=LIMIT
-        ),
-        non_finite=PASSES,
-    ),
-    Target(
-        diffusion.GaussianDiffusion.ddim_step,
-        dict(
-            self=PROCESSES,
-            output=OUTPUT,
-            x_t=ONE_CHANNEL,
-            t=STEPS,
-            noise=ONE_CHANNEL,
-            eta=st.sampled_from([0.0, 0.5, 1.0]),
-            limit=LIMIT,
-        ),
-        non_finite=PASSES,
-    ),
-    Target(diffusion.GaussianDiffusion.respaced, dict(self=PROCESSES, count=FEW_STEPS)),
     Target(
         diffusion.hybrid_losses,
         dict(
@@ -283,12 +206,6 @@ DIFFUSION_TARGETS = [
         bits_per_dim,
         dict(x0=ONE_CHANNEL, diffusion_=PROCESSES, generator=GENERATORS),
     ),
-    Target(
-        diffusion.frame_errors,
-        dict(frames=images("b c h w"), samples=images("b k c h w")),
-        non_finite=PASSES,
-    ),
-    Target(diffusion.ImportanceTimes, dict(num_steps=COUNTS, history=COUNTS)),
     *(
         Target(method, dict(self=built(diffusion.ImportanceTimes, num_steps=3), **more))
         for method, more in (
@@ -299,7 +216,6 @@ DIFFUSION_TARGETS = [
             ),
         )
     ),
-    Target(diffusion.channel_multipliers_for, dict(image_size=st.sampled_from([16, 28, 32]))),
     Target(diffusion.UNetConfig, UNET),
     Target(
         few(diffusion.build_unet, in_channels=1, out_channels=2),
@@ -402,11 +318,6 @@ HVAE_TARGETS = [
         ),
     ),
     Target(
-        hvae.heat_blur,
-        dict(images=images("b c 8 8"), sigmas=tensors("b", positive)),
-        non_finite=PASSES,
-    ),
-    Target(
         hvae.heat_sigmas, dict(num_levels=COUNTS, sigma_min=st.just(0.5), sigma_max=st.just(6.0))
     ),
 ]
@@ -486,10 +397,7 @@ def write_token_cache(tokenizer, images, config, seed, batch_size):
 
 
 TOKEN_TARGETS = [
-    Target(TokenGrid, dict(codebook_size=st.just(8), shape=st.just((2, 2, 2)))),
-    Target(TokenizerConfig, TOKENIZER),
     Target(tokenizers.build_tokenizer, dict(config=VIDEO_SIZES | IMAGE_SIZES)),
-    Target(tokenizers.CViViT, dict(config=VIDEO_SIZES)),
     Target(tokenizers.VQVAE, dict(config=IMAGE_SIZES)),
     *(
         Target(method, dict(self=TOKENIZERS, videos=CLIPS), non_finite=words)
@@ -500,7 +408,6 @@ TOKEN_TARGETS = [
         )
     ),
     Target(tokenizers.Tokenizer.decode, dict(self=TOKENIZERS, indices=TOKENS)),
-    Target(tokenizers.PatchKMeans, dict(config=VIDEO_SIZES)),
     Target(
         few(tokenizers.PatchKMeans.fit, iterations=3),
         dict(
@@ -518,7 +425,6 @@ TOKEN_TARGETS = [
         tokenizers.PatchKMeans.decode,
         dict(self=built(k_means, config=VIDEO_SIZES), indices=TOKENS),
     ),
-    Target(tokenizers.VectorQuantizer, QUANTIZER),
     Target(
         tokenizers.VectorQuantizer.forward,
         dict(self=QUANTIZERS, z=tensors("b n 6", dtype=SINGLE)),
@@ -528,7 +434,6 @@ TOKEN_TARGETS = [
         tokenizers.VectorQuantizer.encode,
         dict(self=QUANTIZERS, z=tensors("b n 6", dtype=SINGLE)),
     ),
-    Target(tokenizers.VectorQuantizer.lookup, dict(self=QUANTIZERS, indices=labels("b n", "8"))),
     Target(
         tokenizers.Discriminator,
         arguments(channels=1, image_size=16, width=4),
@@ -541,7 +446,6 @@ TOKEN_TARGETS = [
         ),
         non_finite=PASSES,
     ),
-    Target(tokenizers.ObjectiveConfig, OBJECTIVE),
     Target(
         tokenizers.TokenizerObjective,
         dict(
@@ -599,19 +503,16 @@ TOKEN_TARGETS = [
         few(priors.MaskedPrior.sample, n=2),
         dict(self=MASKED_PRIORS, tokenizer=TOKENIZERS, batch_size=COUNTS, **MASKED_DRAW),
     ),
-    Target(layers.Attention, arguments(dim=4, num_heads=2, normalize=True)),
     Target(
         layers.Attention.forward,
         dict(self=built(layers.Attention, dim=4, num_heads=2), x=INNER, causal=st.booleans()),
         non_finite=PASSES,
     ),
-    Target(layers.Block, arguments(dim=4, num_heads=2, normalize=True, gated=True)),
     Target(
         layers.Block.forward,
         dict(self=built(layers.Block, dim=4, num_heads=2), x=INNER, causal=st.booleans()),
         non_finite=PASSES,
     ),
-    Target(layers.FeedForward, arguments(dim=4, gated=True)),
     Target(
         layers.FeedForward.forward,
         dict(self=built(layers.FeedForward, dim=4), x=INNER),
@@ -641,7 +542,6 @@ AVERAGE_TARGETS = [
     ),
 ]
 
-TARGETS = [*AVERAGE_TARGETS, *CORRUPTION_TARGETS, *DIFFUSION_TARGETS, *HVAE_TARGETS, *TOKEN_TARGETS]
 
 READS = "reads files that its own tests damage"
 NOT_FUZZED = {
@@ -664,6 +564,43 @@ NOT_FUZZED = {
     "StackDecoder": "made by AutoregressivePrior.sample_tokens",
     "build_token_prior": "made of a prior's config, whose constructors are fuzzed",
 }
+
+TWO_OUTPUTS = dict(output=OUTPUT, x_t=ONE_CHANNEL, noise=ONE_CHANNEL, limit=LIMIT)
+ENTRIES = {
+    "PseudoVideoConfig": VIDEO,
+    "pseudo_videos": dict(images=images("b c 8 8"), config=VIDEOS, index=labels("b", "100")),
+    "counter_normal": dict(index=labels("b", "100")),
+    "*_betas": dict(num_steps=st.integers(25, 40)),
+    "GaussianDiffusion.*": dict(
+        **dict(self=PROCESSES, t=STEPS, count=FEW_STEPS, eta=st.sampled_from([0.0, 0.5, 1.0])),
+        **dict.fromkeys(("x0", "x_t", "noise", "eps", "predicted"), STATE),
+    ),
+    "GaussianDiffusion.add_noise": dict(t=STEPS | st.integers(0, 29)),
+    "GaussianDiffusion.make": dict(num_steps=st.just(30)),
+    **dict.fromkeys(("GaussianDiffusion.reverse", "GaussianDiffusion.*step"), TWO_OUTPUTS),
+    "image_spectrum": dict(images=images("5 c h w")),
+    "channel_multipliers_for": dict(image_size=st.sampled_from([16, 28, 32])),
+    "ObjectiveConfig": OBJECTIVE,
+    "TokenizerConfig": TOKENIZER,
+    "TokenGrid": dict(shape=st.just((2, 2, 2))),
+    "VectorQuantizer": QUANTIZER,
+    "VectorQuantizer.lookup": dict(self=QUANTIZERS),
+    "PatchKMeans": dict(config=VIDEO_SIZES),
+    "CViViT": dict(config=VIDEO_SIZES),
+    "CViViT.forward": dict(self=TOKENIZERS, videos=CLIPS),
+    "VQVAE.forward": dict(
+        self=built(tokenizers.VQVAE, config=IMAGE_SIZES),
+        videos=tensors("b 1 1 8 8", unit, SINGLE),
+    ),
+}
+OTHERS = [*AVERAGE_TARGETS, *CORRUPTION_TARGETS, *DIFFUSION_TARGETS, *HVAE_TARGETS, *TOKEN_TARGETS]
+TARGETS = derive(
+    [pseudovideo, corruptions, diffusion, hvae, layers, priors, tokenizers],
+    NOT_FUZZED,
+    OTHERS,
+    entries=ENTRIES,
+    words=dict.fromkeys(("GaussianDiffusion.model_times", "VectorQuantizer.lookup"), ""),
+)
 
 
 class TestFuzz(FuzzSuite):

@@ -181,7 +181,8 @@ def _all_callables(public: Sequence[ModuleType]) -> Iterator[tuple[type | None, 
 
     Of inherited methods, those of private classes, and ``forward`` of modules.
     """
-    for thing in dict.fromkeys(getattr(module, n) for module in public for n in module.__all__):
+    things = [getattr(module, name) for module in public for name in module.__all__]
+    for thing in dict.fromkeys(thing for thing in things if callable(thing)):
         names = [name.partition(".")[2] for name in public_callables(thing)]
         if inspect.isclass(thing) and names:
             for base in thing.__mro__[1:]:
@@ -214,10 +215,9 @@ def _of(annotation: Any, name: str, entries: Entries) -> SearchStrategy[Any] | N
     """Return a strategy of a type, or None where it says too little."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        bounds = [bound for bound in inside[1:] if isinstance(bound, Bound)]
-        numbers = [n for n in _NUMBERS if isinstance(n, int) or inside[0] is float]
-        numbers = [n for n in numbers if all(bound.holds(n) for bound in bounds)]
-        return st.sampled_from(numbers) if inside[0] in (int, float) and numbers else None
+        return _of_bounded(
+            inside[0], [b for b in inside[1:] if isinstance(b, Bound)], name, entries
+        )
     if origin in (Union, UnionType):
         named = _NAMED.get(name)
         if named is not None:
@@ -248,6 +248,21 @@ def _of(annotation: Any, name: str, entries: Entries) -> SearchStrategy[Any] | N
     ):
         return instances(annotation, entries)
     return None
+
+
+def _of_bounded(
+    kind: Any, bounds: Sequence[Bound], name: str, entries: Entries
+) -> SearchStrategy[Any] | None:
+    """Return values that meet the bounds."""
+
+    def holds(value: Any) -> bool:
+        return all(bound.holds(value) for bound in bounds)
+
+    if kind not in (int, float):
+        whole = _of(kind, name, entries)
+        return None if whole is None else whole.filter(holds)
+    numbers = [n for n in _NUMBERS if (isinstance(n, int) or kind is float) and holds(n)]
+    return st.sampled_from(numbers) if numbers else None
 
 
 def instances(kind: type, entries: Entries | None = None) -> SearchStrategy[Any]:
