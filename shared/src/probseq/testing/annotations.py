@@ -181,7 +181,7 @@ def _all_callables(public: Sequence[ModuleType]) -> Iterator[tuple[type | None, 
 
     Of inherited methods, those of private classes, and ``forward`` of modules.
     """
-    things = [getattr(module, name) for module in public for name in module.__all__]
+    things: list[Any] = [getattr(module, name) for module in public for name in module.__all__]
     for thing in dict.fromkeys(thing for thing in things if callable(thing)):
         names = [name.partition(".")[2] for name in public_callables(thing)]
         if inspect.isclass(thing) and names:
@@ -199,7 +199,8 @@ def _all_callables(public: Sequence[ModuleType]) -> Iterator[tuple[type | None, 
                 continue
             static = isinstance(inspect.getattr_static(thing, name), (staticmethod, classmethod))
             if not getattr(method, "__isabstractmethod__", False):
-                yield (None if static else thing), method
+                owner: Any = None if static else thing
+                yield owner, method
 
 
 def _passes(owner: type | None, call: Any) -> bool:
