@@ -4,6 +4,7 @@ import doctest
 import importlib
 
 import pytest
+import torch
 
 
 def modules_with_examples(member) -> list[str]:
@@ -21,6 +22,7 @@ def test_examples_run(member) -> None:
     if not modules:
         pytest.skip(f"{member.name} has no examples in docstrings")
     for name in modules:
+        torch.manual_seed(0)  # examples draw data and weights
         results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
         assert results.attempted, f"{name}: the example is not in a docstring"
         assert not results.failed, f"{name}: see the captured output"
