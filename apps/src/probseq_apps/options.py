@@ -21,6 +21,8 @@ class Output(Settings):
     """Show where an error came from."""
     quiet: bool = False
     """Print the result only, and errors."""
+    details: bool = False
+    """Print all tables of a comparison, by the names of its rows, and not what came out of it."""
 
 
 class Ray(Settings):

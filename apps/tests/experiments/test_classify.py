@@ -319,7 +319,7 @@ class WithToy(ClassifySettings):
 
 
 def test_a_new_method_is_a_line_and_a_field_and_trains(monkeypatch):
-    monkeypatch.setitem(METHODS, "toy", Method("a toy", "toy"))
+    monkeypatch.setitem(METHODS, "toy", Method("a toy", attention="toy"))
     settings = WithToy.from_dict(
         {"method": ["toy+ts", "toy+ensemble"], "toy": {"variance": 0.25}, "model": {"dim": 16}}
     )

@@ -4,8 +4,10 @@ from probseq.summary import summarise
 from probseq_apps.report.classify import (
     MethodResult,
     details,
+    lead_table,
     metric_tables,
     ood_tables,
+    outcome,
     shift_tables,
     silent_attention,
 )
@@ -121,3 +123,38 @@ def test_an_attention_without_information_is_named_and_what_it_adds_is_shown():
         "| accuracy ↑ | 0.2000±0.1000 |",
         "| NLL ↓ | 0.2000±0.1000 |",
     ]
+
+
+def compared(**values):
+    """Metrics of methods by their accuracies; the NLL is one less the accuracy."""
+    return {
+        name.replace("_", " "): {
+            "test/accuracy": summarise(accuracies),
+            "test/nll": summarise([1 - accuracy for accuracy in accuracies]),
+            "shift/severity-1/nll": summarise([0.5] * len(accuracies)),
+            "shift/severity-5/nll": summarise([0.7] * len(accuracies)),
+        }
+        for name, accuracies in values.items()
+    }
+
+
+def test_what_decides_stands_in_a_row_a_method():
+    table = lead_table(compared(SGPA=[0.8, 0.9], softmax=[0.5, 0.6]))
+    assert table.heads[1:] == ["n", "accuracy ↑", "NLL ↓", "shifted NLL ↓"]
+    assert table.rows[0] == ["SGPA", "2", "0.850±0.050", "0.150±0.050", "0.600±0.000"]
+
+
+def test_a_lead_is_told_with_its_interval_and_the_best_baseline_beside_it():
+    methods = compared(SGPA=[0.80, 0.82, 0.84], softmax=[0.70, 0.72, 0.74], logreg=[0.4, 0.4, 0.4])
+    first, baseline, *_ = outcome(methods, ["logreg"])
+    assert first.startswith("accuracy: SGPA 0.820, softmax 0.720. The first leads by 0.100 ± 0.000")
+    assert "logreg 0.400" in baseline
+    assert len(outcome(methods, ["softmax"])) == 2
+
+
+def test_methods_within_the_interval_are_level_and_one_seed_decides_nothing():
+    (sentence, _) = outcome(compared(a=[0.8, 0.9, 0.7], b=[0.9, 0.7, 0.75]), [])
+    # Differences -.1, .2, -.05: .0167 ± 4.303 · .1607 / √3.
+    assert sentence == "accuracy: a 0.800, b 0.783. They are level: 0.017 ± 0.399 (95%, 3 seeds)."
+    (sentence, _) = outcome(compared(a=[0.8], b=[0.1]), [])
+    assert sentence.endswith("Of one seed nothing is decided.")

@@ -2,11 +2,14 @@
 
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 
 from probseq.summary import summarise
 from probseq_apps.cli import main
+from probseq_apps.engine import log
 from probseq_apps.report.report import Report
 from probseq_apps.report.tables import Measure, SideBySide, summary_table
 
@@ -107,3 +110,60 @@ def test_no_method_is_left_out_of_the_terminal(folder):
     told = "\n".join(lines).split()
     assert {"weight_decay=0.3+", "ts", *names[1:]} <= set(told)
     assert [told.count(f"{n}.0000±0.0000") for n in range(5)] == [1] * 5
+
+
+def led(**changed):
+    """A report that begins with what came out, of rows with long names."""
+    names = [f"a method with a long name, dropout 0.{k} + temperature" for k in range(7)]
+    measures = [Measure(name, "higher") for name in ("accuracy", "NLL", "ECE", "OOD AUROC", "MCE")]
+    rows = {name: [summarise([k / 10, k / 9])] * 5 for k, name in enumerate(names)}
+    lead = summary_table("", measures, rows, dict.fromkeys(names, 2), 3)
+    return report(lead=lead, outcome=["a leads by 0.1 ± 0.01."], story=["curve"], **changed)
+
+
+def test_what_came_out_comes_first_and_all_else_is_in_sections_that_are_closed(folder):
+    text = led().write(folder)
+    assert "a leads by" in text
+    assert "accuracy ↑" in text
+    assert "a<b" not in text  # no other table
+    page = (folder / "report.html").read_text()
+    places = [
+        page.index(what) for what in ("a leads by", "<table", '<img alt="curve"', "<details>")
+    ]
+    assert places == sorted(places)
+    assert re.findall("<summary>(.*?)</summary>", page) == [
+        *("Details", "Findings", "Numbers", "More", "Plots", "Settings", "Versions"),
+    ]
+    assert page.count("<details>") == page.count("</details>") == 7
+
+
+def test_details_show_the_tables_of_the_rows_on_the_terminal(folder, monkeypatch):
+    monkeypatch.setattr(log, "details", True)
+    text = led().write(folder)
+    assert "a leads by" not in text
+    assert "a<b" in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium")
+@pytest.mark.parametrize("width", [400, 1200])
+def test_nothing_of_the_page_runs_over_its_width(folder, width):
+    led().write(folder)
+    # A frame has any width, a window of the browser has not.
+    script = "const d=f.contentDocument;document.body.title=[d.documentElement.scrollWidth,"
+    script += "...[...d.querySelectorAll('.lead')].map(e=>e.scrollWidth-e.clientWidth)].join(' ')"
+    frame = f'<iframe id="f" src="report.html" style="border:0;width:{width}px;height:900px">'
+    text = f'<body onload="{script}" style="margin:0">{frame}</iframe></body>'
+    (folder / "frame.html").write_text(text)
+    command = "chromium --headless --no-sandbox --disable-gpu --allow-file-access-from-files"
+    done = subprocess.run(
+        [*command.split(), "--dump-dom", (folder / "frame.html").as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    widths = re.search(r'title="(\d+) (-?\d+)"', done.stdout)
+    assert widths is not None
+    assert int(widths[1]) <= width
+    assert int(widths[2]) <= 0

@@ -28,6 +28,7 @@ from probseq_apps.engine.files import (
 
 _LINE_SECONDS = 60.0
 quiet = False  # set by `run` for --quiet
+details = False  # set by `run` for --details
 _jobs: "JobsBar | None" = None  # the bar over all jobs, while there is one
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from probseq.metrics import Predictions, severities_of
 from probseq.metrics.post_hoc import is_bound
-from probseq.summary import LABELS, Summary, average_ranks, mean_of, summarise
+from probseq.summary import LABELS, Summary, average_ranks, judge, mean_of, summarise
 from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.set_plots import class_figures, shift_figures
@@ -21,6 +21,7 @@ Methods = Mapping[str, Metrics]
 # Columns of a table: the names of the metrics that each is a mean of.
 Columns = dict[Measure, list[str]]
 
+_PAGE_TITLES = {"classify": "classifiers compared", "regress": "predictions compared"}
 # More methods than these stand below each other, with the metrics side by side.
 _METHODS_ACROSS = 6
 _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
@@ -91,7 +92,9 @@ def methods_report(
         )
     return Report(
         experiment=experiment,
-        title=", ".join(results),
+        title=_PAGE_TITLES[experiment],
+        lead=lead_table(titled(results)),
+        outcome=outcome(titled(results), estimators(results)),
         opening=(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
             f"test {examples}."
@@ -129,9 +132,90 @@ def classify_report(
         results,
         f"examples in {common['data']['classes']} classes",
         details=details(methods),
-        figures=lambda: {**class_figures(rows), **shift_figures(methods)},
+        story=("reliability", "shift", "cifar-c"),
+        figures=lambda: {
+            **class_figures({parse_row(name).short_title: sets for name, sets in rows.items()}),
+            **shift_figures(titled(results)),
+        },
         **common,
     )
+
+
+def titled(results: Mapping[str, MethodResult]) -> Methods:
+    """Return the metrics of each method by its title in words."""
+    return {parse_row(name).short_title: result.summaries() for name, result in results.items()}
+
+
+def estimators(results: Mapping[str, MethodResult]) -> list[str]:
+    """Return the titles of the rows that need no transformer."""
+    rows = map(parse_row, results)
+    return [row.short_title for row in rows if row.method.estimator]
+
+
+def lead_columns(methods: Methods) -> Columns:
+    """Return what comes first of a comparison, as far as it was measured."""
+    names, columns = _names(methods), Columns()
+    for metric in ("accuracy", "nll", "ece", "mae", "rmse", "nlpd"):
+        if f"test/{metric}" in names:
+            columns[Measure.of(metric)] = [f"test/{metric}"]
+    for measure, pattern in (
+        (Measure("shifted NLL", "lower"), r"(shift|cifar-c)/severity-\d+/nll"),
+        (Measure("OOD AUROC", "higher"), r"ood/.*/(entropy|variance)/auroc"),
+    ):
+        if matching := [name for name in names if re.fullmatch(pattern, name)]:
+            columns[measure] = matching
+    return columns
+
+
+def lead_table(methods: Methods) -> Table:
+    """Return one row a method: the metrics that decide, under shift means over severities."""
+    return _table("", lead_columns(methods), methods, decimals=3)
+
+
+def outcome(methods: Methods, plain: Sequence[str]) -> list[str]:
+    """Return what came out, a sentence for each of the first two metrics, and one on baselines.
+
+    A method leads where the 95% interval of the paired differences over the seeds is above 0.
+
+    Args:
+        methods: metrics by title.
+        plain: titles of the methods that anybody would try first.
+    """
+    sentences: list[str] = []
+    columns = [c for c in lead_columns(methods).items() if c[0].direction][:2]
+    for measure, (metric, *_) in columns:
+        sign = 1.0 if measure.direction == "higher" else -1.0
+        means = {name: summaries[metric].mean for name, summaries in methods.items()}
+        known = {name: mean for name, mean in means.items() if mean is not None}
+        ranked = sorted(known, key=lambda name: -sign * known[name])
+        if len(ranked) < 2:
+            continue
+        first, second = ranked[:2]
+        sentences.append(_comparison(measure.label, first, second, methods, metric, sign))
+        usual = next((name for name in ranked if name in plain), None)
+        if usual not in (None, first, second):
+            sentences.append(_comparison(measure.label, first, usual, methods, metric, sign))
+    return sentences
+
+
+def _comparison(
+    label: str, first: str, second: str, methods: Methods, metric: str, sign: float
+) -> str:
+    """Return a sentence on the two methods, by the differences of the seeds that both have."""
+    ours, theirs = (methods[name][metric] for name in (first, second))
+    numbers = f"{first} {ours.mean:.3f}, {second} {theirs.mean:.3f}"
+    differences = [
+        sign * (a - b)
+        for a, b in zip(ours.values, theirs.values, strict=False)
+        if a is not None and b is not None
+    ]
+    if len(differences) < 2 or len(ours.values) != len(theirs.values):
+        return f"{label}: {numbers}. Of one seed nothing is decided."
+    gain = judge(differences, 0.0)
+    margin = f"{abs(gain.summary.mean or 0.0):.3f} ± {gain.summary.interval or 0.0:.3f}"
+    if gain.verdict == "holds":
+        return f"{label}: {numbers}. The first leads by {margin} (95%, {len(differences)} seeds)."
+    return f"{label}: {numbers}. They are level: {margin} (95%, {len(differences)} seeds)."
 
 
 def metric_tables(methods: Methods) -> list[Table | SideBySide]:
@@ -255,7 +339,7 @@ def _over_severities(methods: Methods, kind: str, group: str, metric: str) -> li
     return [name for name in _names(methods) if pattern.fullmatch(name)]
 
 
-def _table(title: str, columns: Columns, methods: Methods) -> Table:
+def _table(title: str, columns: Columns, methods: Methods, decimals: int = 4) -> Table:
     """Return a table whose columns are means over metrics, taken for each seed first."""
     rows = {
         name: [mean_of(summaries[metric] for metric in metrics) for metrics in columns.values()]
@@ -264,7 +348,7 @@ def _table(title: str, columns: Columns, methods: Methods) -> Table:
     counts = {
         name: len(next(iter(summaries.values())).values) for name, summaries in methods.items()
     }
-    return summary_table(title, list(columns), rows, counts)
+    return summary_table(title, list(columns), rows, counts, decimals)
 
 
 def _names(methods: Methods) -> list[str]:

@@ -20,6 +20,7 @@ from probseq_apps.engine.files import CONFIG, flatten, write_atomic
 
 PAGE = "report.html"
 FINDINGS = "## Findings"
+DETAILS = "## Details"  # from here on, sections are to be opened
 
 
 def write_html(folder: Path) -> Path:
@@ -29,7 +30,11 @@ def write_html(folder: Path) -> Path:
     blocks = _blocks((folder / "report.md").read_text(encoding="utf-8"))
     title = next((block[2:] for block in blocks if block.startswith("# ")), folder.name)
     elements = [_element(block, folder) for block in blocks]
-    if FINDINGS in blocks:  # heading, legend, and list
+    if DETAILS in blocks:
+        elements = _in_sections(blocks, elements)
+        lead = next((k for k, text in enumerate(elements) if '<div class="wide">' in text), 0)
+        elements[lead] = elements[lead].replace('class="wide"', 'class="wide lead"', 1)
+    elif FINDINGS in blocks:  # heading, legend, and list
         start = blocks.index(FINDINGS)
         elements[start : start + 3] = ["<section>", *elements[start : start + 3], "</section>"]
     for heading, name in (("Settings", CONFIG), ("Versions", "report.json")):
@@ -42,6 +47,18 @@ def write_html(folder: Path) -> Path:
     text = page.substitute(title=escape(title), body="\n".join(elements))
     write_atomic(folder / PAGE, text)
     return folder / PAGE
+
+
+def _in_sections(blocks: Sequence[str], elements: Sequence[str]) -> list[str]:
+    """Return a page whose headings of the second level begin sections that are closed."""
+    page: list[str] = []
+    for block, element in zip(blocks, elements, strict=True):
+        if heading := re.match(r"## (.*)\n*", block):
+            page += ["</details>"] * ("<details>" in page)
+            page += ["<details>", f"<summary>{_inline(heading[1])}</summary>"]
+            element = element.partition("</h2>")[2]
+        page.append(element)
+    return [*page, *(["</details>"] * ("<details>" in page))]
 
 
 def _blocks(markdown: str) -> list[str]:
@@ -76,6 +93,8 @@ def _element(block: str, folder: Path) -> str:
 
 def _inline(text: str) -> str:
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+    text = re.sub(r"(?<=\d)(±[\d.]+)", r"<small>\1</small>", text)
+    text = re.sub(r" \*$", "<small> *</small>", text)
     return re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text)
 
 

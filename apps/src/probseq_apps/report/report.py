@@ -14,10 +14,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from probseq_apps.engine import log
 from probseq_apps.engine.files import write_atomic
-from probseq_apps.report.html import FINDINGS, PAGE, write_html
+from probseq_apps.report.html import DETAILS, FINDINGS, PAGE, write_html
 from probseq_apps.report.results import decides
-from probseq_apps.report.tables import SideBySide, Table
+from probseq_apps.report.tables import KEY, SideBySide, Table
 
 _PACKAGES = (
     *("probseq-apps", "probseq", "sgpa", "cgpt-transformer", "kepsvgp", "ohsvgp", "pseudovideo"),
@@ -48,6 +49,11 @@ class Report:
     opening: str  # first paragraph
     findings: Sequence[str] = ()  # what the numbers say, a sentence each
     facts: Sequence[str] = ()  # what one must know beside the notes on the data, a line each
+    # What came out: a row a model by its title, and sentences. It comes first, on the terminal
+    # alone unless details are asked for; all else on the page is then in sections to open.
+    lead: Table | None = None
+    outcome: Sequence[str] = ()
+    story: Sequence[str] = ()  # figures that stand beside the lead
     tables: Sequence[Table | SideBySide]  # the first is shown in the terminal, as far as it fits
     legend: str | None = None  # what the numbers are
     rows: Sequence[str] = ()  # what the rows of the tables are, a line each
@@ -77,9 +83,13 @@ class Report:
                 f"{folder} holds the report without plots, which cannot be drawn: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        pictures = [f"![{file.stem}](plots/{file.name})" for file in files]
+        pictures = {file.stem: f"![{file.stem}](plots/{file.name})" for file in files}
+        first = [pictures.pop(name) for name in self.story if name in pictures]
         about = self._words.get("about_plots", "")
-        write_atomic(folder / "report.md", _joined([*page, "## Plots", about, *pictures]))
+        if self.lead is not None:  # pictures of the story stand before the first section
+            page = [*page[: page.index(DETAILS)], *first, *page[page.index(DETAILS) :]]
+        page += ["## Plots", about, *pictures.values()]
+        write_atomic(folder / "report.md", _joined(page))
         write_html(folder)
         return f"{text}\n\nall numbers, what they are, and plots: {folder / PAGE}"
 
@@ -93,8 +103,11 @@ class Report:
             f"{self.opening} Recipe `{self.recipe}`{seeds and f', seeds {seeds}'}; all settings "
             "are in `config.json`."
         )
+        lead = [] if self.lead is None else [self.lead.markdown(), KEY, DETAILS]
         return [
             f"# {self.data['name']}: {self.title or self._words['title']}",
+            _listed(self.outcome),
+            *lead,
             textwrap.fill(opening, 100, break_long_words=False, break_on_hyphens=False),
             *(findings if self.findings else ()),
             _listed([*self.data["notes"], *self.facts]),
@@ -112,6 +125,9 @@ class Report:
     def _text(self) -> str:
         """Return one table and the findings that decide something, a line each."""
         width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+        if self.lead is not None and not log.details:
+            sentences = [textwrap.fill(each, width) for each in self.outcome]
+            return f"\n{_joined([self.lead.screen(width), *sentences])}".rstrip()
         findings = [finding for finding in self.findings if decides(finding)][:_MAX_FINDINGS]
         lines = [textwrap.shorten(f"- {finding}", width, placeholder=" …") for finding in findings]
         paragraphs = [self.tables[0].screen(width), "\n".join(lines)]

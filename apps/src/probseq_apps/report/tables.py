@@ -23,6 +23,7 @@ from probseq.summary import LABELS, Direction, Summary, best_names
 
 __all__ = [
     "DASH",
+    "KEY",
     "Measure",
     "SideBySide",
     "Table",
@@ -44,7 +45,7 @@ Writer = Callable[[Summary], str]
 DASH = "—"
 """The cell of a number that is missing."""
 _GAP = 2
-_KEY = "mean ± standard error; * best mean, and those that Welch's t-test cannot tell from it"
+KEY = "mean ± standard error; * best mean, and those that Welch's t-test cannot tell from it"
 # Rows of each table that the terminal shows.
 _SCREEN = 4
 # Name and number of entries: the columns of a table without marks.
@@ -83,7 +84,7 @@ class Table(NamedTuple):
         heads, rows, key = self.heads, self.rows, ""
         if self.best is not None:
             heads = [*heads[:_FACTS], *(f"{head}  " for head in heads[_FACTS:])]
-            rows, key = self.marked("{} *", "{}  "), f"\n\n{_KEY}"
+            rows, key = self.marked("{} *", "{}  "), f"\n\n{KEY}"
         return aligned_blocks([heads], rows, width)[0] + key
 
     def markdown(self) -> str:
@@ -115,7 +116,7 @@ class SideBySide(NamedTuple):
         heads = [["", *(f"{cell}  " for cell in line)] for line in aligned]
         heads.append([first.heads[1], *(f"{row[1]}  " for row in first.rows)])
         lines = self._lines("{}", "  {}", "{} *", "{}  ", _SCREEN)
-        return "\n\n".join([*aligned_blocks(heads, lines, width), _KEY])
+        return "\n\n".join([*aligned_blocks(heads, lines, width), KEY])
 
     def markdown(self) -> str:
         """Return one Markdown table, cells with a mark in bold."""
@@ -139,6 +140,7 @@ def summary_table(
     measures: Sequence[Measure],
     rows: Mapping[str, Sequence[Summary]],
     counts: Mapping[str, int],
+    decimals: int = 4,
 ) -> Table:
     """Return a table of means with standard errors, the best of each column marked.
 
@@ -147,6 +149,7 @@ def summary_table(
         measures: of the columns.
         rows: a summary a column, by the name of the row.
         counts: number of entries behind each row.
+        decimals: of the numbers.
     """
     best = {
         (row, place + _FACTS)
@@ -155,7 +158,7 @@ def summary_table(
         for row, name in enumerate(rows)
         if name in best_names({n: cells[place] for n, cells in rows.items()}, measure.direction)
     }
-    write = with_error(4)
+    write = with_error(decimals)
     cells = [[name, str(counts[name]), *map(write, summaries)] for name, summaries in rows.items()]
     heads = [title, "n", *(measure.head for measure in measures)]
     return Table(heads, cells, frozenset(best))

@@ -33,7 +33,8 @@ from sgpa.spec import SGPAConfig
 class Method:
     """A method that is trained."""
 
-    title: str  # for reports
+    title: str  # what it is, for reports
+    short: str = ""  # in tables and pictures; "" for the title up to a comma
     # Of each block; or the field of the settings that holds it.
     attention: str | AttentionConfig = field(default_factory=SoftmaxConfig)
     changes: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of its attention
@@ -63,28 +64,44 @@ METHODS: dict[str, Method] = {
     "logreg": Method("logistic regression", estimator=True),
     "mlp": Method("multilayer perceptron", estimator=True),
     "knn": Method("nearest neighbours", estimator=True),
-    "gp": Method("Gaussian process classifier", estimator=True),
-    "mle": Method(f"softmax {_ML}", _SOFTMAX),
-    "kernel": Method(f"kernel {_ML}", _KERNEL),
-    "kernel-rbf": Method(f"RBF kernel {_ML}", KernelConfig(kernel="rbf")),
-    "kernel-exponential": Method(f"exponential kernel {_ML}", KernelConfig(kernel="exponential")),
-    "kernel-asym": Method(_SEPARATE_KEYS, _ASYMMETRIC),
-    "kernel-noise": Method(_NOISE, "kernel_noise", sampled=True),
-    "mcd": Method(f"kernel {_DROPOUT}", _KERNEL, test_dropout=True, sampled=True),
-    "mcd-softmax": Method(f"softmax {_DROPOUT}", _SOFTMAX, test_dropout=True, sampled=True),
-    "mfvi": Method(_MFVI, _KERNEL, baseline="mfvi", sampled=True),
-    "sngp": Method(_SNGP, _KERNEL, baseline="sngp"),
-    "svdkl": Method(_SVDKL, _SOFTMAX, baseline="svdkl", sampled=True),
-    "sgpa": Method("sparse Gaussian process attention", "sgpa", warm_start=_KERNEL, sampled=True),
-    "sgpa-residual": Method(_RESIDUAL, "sgpa_residual", sampled=True),
-    "cgpt": Method(_CGPT, "cgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
-    "scgpt": Method(f"sparse {_CGPT}", "scgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
-    "kepsvgp": Method(_PAIR, "kepsvgp", sampled=True),
+    "gp": Method("Gaussian process classifier", "Gaussian process", estimator=True),
+    "mle": Method(f"softmax {_ML}", attention=_SOFTMAX),
+    "kernel": Method(f"kernel {_ML}", attention=_KERNEL),
+    "kernel-rbf": Method(f"RBF kernel {_ML}", attention=KernelConfig(kernel="rbf")),
+    "kernel-exponential": Method(
+        f"exponential kernel {_ML}", attention=KernelConfig(kernel="exponential")
+    ),
+    "kernel-asym": Method(_SEPARATE_KEYS, "kernel attention, its own keys", _ASYMMETRIC),
+    "kernel-noise": Method(_NOISE, "kernel attention and noise", "kernel_noise", sampled=True),
+    "mcd": Method(
+        f"kernel {_DROPOUT}", "kernel, MC dropout", _KERNEL, test_dropout=True, sampled=True
+    ),
+    "mcd-softmax": Method(
+        f"softmax {_DROPOUT}", "softmax, MC dropout", _SOFTMAX, test_dropout=True, sampled=True
+    ),
+    "mfvi": Method(_MFVI, "mean-field weights", _KERNEL, baseline="mfvi", sampled=True),
+    "sngp": Method(_SNGP, "SNGP", _KERNEL, baseline="sngp"),
+    "svdkl": Method(_SVDKL, "SV-DKL", _SOFTMAX, baseline="svdkl", sampled=True),
+    "sgpa": Method(
+        "sparse Gaussian process attention", "SGPA", "sgpa", warm_start=_KERNEL, sampled=True
+    ),
+    "sgpa-residual": Method(_RESIDUAL, "residual SGPA", "sgpa_residual", sampled=True),
+    "cgpt": Method(_CGPT, "CGPT", "cgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
+    "scgpt": Method(f"sparse {_CGPT}", "SCGPT", "scgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
+    "kepsvgp": Method(_PAIR, "KEP-SVGP", "kepsvgp", sampled=True),
     "kepsvgp-e": Method(
-        f"{_PAIR}, the process of the queries twice", "kepsvgp", {"branches": "ee"}, sampled=True
+        f"{_PAIR}, the process of the queries twice",
+        "KEP-SVGP, queries twice",
+        "kepsvgp",
+        {"branches": "ee"},
+        sampled=True,
     ),
     "kepsvgp-r": Method(
-        f"{_PAIR}, the process of the keys twice", "kepsvgp", {"branches": "rr"}, sampled=True
+        f"{_PAIR}, the process of the keys twice",
+        "KEP-SVGP, keys twice",
+        "kepsvgp",
+        {"branches": "rr"},
+        sampled=True,
     ),
 }
 
@@ -94,6 +111,8 @@ POST_HOC: dict[str, str] = {
     "ts": "temperature scaling",
     "ensemble": "deep ensemble over the seeds",
 }
+
+_ADDED = {"kflla": "Laplace", "ts": "temperature", "ensemble": "ensemble"}
 
 AT_LEAST_TWO = Bound("a whole number of at least 2", lambda value: value >= 2)
 # Settings of model and training that methods cannot have of their own.
@@ -130,6 +149,13 @@ class Row(NamedTuple):
     def title(self) -> str:
         """Its description, for reports."""
         return ", ".join((self.method.title, *(POST_HOC[name] for name in self.additions)))
+
+    @property
+    def short_title(self) -> str:
+        """Its name in words, as "SGPA, dropout 0.1 + temperature"."""
+        name = self.method.short or self.method.title.partition(",")[0]
+        values = [f"{key.replace('_', ' ')} {' or '.join(each)}" for key, each in self.choices]
+        return " + ".join((", ".join((name, *values)), *(_ADDED[each] for each in self.additions)))
 
 
 def parse_row(name: str) -> Row:
@@ -196,7 +222,7 @@ class TrainedMethod(Generic[SettingsT_co]):
         """Return the method whose weights it may start from."""
         if self.method.warm_start is None:
             raise ValueError(f"method {self.base!r} starts from no other method's weights")
-        source = Method("", self.method.warm_start)
+        source = Method("", attention=self.method.warm_start)
         return replace(self, method=source, attention=self.method.warm_start)
 
 
