@@ -42,6 +42,14 @@ def test_each_input_gets_its_nearest_code_projected_back():
     assert torch.equal(quantizer.lookup(out.indices), out.quantized)
 
 
+def test_a_single_vector_is_a_batch_of_one():
+    quantizer, z = _quantizer().eval(), _inputs(5)
+    out, batch = quantizer(z), quantizer(z[None])
+    assert torch.equal(out.quantized, batch.quantized[0])
+    assert out.indices.shape == ()
+    assert out.indices == batch.indices[0] == quantizer.encode(z)
+
+
 def test_of_equally_near_codes_the_first_is_taken():
     # The mean of these codes is a number of float32, and distances from it are exact.
     quantizer = VectorQuantizer(4, 2, 2).eval()

@@ -135,7 +135,7 @@ class VectorQuantizer(nn.Module):
         """
         with torch.autocast(z.device.type, enabled=False):
             x = self._project(z)
-            points = x.detach().flatten(0, -2)
+            points = x.detach().reshape(-1, x.shape[-1])
             if self.training and not self._checked:
                 self._initialise(points)
             codebook = self.codebook.to(x.dtype)
@@ -165,7 +165,7 @@ class VectorQuantizer(nn.Module):
         """
         with torch.autocast(z.device.type, enabled=False):
             x = self._project(z)
-            indices = nearest_codes(x.flatten(0, -2), self.codebook.to(x.dtype))
+            indices = nearest_codes(x.reshape(-1, x.shape[-1]), self.codebook.to(x.dtype))
         return indices.view(z.shape[:-1])
 
     def lookup(self, indices: Int64[Tensor, "*b"]) -> Float[Tensor, "*b d"]:
