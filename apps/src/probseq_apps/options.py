@@ -21,8 +21,6 @@ class Output(Settings):
     """Show where an error came from."""
     quiet: bool = False
     """Print the result only, and errors."""
-    details: bool = False
-    """Print all tables of a comparison, by the names of its rows, and not what came out of it."""
 
 
 class Ray(Settings):
@@ -63,6 +61,8 @@ class Options(Output):
     workers: Count | None = None
     """Jobs at the same time; None: here up to 4, as many as the machine has processors, and one
     where it has a GPU; elsewhere all."""
+    details: bool = False
+    """Print all tables of a comparison, by the names of its rows, and not what came out of it."""
     executor: Place = "local"
     """Where jobs are done: local, ray, ray:ADDRESS or slurm."""
     ray: Ray = Ray()
