@@ -203,7 +203,7 @@ class ARDKernel(Kernel):
     @property
     def like(self) -> Tensor:
         """A tensor with the dtype and device of the parameters."""
-        return self.raw_outputscale.detach()
+        return self.raw_lengthscale.detach()
 
     @property
     def lengthscale(self) -> Float[Tensor, "*heads 1 d"]:
