@@ -263,7 +263,7 @@ def test_a_calibrated_model_is_saved_and_read_on_the_device(tmp_path):
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     model = nn.Sequential(encoder, nn.Flatten(), nn.Linear(64, 3)).eval().to(DEVICE)
     tokens, labels = torch.randn(40, 4, 16, device=DEVICE), torch.arange(40, device=DEVICE) % 3
-    given = {"num_inducing": 8, "num_samples": 2, "tried": (1.0,), "tuning_steps": 2}
+    given = {"num_inducing": 8, "num_samples": 2, "deviations": (1.0,), "tuning_steps": 2}
     found = calibrate(model, tokens, [(tokens, labels)], **given)
     found.use("tuned deviation")
 

@@ -284,7 +284,7 @@ def drops(model, inputs):
 
 
 def tempered(model, inputs):
-    found = sgpa.calibrate(model, inputs, [(inputs, labels())], tried=(0.0,))
+    found = sgpa.calibrate(model, inputs, [(inputs, labels())], deviations=(0.0,))
     assert found(inputs).shape == (BATCH, CLASSES)
 
 

@@ -141,7 +141,7 @@ def test_data_on_the_cpu_are_brought_to_the_device_of_a_model():
     model = nn.Sequential(nn.TransformerEncoder(layer, 2), head).eval().to(pretend.HERE)
     x, labels = torch.randn(40, 4, 16), torch.arange(40) % 3
     data = list(zip(x.split(10), labels.numpy().reshape(4, 10), strict=True))
-    given = {"num_inducing": 8, "num_samples": 2, "tuning_steps": 2, "tried": (0.0, 1.0)}
+    given = {"num_inducing": 8, "num_samples": 2, "tuning_steps": 2, "deviations": (0.0, 1.0)}
     calibrated = calibrate(model, x, data, **given)
     calibrated.use("tuned deviation")
     assert calibrated(x.numpy()).device == pretend.HERE
