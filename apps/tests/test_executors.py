@@ -400,7 +400,7 @@ def test_a_terminal_shows_one_bar_over_all_jobs(tmp_path, workers):
     inner = [line for state in states for line in state if "epoch" in line]
     assert bool(inner) is (workers == 1)
     assert not any("epoch" in line or "step/s" in line for line in states[-1])
-    assert any(line.startswith("method") or "mle" in line for line in states[-1])
+    assert any(line.startswith("softmax attention") for line in states[-1])
 
 
 def test_the_time_left_comes_from_the_jobs_done_and_before_from_the_estimate(capsys):

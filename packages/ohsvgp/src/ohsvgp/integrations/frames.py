@@ -8,10 +8,9 @@ import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median_low
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -24,8 +23,14 @@ from ohsvgp.online import OnlineGP
 from ohsvgp.stream.calendar import calendar_ahead
 from ohsvgp.stream.spacing import GAPS
 from probseq.checks import check_counts
+from probseq.errors import require
 from probseq.kernels import RBF, Kernel, Walk
 from probseq.linalg import safe_cholesky
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = require("pandas", extra="frames", distribution="ohsvgp")
 
 LEVEL = 0.95
 # Values that a series must have, and the latest ones by which a model is chosen.
