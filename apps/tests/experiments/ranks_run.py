@@ -37,7 +37,7 @@ KINDS = {
     "language": (language.WORKFLOW, DECODER),
     "diffusion": (DIFFUSION_WORKFLOW, DIFFUSION),
     "hvae": (HVAE_WORKFLOW, HVAE),
-    "run": (WORKFLOW, TINY),
+    "run": (WORKFLOW, replace(TINY, loss=replace(TINY.loss, adversarial_weight=0.0))),
 }
 
 
