@@ -317,7 +317,7 @@ def jobs(settings: ModelSettings) -> list[Job]:
 
 def load(settings: ModelSettings, options: Options) -> stages.ImageRun:
     """Read the images; raise if the machine is not as the settings want it."""
-    stages.device_of(settings)
+    distributed.join(stages.device_of(settings))
     return stages.ImageRun(load_model_images(settings, options), settings)
 
 

@@ -268,7 +268,8 @@ def jobs(settings: GenerateSettings) -> list[Job]:
 
 
 def load(settings: GenerateSettings, options: Options) -> stages.ImageRun:
-    """Read the images."""
+    """Read the images; raise if the machine is not as the settings want it."""
+    distributed.join(stages.device_of(settings))
     return stages.ImageRun(stages.load_images(settings, options), settings)
 
 
