@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from sklearn.model_selection import train_test_split
 
 from ohsvgp import AdamSteps, OnlineGP, RandomSubset, Refit, UniformGrid
-from ohsvgp.tasks import learn
+from ohsvgp.tasks import Task, learn
 from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
 from probseq_apps.data.tables import Table
@@ -24,6 +24,7 @@ from probseq_apps.experiments.online import (
     build_live_model,
     estimate,
     learn_stream,
+    naive_score,
     prior_of,
 )
 from probseq_apps.experiments.streams import Stream, cut_series, cut_table, load_stream
@@ -91,6 +92,17 @@ def test_the_report_holds_each_method_seed_and_task_of_one_split(finished, repor
     assert splits["0"] != splits["1"]
     assert "1 rows without a value" in report["data"]["notes"][0]
     assert list((finished / "plots").iterdir())
+
+
+def test_what_needs_no_model_is_the_value_before_or_that_of_the_nearest_point():
+    x, y = torch.tensor([0.0, 2.0, 1.0, 5.0]), torch.tensor([1.0, 3.0, 2.0, 7.0])
+    task = Task(x, y, torch.tensor([0.5, 2.0, 4.0, -1.0]), torch.zeros(4))
+    # Before 2 is 1; before the first there is none, and the first stands in.
+    assert naive_score([task]) == pytest.approx(math.sqrt((1 + 4 + 9 + 1) / 4))
+    several = task._replace(y=torch.stack([y, y]), test_y=torch.zeros(2, 4))
+    assert naive_score([several]) == pytest.approx(math.sqrt(15 / 4))
+    points = Task(torch.eye(2), torch.tensor([0.0, 1.0]), torch.tensor([[0.9, 0.2]]), torch.ones(1))
+    assert naive_score([points], "bernoulli") == 0.0
 
 
 @pytest.mark.usefixtures("undrawn")

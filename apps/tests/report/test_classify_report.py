@@ -4,13 +4,13 @@ from probseq.summary import summarise
 from probseq_apps.report.classify import (
     MethodResult,
     details,
-    lead_table,
+    lead_of,
     metric_tables,
     ood_tables,
-    outcome,
     shift_tables,
     silent_attention,
 )
+from probseq_apps.report.lead import lead_table, outcome
 
 METRICS = ("accuracy", "nll", "ece", "mce")
 DETECTION = ("auroc", "aupr-in", "aupr-out", "fpr95")
@@ -126,8 +126,8 @@ def test_an_attention_without_information_is_named_and_what_it_adds_is_shown():
 
 
 def compared(**values):
-    """Metrics of methods by their accuracies; the NLL is one less the accuracy."""
-    return {
+    """What decides of methods by their accuracies; the NLL is one less the accuracy."""
+    methods = {
         name.replace("_", " "): {
             "test/accuracy": summarise(accuracies),
             "test/nll": summarise([1 - accuracy for accuracy in accuracies]),
@@ -136,6 +136,7 @@ def compared(**values):
         }
         for name, accuracies in values.items()
     }
+    return lead_of(methods)
 
 
 def test_what_decides_stands_in_a_row_a_method():

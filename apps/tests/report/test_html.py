@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from PIL import Image
 
 from probseq.summary import summarise
 from probseq_apps.cli import main
@@ -13,7 +14,10 @@ from probseq_apps.engine import log
 from probseq_apps.report.report import Report
 from probseq_apps.report.tables import Measure, SideBySide, summary_table
 
-PNG = b"\x89PNG\r\n\x1a\n picture"
+COMMANDS = {
+    "online": "online --num-tasks 3 --num-inducing 6 --seeds 0 1 --method ohsvgp grid exact",
+    "online vae": "online vae --num-tasks 2 --num-frames 24 --num-inducing 6 --seeds 0 --epochs 2",
+}
 UNDECIDED = "AUROC: a is not told from b (undecided)."
 
 
@@ -31,7 +35,7 @@ def table(title, *names):
 
 def report(**changed):
     def draw(folder):
-        (folder / "curve.png").write_bytes(PNG)
+        Image.new("L", (2, 2)).save(folder / "curve.png")
         return [folder / "curve.png"]
 
     parts = {
@@ -56,7 +60,7 @@ def test_the_page_has_everything_and_needs_nothing(folder, capsys):
     report().write(folder)
     page = (folder / "report.html").read_text()
     assert not re.search("http|<link|<script src", page)
-    assert re.findall('<img alt="curve" src="data:image/png;base64,iVBOR', page)
+    assert re.findall('<img alt="curve" src="data:image/(png|webp);base64,', page)
     assert (texts(page, "h1"), texts(page, "code")) == (
         ["digits: a &amp; b"],
         ["done", "own", "config.json"],
@@ -128,13 +132,13 @@ def test_what_came_out_comes_first_and_all_else_is_in_sections_that_are_closed(f
     assert "a<b" not in text  # no other table
     page = (folder / "report.html").read_text()
     places = [
-        page.index(what) for what in ("a leads by", "<table", '<img alt="curve"', "<details>")
+        page.index(what) for what in ("a leads by", '<img alt="curve"', "<table", "<details>")
     ]
     assert places == sorted(places)
     assert re.findall("<summary>(.*?)</summary>", page) == [
-        *("Details", "Findings", "Numbers", "More", "Plots", "Settings", "Versions"),
+        *("Details", "Findings", "Numbers", "More", "Glossary", "Plots", "Settings", "Versions"),
     ]
-    assert page.count("<details>") == page.count("</details>") == 7
+    assert page.count("<details>") == page.count("</details>") == 8
 
 
 def test_details_show_the_tables_of_the_rows_on_the_terminal(folder, monkeypatch):
@@ -144,16 +148,18 @@ def test_details_show_the_tables_of_the_rows_on_the_terminal(folder, monkeypatch
     assert "a<b" in text
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium")
-@pytest.mark.parametrize("width", [400, 1200])
-def test_nothing_of_the_page_runs_over_its_width(folder, width):
-    led().write(folder)
+def overflow(folder):
+    """Pixels by which the page, its sections open, and its first table run over two widths."""
+    script = "const d=f.contentDocument;d.querySelectorAll('details').forEach(e=>e.open=true);"
+    script += "return [d.documentElement.scrollWidth-f.clientWidth,"
+    script += "...[...d.querySelectorAll('.lead')].map(e=>e.scrollWidth-e.clientWidth)]"
+    script = f"[...document.querySelectorAll('iframe')].map(f=>{{{script}}})"
     # A frame has any width, a window of the browser has not.
-    script = "const d=f.contentDocument;document.body.title=[d.documentElement.scrollWidth,"
-    script += "...[...d.querySelectorAll('.lead')].map(e=>e.scrollWidth-e.clientWidth)].join(' ')"
-    frame = f'<iframe id="f" src="report.html" style="border:0;width:{width}px;height:900px">'
-    text = f'<body onload="{script}" style="margin:0">{frame}</iframe></body>'
+    frames = [
+        f'<iframe src="report.html" style="border:0;width:{width}px;height:900px"></iframe>'
+        for width in (400, 1200)
+    ]
+    text = f'<body onload="document.body.title={script}" style="width:1300px">{"".join(frames)}'
     (folder / "frame.html").write_text(text)
     command = "chromium --headless --no-sandbox --disable-gpu --allow-file-access-from-files"
     done = subprocess.run(
@@ -163,7 +169,32 @@ def test_nothing_of_the_page_runs_over_its_width(folder, width):
         check=True,
         timeout=120,
     )
-    widths = re.search(r'title="(\d+) (-?\d+)"', done.stdout)
-    assert widths is not None
-    assert int(widths[1]) <= width
-    assert int(widths[2]) <= 0
+    found = re.search(r'title="([-,0-9]+)"', done.stdout)
+    assert found is not None
+    return [int(number) for number in found[1].split(",")]
+
+
+in_a_browser = pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium")
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_nothing_of_the_page_runs_over_its_width(folder):
+    led().write(folder)
+    assert max(overflow(folder)) <= 0
+
+
+@pytest.mark.slow
+@in_a_browser
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_report_fits_a_phone_and_its_screen_a_terminal(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    folder, words = tmp_path / "run", COMMANDS[command].split()
+    assert main([*words, "--run-dir", str(folder), "--threads", "1", "--quiet"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) <= 40
+    assert max(map(len, told[:-1])) <= 100
+    assert told[-1].endswith(str(folder / "report.html"))
+    assert len(overflow(folder)) == 4
+    assert max(overflow(folder)) <= 0
+    assert (folder / "report.html").stat().st_size <= 3e6

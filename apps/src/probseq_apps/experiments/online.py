@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 from ohsvgp import AdamSteps, ExactGP, Gaussian, OnlineGP, Refit
 from ohsvgp.beyond.prior import PRIOR_OPTIONS, fit_prior, make_mean, make_prior
@@ -32,6 +33,7 @@ from ohsvgp.tasks import (
     starting_lengthscales,
 )
 from probseq.kernels import Kernel
+from probseq.metrics import rmse
 from probseq_apps.data.fetch import download_online
 from probseq_apps.data.names import CSV_PREFIX
 from probseq_apps.engine.config import derive_seed
@@ -154,6 +156,17 @@ def report(settings: OnlineSettings, streams: Streams, results: Results, at: Run
     steps = f"{model.learn_steps:,} of rate {model.learn_rate:g} ({', '.join(learned)})"
     label = f"{stream.target_label}{' (standardised)' if standard else ''}"
     again = partial(learn_stream, settings, streams, at=at)
+
+    def figures(names: Mapping[str, str]) -> dict[str, Figure]:
+        """Draw the predictions of the best and the worst method, and of all."""
+        stored = first_seed_arrays(settings, at.path / PREDICTIONS, again)
+        arrays, labels = {t: stored[n] for n, t in names.items()}, (stream.input_label, label)
+        drawn = prediction_figures(arrays, labels)
+        if "fits" in drawn:
+            ends = {title: arrays[title] for title in (next(iter(arrays)), [*arrays][-1])}
+            drawn["forecast"] = prediction_figures(ends, labels)["fits"]
+        return {**drawn, **({"toy": coefficients_plot()} if toy else {})}
+
     return online_report(
         ONLINE,
         at.recipe,
@@ -174,16 +187,32 @@ def report(settings: OnlineSettings, streams: Streams, results: Results, at: Run
             f"M = {model.num_inducing}; {model.kernel} kernel; {how}",
             *([f"Adam steps a task: {steps}"] if learned else []),
         ],
+        naive=(
+            f"{'last value' if stream.dim == 1 else 'nearest point'} of all data",
+            [naive_score(streams.by_seed[s].tasks, model.likelihood) for s in settings.seeds],
+        ),
         seconds="all updates",
         standardised=standard,
-        figures=lambda: {
-            **prediction_figures(
-                first_seed_arrays(settings, at.path / PREDICTIONS, again),
-                (stream.input_label, label),
-            ),
-            **({"toy": coefficients_plot()} if toy else {}),
-        },
+        story=("forecast", "boundaries") if stream.grid is not None else ("over-tasks",),
+        figures=figures,
     ).write(at.path)
+
+
+def naive_score(tasks: Sequence[Task], likelihood: str = "gaussian") -> float:
+    """Return RMSE, of labels accuracy, where test points have the value learned just before them.
+
+    Points of several dimensions have that of the nearest one.
+    """
+    whole = concatenate_tasks(tasks)
+    if whole.x.ndim == 1:
+        times, order = whole.x.sort()
+        chosen = order[(torch.searchsorted(times, whole.test_x) - 1).clamp(min=0)]
+    else:
+        chosen = torch.cdist(whole.test_x, whole.x).argmin(1)
+    values = whole.y[..., chosen]
+    if likelihood == "bernoulli":
+        return float((values == whole.test_y).double().mean())
+    return float(rmse(values.flatten(), whole.test_y.flatten()))
 
 
 WORKFLOW = Workflow(

@@ -33,7 +33,7 @@ from probseq_apps.experiment import (
     counted,
     rows_and_seeds,
 )
-from probseq_apps.experiments.online import extent, first_seed_arrays, naming, sizes
+from probseq_apps.experiments.online import extent, first_seed_arrays, naive_score, naming, sizes
 from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, pack_progress
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
@@ -139,11 +139,15 @@ def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: Ru
     if frame is None:
         unit = "standard deviations of the channel in the first task"
 
-    def figures() -> dict[str, Figure]:
+    def figures(names: Mapping[str, str]) -> dict[str, Figure]:
         if frame is None:
             return {}
         again = partial(learn_channels, settings, data, at=at)
-        return {"frames": frames_plot(first_seed_arrays(settings, at.path / FRAMES, again), frame)}
+        stored = first_seed_arrays(settings, at.path / FRAMES, again)
+        return {"frames": frames_plot({title: stored[n] for n, title in names.items()}, frame)}
+
+    # Channels as series side by side.
+    turned = [[Task(x, y.T, u, v.T) for x, y, u, v in own] for own in data.tasks.values()]
 
     return online_report(
         ONLINE_VAE,
@@ -169,7 +173,9 @@ def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: Ru
             f"{model.consolidation:g}",
             f"errors are in {unit}",
         ],
+        naive=("last value of all data", [*map(naive_score, turned)]),
         seconds="all training",
+        story=("over-tasks",) if frame is None else ("frames",),
         standardised=frame is None,
         figures=figures,
     ).write(at.path)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from probseq.metrics import Predictions, severities_of
 from probseq.metrics.post_hoc import is_bound
-from probseq.summary import LABELS, Summary, average_ranks, judge, mean_of, summarise
+from probseq.summary import LABELS, Summary, average_ranks, mean_of, summarise
 from probseq_apps.data.names import CORRUPTION_GROUPS
+from probseq_apps.report.lead import Lead, lead_table, outcome
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.set_plots import class_figures, shift_figures
 from probseq_apps.report.tables import Measure, SideBySide, Table, summary_table
@@ -73,6 +74,7 @@ def methods_report(
 ) -> Report:
     """Return the report of a comparison of methods; `examples` describes the examples."""
     data, numbers, rows = common["data"], dict[str, Any](), list[str]()
+    lead = lead_of(titled(results))
     for name, (title, _, seconds, temperatures, chosen) in results.items():
         summaries = results[name].summaries()
         numbers[name] = {
@@ -93,8 +95,8 @@ def methods_report(
     return Report(
         experiment=experiment,
         title=_PAGE_TITLES[experiment],
-        lead=lead_table(titled(results)),
-        outcome=outcome(titled(results), estimators(results)),
+        lead=lead_table(lead),
+        outcome=outcome(lead, estimators(results)),
         opening=(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
             f"test {examples}."
@@ -167,55 +169,15 @@ def lead_columns(methods: Methods) -> Columns:
     return columns
 
 
-def lead_table(methods: Methods) -> Table:
-    """Return one row a method: the metrics that decide, under shift means over severities."""
-    return _table("", lead_columns(methods), methods, decimals=3)
-
-
-def outcome(methods: Methods, plain: Sequence[str]) -> list[str]:
-    """Return what came out, a sentence for each of the first two metrics, and one on baselines.
-
-    A method leads where the 95% interval of the paired differences over the seeds is above 0.
-
-    Args:
-        methods: metrics by title.
-        plain: titles of the methods that anybody would try first.
-    """
-    sentences: list[str] = []
-    columns = [c for c in lead_columns(methods).items() if c[0].direction][:2]
-    for measure, (metric, *_) in columns:
-        sign = 1.0 if measure.direction == "higher" else -1.0
-        means = {name: summaries[metric].mean for name, summaries in methods.items()}
-        known = {name: mean for name, mean in means.items() if mean is not None}
-        ranked = sorted(known, key=lambda name: -sign * known[name])
-        if len(ranked) < 2:
-            continue
-        first, second = ranked[:2]
-        sentences.append(_comparison(measure.label, first, second, methods, metric, sign))
-        usual = next((name for name in ranked if name in plain), None)
-        if usual not in (None, first, second):
-            sentences.append(_comparison(measure.label, first, usual, methods, metric, sign))
-    return sentences
-
-
-def _comparison(
-    label: str, first: str, second: str, methods: Methods, metric: str, sign: float
-) -> str:
-    """Return a sentence on the two methods, by the differences of the seeds that both have."""
-    ours, theirs = (methods[name][metric] for name in (first, second))
-    numbers = f"{first} {ours.mean:.3f}, {second} {theirs.mean:.3f}"
-    differences = [
-        sign * (a - b)
-        for a, b in zip(ours.values, theirs.values, strict=False)
-        if a is not None and b is not None
-    ]
-    if len(differences) < 2 or len(ours.values) != len(theirs.values):
-        return f"{label}: {numbers}. Of one seed nothing is decided."
-    gain = judge(differences, 0.0)
-    margin = f"{abs(gain.summary.mean or 0.0):.3f} ± {gain.summary.interval or 0.0:.3f}"
-    if gain.verdict == "holds":
-        return f"{label}: {numbers}. The first leads by {margin} (95%, {len(differences)} seeds)."
-    return f"{label}: {numbers}. They are level: {margin} (95%, {len(differences)} seeds)."
+def lead_of(methods: Methods) -> Lead:
+    """Return the metrics that decide, by the title of the method; under shift means."""
+    return {
+        measure: {
+            name: mean_of(summaries[metric] for metric in metrics)
+            for name, summaries in methods.items()
+        }
+        for measure, metrics in lead_columns(methods).items()
+    }
 
 
 def metric_tables(methods: Methods) -> list[Table | SideBySide]:
@@ -339,7 +301,7 @@ def _over_severities(methods: Methods, kind: str, group: str, metric: str) -> li
     return [name for name in _names(methods) if pattern.fullmatch(name)]
 
 
-def _table(title: str, columns: Columns, methods: Methods, decimals: int = 4) -> Table:
+def _table(title: str, columns: Columns, methods: Methods) -> Table:
     """Return a table whose columns are means over metrics, taken for each seed first."""
     rows = {
         name: [mean_of(summaries[metric] for metric in metrics) for metrics in columns.values()]
@@ -348,7 +310,7 @@ def _table(title: str, columns: Columns, methods: Methods, decimals: int = 4) ->
     counts = {
         name: len(next(iter(summaries.values())).values) for name, summaries in methods.items()
     }
-    return summary_table(title, list(columns), rows, counts, decimals)
+    return summary_table(title, list(columns), rows, counts)
 
 
 def _names(methods: Methods) -> list[str]:

@@ -5,22 +5,25 @@ It is made of `report.md`, `config.json`, `report.json` and the pictures beside 
 """
 
 import json
-import mimetypes
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from string import Template
 from typing import Any
+
+from PIL import Image, ImageSequence
 
 from probseq_apps.engine.files import CONFIG, flatten, write_atomic
 
 PAGE = "report.html"
 FINDINGS = "## Findings"
 DETAILS = "## Details"  # from here on, sections are to be opened
+_WIDEST = 1600  # pixels of a picture, more than the page is wide
 
 
 def write_html(folder: Path) -> Path:
@@ -127,13 +130,25 @@ def _sorted_table(rows: Sequence[Sequence[str]]) -> str:
 def _figure(name: str, path: Path) -> str:
     if not path.is_file():
         return f"<p>{escape(name)} is not there: {escape(path.name)}</p>"
-    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    content = b64encode(path.read_bytes()).decode("ascii")
-    caption = escape(name.replace("-", " "))
+    kind, content = _packed(path)
     return (
-        f'<figure><img alt="{caption}" src="data:{kind};base64,{content}">'
-        f"<figcaption>{caption}</figcaption></figure>"
+        f'<figure><img alt="{escape(name)}" src="data:image/{kind};base64,'
+        f'{b64encode(content).decode("ascii")}"><figcaption>{escape(name)}</figcaption></figure>'
     )
+
+
+def _packed(path: Path) -> tuple[str, bytes]:
+    """Return kind and content of a picture or a film, as small WebP where that is smaller."""
+    content, packed = path.read_bytes(), BytesIO()
+    with Image.open(path) as image:
+        frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(image)]
+        for frame in frames:
+            frame.thumbnail((_WIDEST, frame.height))
+        times = [frame.info.get("duration", 0) for frame in ImageSequence.Iterator(image)]
+    options: Any = {"save_all": True, "append_images": frames[1:], "duration": times, "loop": 0}
+    frames[0].save(packed, "WEBP", quality=80, method=2, **options)
+    kinds = {path.suffix[1:]: content, "webp": packed.getvalue()}
+    return min(kinds.items(), key=lambda item: len(item[1]))
 
 
 def _settings(heading: str, values: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from ohsvgp.plots import metric_figures
 from probseq.metrics import forgetting
 from probseq.summary import LABELS, summarise
+from probseq_apps.report.lead import Lead, lead_table, outcome
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.tables import Measure, Table, with_interval
 
@@ -28,9 +29,10 @@ def online_report(
     runs: Runs,
     *,
     titles: Mapping[str, str],
+    naive: tuple[str, Sequence[float]],
     seconds: str,
     standardised: bool,
-    figures: Callable[[], Mapping[str, Figure]],
+    figures: Callable[[Mapping[str, str]], Mapping[str, Figure]],
     **fields: Any,
 ) -> Report:
     """Return the report of a comparison.
@@ -39,27 +41,58 @@ def online_report(
         experiment: its kind.
         recipe: that the run was started from.
         runs: what was measured.
-        titles: of the methods.
+        titles: of the methods: a name in words, and behind a colon what it is.
+        naive: title of what needs no model, and its RMSE or accuracy in each seed.
         seconds: whose the seconds are.
         standardised: whether errors are of standardised targets.
-        figures: draws what there is beside metrics.
+        figures: draws what there is beside metrics, from names in words, the best method first.
         fields: further ones of `Report`.
     """
     methods = {name: [*seeds.values()] for name, seeds in runs.items()}
     metrics = next(iter(methods.values()))[0]["over_tasks"]
+    names = {method: titles[method].partition(":")[0] for method in runs}
+    lead = lead_of({names[method]: found for method, found in methods.items()}, naive)
+    # The gold standard keeps all data; what leads is one of the others.
+    told = {m: {n: r for n, r in c.items() if n != names.get("exact")} for m, c in lead.items()}
+    ranked = sorted(runs, key=lambda method: next(iter(lead.values()))[names[method]].mean or 0.0)
     *first, last = [_EXPLAINED.get(metric, LABELS[metric][0]) for metric in metrics]
     listed = " and ".join(filter(None, (", ".join(first), last)))
     return Report(
         experiment=experiment,
         recipe=recipe,
-        title=", ".join(runs),
+        title="online models compared",
+        lead=lead_table(lead),
+        outcome=outcome(told, naive[:1]),
         numbers={"methods": {m: {"title": titles[m], "seeds": seeds} for m, seeds in runs.items()}},
         tables=task_tables(methods),
         legend=PAGES["online"]["legend"].format(metrics=listed, seconds=seconds),
         rows=[f"`{method}`: {titles[method]}" for method in runs],
-        figures=lambda: {**metric_figures(methods, standardised=standardised), **figures()},
+        figures=lambda: {
+            **figures({method: names[method] for method in ranked}),
+            **metric_figures(
+                {names[method]: found for method, found in methods.items()},
+                standardised=standardised,
+            ),
+        },
         **fields,
     )
+
+
+def lead_of(methods: Methods, naive: tuple[str, Sequence[float]]) -> Lead:
+    """Return the metrics that decide, over all tasks after the last one."""
+    first = next(iter(methods.values()))[0]["over_tasks"]
+    judge = "rmse" if "rmse" in first else "accuracy"
+    lead = {
+        Measure.of(metric): {
+            name: summarise([run["over_tasks"][metric][-1] for run in runs])
+            for name, runs in methods.items()
+        }
+        for metric in ("nlpd", judge, "coverage", "ece")
+        if metric in first
+    }
+    lead[Measure.of(judge)][naive[0]] = summarise(naive[1])
+    forgotten = {n: summarise([_forgotten(run, judge) for run in r]) for n, r in methods.items()}
+    return {**lead, Measure("forgetting", "lower"): forgotten}
 
 
 def task_tables(methods: Methods) -> list[Table]:

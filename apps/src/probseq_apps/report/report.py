@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import shutil
 import textwrap
 import tomllib
@@ -83,12 +84,11 @@ class Report:
                 f"{folder} holds the report without plots, which cannot be drawn: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        pictures = {file.stem: f"![{file.stem}](plots/{file.name})" for file in files}
+        pictures = {f.stem: f"![{_caption(f.stem)}](plots/{f.name})" for f in files}
         first = [pictures.pop(name) for name in self.story if name in pictures]
         about = self._words.get("about_plots", "")
-        if self.lead is not None:  # pictures of the story stand before the first section
-            page = [*page[: page.index(DETAILS)], *first, *page[page.index(DETAILS) :]]
-        page += ["## Plots", about, *pictures.values()]
+        # Those of the story stand between what came out and its table.
+        page = [*page[:2], *first, *page[2:], "## Plots", about, *pictures.values()]
         write_atomic(folder / "report.md", _joined(page))
         write_html(folder)
         return f"{text}\n\nall numbers, what they are, and plots: {folder / PAGE}"
@@ -104,6 +104,7 @@ class Report:
             "are in `config.json`."
         )
         lead = [] if self.lead is None else [self.lead.markdown(), KEY, DETAILS]
+        tables = [table.markdown() for table in self.tables]
         return [
             f"# {self.data['name']}: {self.title or self._words['title']}",
             _listed(self.outcome),
@@ -111,11 +112,13 @@ class Report:
             textwrap.fill(opening, 100, break_long_words=False, break_on_hyphens=False),
             *(findings if self.findings else ()),
             _listed([*self.data["notes"], *self.facts]),
-            *(table.markdown() for table in self.tables),
+            *tables,
             self.legend or self._words["legend"],
             _listed(self.rows),
             f"{versions}; {numbers['machine']}.",
             self.details,
+            "## Glossary",
+            _listed(_explained("\n".join([*lead, *tables, self.details]))),
         ]
 
     @property
@@ -132,6 +135,24 @@ class Report:
         lines = [textwrap.shorten(f"- {finding}", width, placeholder=" …") for finding in findings]
         paragraphs = [self.tables[0].screen(width), "\n".join(lines)]
         return f"\n{_joined(paragraphs)}".rstrip()
+
+
+def _caption(stem: str) -> str:
+    """Return what a picture shows, in words, from the name of its file."""
+    known = [name for name in PAGES["captions"] if f"{stem}-".startswith(f"{name}-")]
+    name = max(known, key=len, default="")
+    rest = stem.removeprefix(name).strip("-").replace("-", " ")
+    return ": ".join(filter(None, (PAGES["captions"].get(name), rest)))
+
+
+def _explained(text: str) -> list[str]:
+    """Return a line for each metric that the tables of a text have."""
+    cells = "\n".join(line for line in text.split("\n") if line.startswith("|"))
+    return [
+        f"**{name}**: {line}"
+        for name, line in PAGES["glossary"].items()
+        if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", cells)
+    ]
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:

@@ -49,7 +49,7 @@ class Place(NamedTuple):
 class Method(NamedTuple):
     """A method of the comparison."""
 
-    title: str  # for reports
+    title: str  # for reports: its name in words, and behind a colon what it is
     basis: "Callable[[Any, Place], Basis] | None"  # None for the exact process
     inputs: Literal["time", "points", "both"] = "time"
     follows: bool = True  # its hyperparameters can change once it has learned
@@ -72,8 +72,8 @@ def _learned(title: str, name: str) -> Method:
 
 
 def _at_once(method: Method) -> Method:
-    title = f"{method.title}, all tasks at once"
-    return method._replace(title=title, follows=False, at_once=True)
+    name, _, what = method.title.partition(":")
+    return method._replace(title=f"{name}, tasks at once:{what}", follows=False, at_once=True)
 
 
 def _path(title: str, order: Any) -> Method:
@@ -81,7 +81,7 @@ def _path(title: str, order: Any) -> Method:
         options: Any = {"memory": s.path_memory, "num_features": s.num_features}
         return ohsvgp.Path(s.num_inducing, order=order, **options)
 
-    return Method(f"OHSVGP: path {title}", basis, "points")
+    return Method(f"OHSVGP, {title}", basis, "points")
 
 
 def _features(s: "GPSettings", _: Place) -> "Basis":
@@ -89,21 +89,21 @@ def _features(s: "GPSettings", _: Place) -> "Basis":
     return ohsvgp.RecurrentFeatures(ohsvgp.LegS(s.num_inducing), **options)
 
 
-_RFF = "OHSVGP: LegS by the thesis' recurrence, random features"
+_RFF = "OHSVGP, random features: LegS by the thesis' recurrence"
 _OVFF = "OVFF: Fourier features, Matérn-5/2 kernel"
 _OVC = "OVC: pivoted-Cholesky inducing points"
 _OVC_OPTZ = _learned("OVC-optZ: pivoted Cholesky, then learned", "PivotedCholesky")
 _OSVGP = _learned("OSVGP: random inducing points, learned", "RandomSubset")
 METHODS: dict[str, Method] = {
     "ohsvgp": Method("OHSVGP: LegS, exact covariances", _basis("LegS"), live=True),
-    "ohsvgp-adam": Method("OHSVGP: q(u) by Adam", _basis("LegS"), learned="posterior"),
+    "ohsvgp-adam": Method("OHSVGP by Adam: LegS", _basis("LegS"), learned="posterior"),
     "ohsvgp-rff": Method(_RFF, _features, follows=False),
-    "ohsvgp-legt": Method("OHSVGP: LegT, a sliding window", _basis("LegT", "window"), live=True),
-    "ohsvgp-lagt": Method("OHSVGP: LagT, a fading past", _basis("LagT", "window"), live=True),
-    "ohsvgp-fout": Method("OHSVGP: FouT, a sliding window", _basis("FouT", "window"), live=True),
-    "cosine": Method("cosines on the window so far", _basis("Cosine"), live=True),
-    "fading": Method("the latest stamps, older ones the thinner", _basis("Fading"), live=True),
-    "grid": Method("moving uniform grid of inducing points", _basis("UniformGrid"), live=True),
+    "ohsvgp-legt": Method("OHSVGP, sliding window: LegT", _basis("LegT", "window"), live=True),
+    "ohsvgp-lagt": Method("OHSVGP, fading past: LagT", _basis("LagT", "window"), live=True),
+    "ohsvgp-fout": Method("OHSVGP, Fourier window: FouT", _basis("FouT", "window"), live=True),
+    "cosine": Method("cosines: on the window so far", _basis("Cosine"), live=True),
+    "fading": Method("latest stamps: older ones the thinner", _basis("Fading"), live=True),
+    "grid": Method("uniform grid: inducing points that move", _basis("UniformGrid"), live=True),
     "ovc": Method(_OVC, _basis("PivotedCholesky"), "both", live=True),
     "ovc-optz": _OVC_OPTZ,
     "ovc-optz-at-once": _at_once(_OVC_OPTZ),
@@ -111,18 +111,18 @@ METHODS: dict[str, Method] = {
     "osvgp": _OSVGP,
     "osvgp-at-once": _at_once(_OSVGP),
     "ovff": Method(_OVFF, _basis("VariationalFourier", "start", "end"), follows=False),
-    "exact": Method("exact GP that keeps all data", None, "both", follows=False),
-    "ohsvgp-o": _path("in the order of the tasks", "given"),
-    "ohsvgp-k": _path("of most similar neighbours", "kernel-max"),
-    "ohsvgp-k-min": _path("of least similar neighbours", "kernel-min"),
-    "ohsvgp-rand": _path("in random order", "random"),
+    "exact": Method("exact GP on all data: the gold standard", None, "both", follows=False),
+    "ohsvgp-o": _path("path as given: in the order of the tasks", "given"),
+    "ohsvgp-k": _path("path by similarity: most similar neighbours", "kernel-max"),
+    "ohsvgp-k-min": _path("path by distance: least similar neighbours", "kernel-min"),
+    "ohsvgp-rand": _path("random path: in random order", "random"),
 }
 _INPUTS = {"time": "series", "points": "points of several dimensions"}
 _LIVE = tuple(name for name, method in METHODS.items() if method.live)
 VAE_METHODS: dict[str, str] = {
     "ohsvgp": "OHSVGP: LegS, exact covariances",
-    "ovc": "OVC: pivoted-Cholesky inducing points, shared by all latents",
-    "ovc-per-dim": "OVC-per-dim: pivoted-Cholesky inducing points of every latent's own",
+    "ovc": "OVC, shared points: pivoted Cholesky, the same for all latents",
+    "ovc-per-dim": "OVC, own points: pivoted Cholesky, every latent's own",
     "osvgp": "OSVGP: random inducing points, learned with the networks",
 }
 
