@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probseq.draws import RowGenerator, draw_rows
+from probseq.draws import RowGenerator, counted_rows, draw_rows
 
 
 def generator(rows=None, total=7):
@@ -29,6 +29,15 @@ def test_after_the_draws_all_places_have_the_same_state():
     whole, part = generator(), generator(slice(2, 4))
     draws(7, whole), draws(2, part)
     assert torch.equal(whole.get_state(), part.get_state())
+
+
+def test_rows_that_stand_in_get_numbers_and_count_for_nothing():
+    whole, stand_in = generator(), generator(slice(7, 7))
+    numbers = draws(7, whole)
+    assert torch.equal(draws(1, stand_in), numbers[:1])
+    assert torch.equal(whole.get_state(), stand_in.get_state())
+    assert counted_rows(1, stand_in) == 0
+    assert counted_rows(3, generator(slice(4, 7))) == counted_rows(3, whole) == 3
 
 
 def test_another_number_of_rows_is_refused():

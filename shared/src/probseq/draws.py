@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["RowGenerator", "draw_rows"]
+__all__ = ["RowGenerator", "batch_rows", "counted_rows", "draw_rows", "rows_here"]
 
 
 class RowGenerator(torch.Generator):
@@ -16,12 +16,15 @@ class RowGenerator(torch.Generator):
     then what it would be with the whole batch in one place.
 
     Attributes:
-        rows: those of the batch that are here.
+        rows: those of the batch that are here; none where others stand in for them, which a process
+            without rows computes to take part in exchanges, and which count for nothing.
         total: number of rows of the batch.
+        last: whether these are the last ones that are computed here.
     """
 
     rows: slice = slice(0)
     total: int = 0
+    last: bool = True
 
 
 def draw_rows(
@@ -33,14 +36,34 @@ def draw_rows(
         draw: draws the numbers of so many rows, from the generator.
         count: number of rows that are here.
         generator: of the draws. From a `RowGenerator` they are drawn for the whole batch, and the
-            rows that are here are returned.
+            rows that are here are returned; the first ones where others stand in for them.
 
     Raises:
         ValueError: ``count`` is not the number of the generator's rows.
     """
+    return rows_here(draw(batch_rows(count, generator)), count, generator)
+
+
+def batch_rows(count: int, generator: torch.Generator | None) -> int:
+    """Return how many rows the batch has of which so many are here."""
+    return generator.total if isinstance(generator, RowGenerator) else count
+
+
+def counted_rows(count: int, generator: torch.Generator | None) -> int:
+    """Return how many of the rows that are here belong to the batch: 0 of those that stand in."""
     if not isinstance(generator, RowGenerator):
-        return draw(count)
-    drawn = draw(generator.total)[generator.rows]
-    if len(drawn) != count:
-        raise ValueError(f"count must be {len(drawn)}, the generator's rows, got {count}")
-    return drawn
+        return count
+    return len(range(*generator.rows.indices(generator.total)))
+
+
+def rows_here(values: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """Return, of values of all rows of a batch, those of the rows that are here.
+
+    Raises:
+        ValueError: as of `draw_rows`.
+    """
+    if not (counted := counted_rows(count, generator)):
+        return values[:count]
+    if counted != count:
+        raise ValueError(f"count must be {counted}, the generator's rows, got {count}")
+    return values[generator.rows] if isinstance(generator, RowGenerator) else values

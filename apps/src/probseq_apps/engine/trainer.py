@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -80,13 +80,17 @@ class Trainer:
         self.total_steps = config.total_steps(self.steps_per_epoch)
         self._model = self._wrapped = model.to(device)  # the wrapped one shares its tensors
         self._parallel: nn.parallel.DistributedDataParallel | None = None
+        networks: Sequence[nn.Module] = getattr(model, "networks", [model])
         if distributed.world_size() > 1:
             devices = [device] if device.type == "cuda" else None
-            self._parallel = nn.parallel.DistributedDataParallel(model, device_ids=devices)
+            # Of several networks some may pause.
+            unused = len(networks) > 1
+            self._parallel = nn.parallel.DistributedDataParallel(
+                model, device_ids=devices, find_unused_parameters=unused
+            )
             self._wrapped = self._parallel
         if config.compile:
             self._wrapped = torch.compile(self._wrapped)
-        networks: Iterable[nn.Module] = getattr(model, "networks", [model])
         self._clipped = [[p for p in n.parameters() if p.requires_grad] for n in networks]
         optimizer = torch.optim.AdamW if config.weight_decay > 0 else torch.optim.Adam
         self._optimizer = optimizer(
@@ -244,13 +248,14 @@ class Trainer:
         loss, terms = torch.zeros(()), dict[str, Tensor]()
         for number, rows in enumerate(pieces, 1):
             share = (rows.stop - rows.start) / len(chosen)
-            if not share:
-                # Every rank must take part in every exchange: one without examples takes the first.
-                rows = slice(0, 1)
             if isinstance(self._generator, RowGenerator):
                 if state is not None:
                     self._generator.set_state(state)  # each piece has its rows of the same draws
                 self._generator.rows, self._generator.total = rows, len(chosen)
+                self._generator.last = number == len(pieces)
+            if not share:
+                # Every rank must take part in every exchange: the first example stands in.
+                rows = slice(0, 1)
             batch = tuple(tensor.index_select(0, chosen[rows]) for tensor in self._train)
             # Gradients are exchanged once, after the last piece.
             waiting = self._parallel if number < len(pieces) else None
@@ -267,7 +272,8 @@ class Trainer:
     def _next_batch(self) -> tuple[Int64[Tensor, " size"], list[slice]]:
         """Return the examples of the next batch, and the pieces of them that are this rank's.
 
-        All ranks have equally many pieces; some may be empty.
+        All ranks have equally many pieces. Where there are fewer examples than ranks, some ranks
+        have one that is empty.
         """
         epoch, position = divmod(self.step, self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:
@@ -276,7 +282,7 @@ class Trainer:
         start = position * self._config.batch_size
         chosen = self._order[1][start : start + self._config.batch_size]
         ranks, rank = distributed.world_size(), distributed.rank()
-        count = min(self._config.accumulate, -(-len(chosen) // ranks))
+        count = min(self._config.accumulate, max(1, len(chosen) // ranks))
         first, last = cut(len(chosen), ranks)[rank]
         return chosen, [slice(first + a, first + b) for a, b in cut(last - first, count)]
 

@@ -18,11 +18,12 @@ def sum_over_ranks(values: Tensor) -> Tensor:
     return values
 
 
-def mean_over_ranks(values: Tensor) -> Tensor:
-    """Return the mean over all ranks."""
+def mean_over_ranks(values: Tensor, rows: int) -> Tensor:
+    """Return the mean over the rows of all ranks, of the mean over the rows of this one."""
     if not several_ranks():
         return values
-    return sum_over_ranks(values.contiguous().clone()) / torch.distributed.get_world_size()
+    sums = sum_over_ranks(torch.cat((values.flatten() * rows, values.new_full((1,), rows))))
+    return (sums[:-1] / sums[-1]).view_as(values)
 
 
 def rows_of_ranks(rows: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "total ..."]:

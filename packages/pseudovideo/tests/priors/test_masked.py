@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from probseq.draws import RowGenerator
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.priors import masked as masked_module
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior, draw_masks, unmasking_schedule
@@ -146,6 +147,18 @@ def test_loss_is_the_mean_over_masked_tokens_alone() -> None:
     received = gradient.abs().sum(-1)
     assert (received[~masked] == 0).all()
     assert (received[masked] > 0).all()
+
+
+def test_losses_of_pieces_add_up_to_that_of_the_batch() -> None:
+    prior = small_prior().double()
+    tokens = random_tokens(prior, 7)
+    total, generator = 0.0, RowGenerator()
+    for piece in (slice(0, 4), slice(4, 5), slice(5, 7)):
+        generator.rows, generator.total = piece, 7
+        loss = prior.loss(tokens[piece], generator=generator.manual_seed(7))
+        total += (piece.stop - piece.start) / 7 * float(loss.detach())
+    whole = float(prior.loss(tokens, generator=seeded(7)).detach())
+    assert total == pytest.approx(whole, rel=1e-12)
 
 
 def test_every_parameter_learns() -> None:

@@ -16,7 +16,7 @@ from probseq.checks import (
     check_same_shape,
     check_sizes,
 )
-from probseq.draws import draw_rows
+from probseq.draws import RowGenerator, counted_rows, draw_rows
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, split_output
 from pseudovideo.diffusion.likelihood import vlb_terms
 from pseudovideo.ranks import rows_of_ranks
@@ -195,6 +195,8 @@ class DiffusionObjective(nn.Module):
         super().__init__()
         self.model = model
         self.times = ImportanceTimes(model.diffusion.num_steps) if importance else None
+        # Steps and losses of the pieces of a batch that are computed.
+        self._pieces: list[tuple[Tensor, Tensor]] = []
 
     def forward(
         self,
@@ -205,7 +207,8 @@ class DiffusionObjective(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the loss and what to log of it.
 
-        Importance sampling learns from calls with gradients only, not from validation.
+        Importance sampling learns from calls with gradients only, not from validation, and after
+        the last piece of a batch.
 
         Args:
             videos: frames in −1..1, the image last.
@@ -237,7 +240,11 @@ class DiffusionObjective(nn.Module):
         inputs = videos if hasattr(self.model.config, "num_frames") else videos[:, -1]
         losses = self.model.training_losses(inputs, t, labels, generator=generator)
         if self.times is not None and torch.is_grad_enabled():
-            self.times.update(t, losses.loss)
+            count = counted_rows(len(videos), generator)
+            self._pieces.append((t[:count], losses.loss[:count].detach()))
+            if not isinstance(generator, RowGenerator) or generator.last:
+                self.times.update(*map(torch.cat, zip(*self._pieces, strict=True)))
+                self._pieces.clear()
         return {
             "loss": (weights * losses.loss).mean(),
             "mse": (weights * losses.mse).mean().detach(),

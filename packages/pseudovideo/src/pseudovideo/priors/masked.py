@@ -6,7 +6,6 @@ whatever the temperature of the draw; positions of the axes are summed; no dropo
 """
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,7 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_integers, check_sizes
-from probseq.draws import draw_rows
+from probseq.draws import batch_rows, rows_here
 from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.layers import Block
 from pseudovideo.pretrained import check_weights
@@ -104,14 +103,18 @@ class MaskedPrior(TokenPrior):
     ) -> Float[Tensor, ""]:
         """Return the mean of −log p over the masked tokens of a batch; see `TokenPrior.loss`."""
         sequences = self._sequences(tokens)
-        masked = draw_masks(sequences, generator=generator)
+        masks = _draw_masks(batch_rows(len(tokens), generator), sequences, generator)
+        masked = rows_here(masks, len(tokens), generator)
         tokens_of_classes = dropped_labels(
             labels, self.config, len(tokens), training=self.training, generator=generator
         )
         logits = self(sequences, masked, labels=tokens_of_classes)
         # -100 is what the loss passes over.
         targets = sequences.masked_fill(~masked, -100)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        # Σ −log p over the masked tokens here / (rows here · masked tokens a row of the batch),
+        # which by shares of rows add up to the mean over all masked tokens of the batch.
+        return total * len(masks) / (len(tokens) * masks.sum())
 
     @torch.no_grad()
     def sample_tokens(
@@ -179,13 +182,20 @@ def draw_masks(
         tokens: the sequences; only their shape and device matter.
         generator: draws; torch's global one if not given.
     """
-    batch, length = tokens.shape
-    options: Any = {"generator": generator, "device": tokens.device}
-    ratio = draw_rows(lambda n: torch.rand(n, 1, **options), batch, generator)
-    count = (length * torch.cos(0.5 * math.pi * ratio)).ceil().clamp(1, length)
+    masks = _draw_masks(batch_rows(len(tokens), generator), tokens, generator)
+    return rows_here(masks, len(tokens), generator)
+
+
+def _draw_masks(
+    count: int, tokens: Int64[Tensor, "b n"], generator: torch.Generator | None
+) -> Bool[Tensor, "{count} n"]:
+    """Return masks of so many sequences, as long as those of tokens."""
+    length, options = tokens.shape[1], {"generator": generator, "device": tokens.device}
+    ratio = torch.rand(count, 1, **options)
+    masked = (length * torch.cos(0.5 * math.pi * ratio)).ceil().clamp(1, length)
     # The rank of noise at a place is uniform, and no two places have the same.
-    noise = draw_rows(lambda n: torch.rand(n, length, **options), batch, generator)
-    return noise.argsort(dim=1).argsort(dim=1) < count
+    noise = torch.rand(count, length, **options)
+    return noise.argsort(dim=1).argsort(dim=1) < masked
 
 
 def unmasking_schedule(num_tokens: int, num_steps: int) -> list[int]:

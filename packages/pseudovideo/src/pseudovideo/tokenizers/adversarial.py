@@ -64,6 +64,7 @@ def adaptive_weight(
     last_layer: Tensor,
     *,
     largest: float,
+    rows: int = 1,
 ) -> Float[Tensor, ""]:
     """Return ‖∇L_rec‖ / ‖∇L_gan‖ at the decoder's last layer, in 0..`largest` (VQGAN, eq. 7).
 
@@ -72,13 +73,14 @@ def adaptive_weight(
         adversarial: L_gan, the generator's term.
         last_layer: weights that both depend on.
         largest: bound, also where the adversarial gradient vanishes.
+        rows: number of images that both are means over; those of all ranks count alike.
 
     Returns:
         A constant; 0 where a gradient is not finite.
     """
     # Gradients are those of the whole batch, which ranks may share.
     norms = [
-        mean_over_ranks(torch.autograd.grad(loss, last_layer, retain_graph=True)[0]).norm()
+        mean_over_ranks(torch.autograd.grad(loss, last_layer, retain_graph=True)[0], rows).norm()
         for loss in (reconstruction, adversarial)
     ]
     ratio = norms[0] / (norms[1] + 1e-6)

@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.draws import draw_rows
+from probseq.draws import counted_rows, draw_rows
 from pseudovideo.pixels import check_pixels
-from pseudovideo.ranks import several_ranks
 from pseudovideo.spec import ObjectiveConfig
 from pseudovideo.tokenizers.adversarial import (
     adaptive_weight,
@@ -119,7 +118,8 @@ class TokenizerObjective(nn.Module):
             ValueError: the videos are not the tokenizer's.
         """
         check_pixels(videos=videos)
-        output = self.tokenizer(videos)
+        rows = counted_rows(len(videos), generator)
+        output = self.tokenizer(videos, rows=rows)
         # Autocast decodes in bfloat16; losses are sums of many small squares.
         decoded = output.reconstruction.to(videos.dtype)
         errors = (decoded - videos).square().mean(dim=(0, 2, 3, 4))
@@ -134,11 +134,8 @@ class TokenizerObjective(nn.Module):
         if self.discriminator is not None:
             terms |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_TERMS}
             if step >= self.config.adversarial_start:
-                terms |= self._play(self.discriminator, real, fake, faithful, step)
+                terms |= self._play(self.discriminator, real, fake, faithful, step, rows)
                 loss = loss + self._weighted(terms)
-            elif several_ranks():
-                # Parameters without gradients are an error to DistributedDataParallel.
-                loss = loss + 0 * sum(p.sum() for p in self.discriminator.parameters())
         with torch.no_grad():
             squares = (decoded[:, -1].clamp(-1, 1) - videos[:, -1]).square().mean(dim=(1, 2, 3))
             psnr = 10 * torch.log10(4 / squares.clamp(min=1e-10)).mean()
@@ -169,6 +166,7 @@ class TokenizerObjective(nn.Module):
         fake: Float[Tensor, "b c y x"],
         faithful: Float[Tensor, ""],
         step: int,
+        rows: int,
     ) -> dict[str, Tensor]:
         """Return the adversarial terms."""
         config = self.config
@@ -186,6 +184,7 @@ class TokenizerObjective(nn.Module):
                 terms["generator"],
                 self.tokenizer.last_layer,
                 largest=config.adaptive_max,
+                rows=rows,
             )
             if config.r1_weight and (step - config.adversarial_start) % config.r1_every == 0:
                 terms["r1"] = r1_penalty(discriminator, real)

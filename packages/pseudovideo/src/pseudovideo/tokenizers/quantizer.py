@@ -124,11 +124,12 @@ class VectorQuantizer(nn.Module):
         self._checked = False
         self.register_load_state_dict_post_hook(self._check_again)
 
-    def forward(self, z: Float[Tensor, "*b d"]) -> QuantizerOutput:
+    def forward(self, z: Float[Tensor, "*b d"], *, rows: int | None = None) -> QuantizerOutput:
         """Replace vectors by their nearest codes; in training mode the codebook learns from them.
 
         Args:
             z: any number of leading dimensions.
+            rows: how many along the first one the codebook learns from; all if not given.
 
         Raises:
             ValueError: the last dimension is not `dim`, or there is no input.
@@ -136,8 +137,9 @@ class VectorQuantizer(nn.Module):
         with torch.autocast(z.device.type, enabled=False):
             x = self._project(z)
             points = x.detach().reshape(-1, x.shape[-1])
+            learned = len(points) if rows is None else len(points) // len(z) * rows
             if self.training and not self._checked:
-                self._initialise(points)
+                self._initialise(points[:learned])
             codebook = self.codebook.to(x.dtype)
             indices = nearest_codes(points, codebook)
             # From here a tensor of its own: the codebook may change.
@@ -146,7 +148,7 @@ class VectorQuantizer(nn.Module):
             # x − sg(x) is exactly 0: the value is the code to the last bit.
             quantized = self._project_back(codes + (x - x.detach()))
             with torch.no_grad():
-                counts = self._learn(points, indices)
+                counts = self._learn(points[:learned], indices[:learned])
                 shares = counts / counts.sum().clamp(min=1)
                 perplexity = torch.special.entr(shares).sum().exp()
                 usage = (counts > 0).to(shares.dtype).mean()

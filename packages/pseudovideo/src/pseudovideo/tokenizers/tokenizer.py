@@ -72,11 +72,14 @@ class Tokenizer(Pretrained):
         """The weights next to the pixels, where the adaptive adversarial weight is measured."""
         return self.decoder.head.weight
 
-    def forward(self, videos: Float[Tensor, "b f c y x"]) -> TokenizerOutput:
+    def forward(
+        self, videos: Float[Tensor, "b f c y x"], *, rows: int | None = None
+    ) -> TokenizerOutput:
         """Reconstruct with straight-through gradients; in train mode the codebook moves.
 
         Args:
             videos: frames in −1..1, the blurriest first.
+            rows: how many of them, the first ones, the codebook learns from; all if not given.
 
         Raises:
             ValueError: number of frames, channels or size differ from `config`, or the dtype from
@@ -84,7 +87,7 @@ class Tokenizer(Pretrained):
         """
         check_shape(videos, self.config)
         check_dtype("videos", videos, self.last_layer, half=True)
-        codes = self.quantizer(self.encoder(videos))
+        codes = self.quantizer(self.encoder(videos), rows=rows)
         return TokenizerOutput(
             reconstruction=self.decoder(codes.quantized),
             indices=codes.indices,
