@@ -62,7 +62,8 @@ class Options(Output):
     """Jobs at the same time; None: here up to 4, as many as the machine has processors, and one
     where it has a GPU; elsewhere all."""
     details: bool = False
-    """Print all tables of a comparison, by the names of its rows, and not what came out of it."""
+    """Print all tables of a comparison, by the names of its rows, and not what came out of it; draw
+    pictures for specialists, too."""
     executor: Place = "local"
     """Where jobs are done: local, ray, ray:ADDRESS or slurm."""
     ray: Ray = Ray()

@@ -9,11 +9,15 @@ from matplotlib.lines import Line2D
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.generate import (
     diffusion_claims,
+    diffusion_measures,
     diffusion_tables,
     findings_of,
     generate_report,
     hvae_claims,
+    lead_of,
+    outcome_of,
     token_claims,
+    token_measures,
     token_tables,
 )
 from probseq_apps.report.generate_plots import Drawn, Quantity, save_curves
@@ -182,6 +186,33 @@ def test_encoders_are_compared_by_distance_where_samples_show_classes(hvae_resul
     # Without classes there is no score to tell by.
     assert len(findings_of(hvae_claims(results), {**REAL_IMAGES, "is": None})) == 2
     assert findings_of(hvae_claims(results[::2]), REAL_IMAGES) == []
+
+
+def test_what_came_out_is_of_ranked_samples_beside_real_images_and_of_equal_bits(
+    diffusion_result, tokenizers
+):
+    results = [
+        diffusion_result(arm, 0, fd) for arm, fd in zip(ARMS, (10.0, 12.0, 3.0), strict=True)
+    ]
+    results[2]["generation"]["is"] = 1.0  # no samples to be compared
+    for one in results:
+        fd = one["generation"]["fd"]
+        one["generation"]["intervals"] = {"fd": [fd - 1, fd + 1]}
+    lead = lead_of(results, diffusion_measures(results), REAL_IMAGES)
+    measure = next(iter(lead))
+    assert [*lead[measure]] == ["image alone", "4 frames, first-order noise", REAL]
+    first, ends, real, poor = outcome_of(results, lead, REAL_IMAGES)
+    assert "image alone 10.000 against 4 frames, first-order noise 12.000" in first
+    assert "image alone 9.0 to 11.0; 4 frames, first-order noise 11.0 to 13.0" in ends
+    assert real.endswith("FD(classifier) 2.500.")
+    assert poor.endswith(": 4 frames, high-order noise.")
+    # Rows of more bits than others are not compared with them.
+    more = [tokenizer("8-frame", "layernorm", seed, 30.0, bits=640.0) for seed in (0, 1)]
+    made = [*tokenizers, *FLOORS, *more]
+    first, *_ = outcome_of(made, lead_of(made, token_measures(made), REAL_IMAGES), REAL_IMAGES)
+    assert first.startswith(
+        "PSNR: 8 frames (160 bits) 25.000 against image alone (160 bits) 21.000."
+    )
 
 
 def write_log(folder, *values):

@@ -14,9 +14,16 @@ from probseq_apps.engine import log
 from probseq_apps.report.report import Report
 from probseq_apps.report.tables import Measure, SideBySide, summary_table
 
+MODELS = "--image-size 8 --steps 4 --batch-size 8 --num-samples 20 --classifier-steps 4"
+MODELS += " --unet.base-channels 8 --unet.channel-multipliers 1 2 --unet.num-groups 4"
+TOKENS = "--frames 1 2 --stem plain --steps 4 --autoregressive.steps 4 --masked.steps 4"
+TOKENS += " --num-samples 20 --num-images 20 --classifier-steps 4"
 COMMANDS = {
     "online": "online --num-tasks 3 --num-inducing 6 --seeds 0 1 --method ohsvgp grid exact",
     "online vae": "online vae --num-tasks 2 --num-frames 24 --num-inducing 6 --seeds 0 --epochs 2",
+    "generate run": f"generate run {TOKENS}",
+    "generate diffusion": f"generate diffusion {MODELS} --sampling-steps 3",
+    "generate hvae": f"generate hvae {MODELS} --num-levels 4",
 }
 UNDECIDED = "AUROC: a is not told from b (undecided)."
 

@@ -147,7 +147,7 @@ def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: Ru
         return {"frames": frames_plot({title: stored[n] for n, title in names.items()}, frame)}
 
     # Channels as series side by side.
-    turned = [[Task(x, y.T, u, v.T) for x, y, u, v in own] for own in data.tasks.values()]
+    turned = [[Task(x, y.T, u, v.T) for x, y, u, v in of_seed] for of_seed in data.tasks.values()]
 
     return online_report(
         ONLINE_VAE,

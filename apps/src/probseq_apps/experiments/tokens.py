@@ -22,7 +22,7 @@ from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import stages
 from probseq_apps.options import Options
-from probseq_apps.report.results import FLOOR
+from probseq_apps.report.results import FLOOR, words
 from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.generate import (
     GENERATE,
@@ -386,7 +386,8 @@ def report(
                 at.path / PRIORS / name
             )
             if job.seed == seed:
-                title = f"{kind.capitalize()} prior, {arm.name}, stem {stem}, seed {seed}"
+                shown_stem = "" if stem == "plain" else f", {stem}"
+                title = f"{kind.capitalize()} prior, {words(arm.name)}{shown_stem}, seed {seed}"
                 drawn = draw_from_prior(settings, kind, job, at)
                 samples[name] = (title, drawn, reference.copies(drawn.images, _COPIES))
     return stages.write_report(

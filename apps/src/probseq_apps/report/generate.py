@@ -1,5 +1,6 @@
 """Reports of `probseq generate`: tables and findings of tokenizers, diffusion models and HVAEs."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from probseq_apps.report.generate_plots import (
     draw_tokens,
     summary_figure,
 )
+from probseq_apps.report.lead import Lead, lead_table, outcome
 from probseq_apps.report.quality_tables import frame_table, quality_table
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.results import (
@@ -55,6 +57,8 @@ TIMES, _MOST_TIMES = ("times",), 3.0
 # The distance in which Gaussian images are known exactly.
 PIXELS = "FD(pixels)"
 BOUND = Measure("bound (nats/dim)", "lower", ("bound",))
+# What heads of the first table leave out: features, and words that the column's place tells.
+_SHORT = re.compile(r"\(.*?\)| of samples,| prior")
 # Where distances of other rows are from the test images.
 _REAL_DISTANCE = "real images: test part from training part"
 _WHOLE = plain(0)
@@ -333,7 +337,48 @@ def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[s
     return {name: row for name, row in rows.items() if name not in poor}
 
 
-# Tables, claims, measures of the summary's picture, and the other pictures.
+def lead_of(results: Sequence[Result], measures: Sequence[Measure], real: Result) -> Lead:
+    """Return what decides by title; no distances of samples that are not ranked."""
+    groups, lead = groups_of(results), dict[Measure, dict[str, Summary]]()
+    for measure in (m for m in measures if m.path != ("reconstruction", "fd")):
+        rows = _credible(groups, measure, real)
+        known = {g.title: rows[g.name] for g in groups if g.name in rows}
+        column = lead[measure] = {
+            title: row for title, row in known.items() if row.mean is not None
+        }
+        if measure.path[0] == "generation" and (of_real := value_of(real, measure.path[-1:])):
+            column[REAL] = summarise([of_real])
+    return {measure: rows for measure, rows in lead.items() if rows}
+
+
+def outcome_of(results: Sequence[Result], lead: Lead, real: Result) -> list[str]:
+    """Return what came out: of reconstructions at equal bits, and of samples beside real images."""
+    groups, sentences = groups_of(results), list[str]()
+    spent = [group.fact("bits") for group in groups if group.fact("bits") is not None]
+    if most := max((bits for bits in spent if spent.count(bits) > 1), default=None):
+        equal = {g.title: g.summary(PSNR.path) for g in groups if g.fact("bits") == most}
+        sentences += outcome({PSNR: equal}, [g.title for g in groups if g.stem == FLOOR])
+    distances = [m for m in lead if m.path[0] == "generation" and m.path[-1] == "fd"]
+    for measure in distances[:1]:
+        rows = {title: row for title, row in lead[measure].items() if title != REAL}
+        sentences += outcome({measure: rows})
+        drawn = [group for group in groups if group.summary(measure.path).mean is not None]
+        path = (*measure.path[:-1], "intervals", "fd")
+        ends = {g.title: entry_of(g.results[0], path) for g in drawn if g.title in rows}
+        if ends and len(drawn[0].results) == 1 and all(ends.values()):
+            shown = "; ".join(
+                f"{title} {low:.1f} to {high:.1f}" for title, (low, high) in ends.items()
+            )
+            sentences.append(f"95% over the samples, less the bias of few: {shown}.")
+        if REAL in lead[measure]:
+            least = f"{fd_name(results)} {lead[measure][REAL].mean:.3f}"
+            sentences.append(f"Real images of the test part have {least}.")
+        if poor := [group.title for group in drawn if group.title not in rows]:
+            sentences.append(f"Not ranked, since too little is learned: {'; '.join(poor)}.")
+    return sentences
+
+
+# Tables, claims, what leads and its picture shows, and the other pictures.
 _WORKFLOWS: Mapping[str, tuple[Callable[..., Any], ...]] = {
     "generate": (token_tables, token_claims, token_measures, draw_tokens),
     "generate-diffusion": (diffusion_tables, diffusion_claims, diffusion_measures, draw_diffusion),
@@ -379,6 +424,7 @@ def generate_report(
     trained = [result for result in results if result.get("stem") != FLOOR]
     floors = [result for result in results if result.get("stem") == FLOOR]
     findings = findings_of(claims(results), real)
+    lead = lead_of(results, measures(results), real)
     return Report(
         experiment=experiment,
         recipe=recipe,
@@ -396,6 +442,11 @@ def generate_report(
             "real": real,
             "notes": findings,
         },
+        lead=lead_table({m._replace(label=_SHORT.sub("", m.label)): r for m, r in lead.items()}),
+        outcome=outcome_of(results, lead, real),
+        story=(
+            "samples" if drawn.get("samples", True) else f"reconstructions-{settings['stem'][0]}",
+        ),
         tables=tables(results, real),
         findings=findings,
         legend=f"{PAGES[experiment]['legend']}\n\n{PAGES['samples']['legend']}",

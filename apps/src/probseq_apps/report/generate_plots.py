@@ -1,5 +1,6 @@
 """Plots of `probseq generate`: numbers, errors of frames, curves of training, and what is drawn."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from probseq.figures import GUIDE, Bars, Trained, bars_plot, line_style, training_plot
 from probseq_apps.data.images import GenerationData
+from probseq_apps.engine import log
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.report.report import PAGES, save_figures
 from probseq_apps.report.results import (
@@ -23,6 +25,7 @@ from probseq_apps.report.results import (
     groups_of,
     unranked,
     value_of,
+    words,
 )
 from probseq_apps.report.tables import Measure
 from pseudovideo.beyond.reference import Copies
@@ -108,14 +111,17 @@ def draw_tokens(
     if videos.num_frames > 1:
         shown = pseudo_videos(to_unit(data.test[:_VIDEOS]), videos)
         files.append(save_strips(shown, plots / "pseudo-videos.png"))
-    if videos.is_noise:
+    if videos.is_noise and log.details:
         images = to_unit(data.train[:_COVARIANCE])
         files.append(save_theorem(images, plots / "theorem.png", videos))
     for stem, arms in reconstructed.items():
         truth = to_unit(data.test[: max(map(len, arms.values()))])
         title = f"Test images and their reconstructions, stem {stem}, seed {seed}"
-        labels, rows = ["truth", *arms], [truth, *arms.values()]
+        labels, rows = ["truth", *map(words, arms)], [truth, *arms.values()]
         files.append(save_rows(labels, rows, plots / f"reconstructions-{stem}.png", title=title))
+    if samples:
+        shown = {title: drawn.images for title, drawn, _ in samples.values()}
+        files.append(_save_beside_real(shown, data, plots, seed=seed))
     for name, (title, drawn, copies) in samples.items():
         classes: Any = {"title": title, "labels": drawn.labels, "class_names": data.class_names}
         files += save_samples(drawn.images, drawn.videos, plots, f"samples-{name}", **classes)
@@ -157,18 +163,15 @@ def draw_models(
     figures = {"frame-errors": frame_errors_plot(errors)} if errors else {}
     files = save_figures(figures, plots)
     noisy = [one for one in (videos or {}).values() if one[0].is_noise]
-    if noisy:
+    if noisy and log.details:
         config, context = max(noisy, key=lambda one: one[0].num_frames)
         images = to_unit(data.train[:_COVARIANCE])
         files.append(save_theorem(images, plots / "theorem.png", config, context=context))
-    # No more images of the test part than samples.
-    shown = {name: to_unit(one.images[:_GRID]) for name, one in drawn.items()}
-    shown = {REAL: to_unit(data.test[: max(map(len, shown.values()))]), **shown}
-    title = f"{data.name}: samples, seed {seed}"
-    files.append(save_grids(shown, plots / "samples.png", title=title))
+    shown = {words(name): one.images for name, one in drawn.items()}
+    files.append(_save_beside_real(shown, data, plots, seed=seed))
     for name, one in drawn.items():
         if one.labels is not None:
-            options: Any = {"title": f"{name}, seed {seed}: samples by class"}
+            options: Any = {"title": f"{words(name)}, seed {seed}: samples by class"}
             file = plots / f"classes-{name}.png"
             files.append(save_classes(one.images, one.labels, data.class_names, file, **options))
     for name, (config, _) in (videos or {}).items():
@@ -176,20 +179,20 @@ def draw_models(
         file, heads = plots / f"videos-{name}.png", frame_heads(rows.shape[1])
         strips = [*pseudo_videos(to_unit(data.test[:1]), config), *rows[:_STRIPS]]
         labels = ["made of a test image"] + ["generated"] * (len(strips) - 1)
-        title = f"{name}, seed {seed}: frames of videos"
+        title = f"{words(name)}, seed {seed}: frames of videos"
         files.append(save_rows(labels, strips, file, heads, title=title))
-        captions = frame_captions(name, rows.shape[1])
+        captions = frame_captions(words(name), rows.shape[1])
         files.append(save_gif(rows[:_FILM], file.with_suffix(".gif"), captions=captions))
     for name, one in drawn.items():
-        title = f"{name}, seed {seed}: images between two samples"
+        title = f"{words(name)}, seed {seed}: images between two samples"
         files.append(_save_between(one.between, plots / f"between-{name}.png", title=title))
-        options = {"features": features, "title": f"{name}, seed {seed}: {_NEAREST}"}
+        options = {"features": features, "title": f"{words(name)}, seed {seed}: {_NEAREST}"}
         file = plots / f"nearest-{name}.png"
         files.append(_save_copies(one.copies, one.images, data.train, file, **options))
     caption, unit = ("{} HVAE", "level") if kind == "hvae" else ("{}, predicted image", "step")
     for name, one in drawn.items():
         file, is_video = plots / f"process-{name}.gif", one.videos.shape[1] > 1
-        what = name if is_video else caption.format(name)
+        what = words(name) if is_video else caption.format(words(name))
         frames = one.film.frames[: _ROWS if is_video else None]
         options: Any = {"name": what, "unit": unit, "stages": int(one.film.stages)}
         files.append(save_process(frames, one.film.done, file, **options))
@@ -205,8 +208,7 @@ def summary_figure(results: Sequence[Result], measures: Sequence[Measure], real:
     every = groups_of(results)
     poor = unranked(every, real)
     for group in every:
-        bits = group.fact("bits")
-        name = group.name if bits is None else f"{group.name}\n{bits:,.0f} bits"
+        name = "\n".join(textwrap.wrap(group.title, 28))
         groups[f"{name}\n(not ranked)" if group.name in poor else name] = group
     stems = {name: group.stem or name for name, group in groups.items()}
     kinds = list(dict.fromkeys(stems.values()))
@@ -287,6 +289,15 @@ def _curves(
     if any(not np.array_equal(steps, x) for x, _ in curves):
         return curves
     return [(steps, np.mean([y for _, y in curves], axis=0))]
+
+
+def _save_beside_real(
+    drawn: Mapping[str, Tensor], data: GenerationData, plots: Path, *, seed: int
+) -> Path:
+    """Write samples of each model beside real images, no more of them than samples."""
+    shown = {title: to_unit(images[:_GRID]) for title, images in drawn.items()}
+    shown = {REAL: to_unit(data.test[: max(map(len, shown.values()))]), **shown}
+    return save_grids(shown, plots / "samples.png", title=f"{data.name}: samples, seed {seed}")
 
 
 def _save_copies(

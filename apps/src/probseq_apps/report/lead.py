@@ -47,7 +47,7 @@ def _comparison(
 ) -> str:
     """Return a sentence on two rows, by the differences of the seeds that both have."""
     ours, theirs = rows[first], rows[second]
-    numbers = f"{label}: {first} {ours.mean:.3f}, {second} {theirs.mean:.3f}."
+    numbers = f"{label}: {first} {ours.mean:.3f} against {second} {theirs.mean:.3f}."
     differences = [
         sign * (a - b)
         for a, b in zip(ours.values, theirs.values, strict=False)

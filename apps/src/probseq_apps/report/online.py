@@ -51,9 +51,9 @@ def online_report(
     methods = {name: [*seeds.values()] for name, seeds in runs.items()}
     metrics = next(iter(methods.values()))[0]["over_tasks"]
     names = {method: titles[method].partition(":")[0] for method in runs}
-    lead = lead_of({names[method]: found for method, found in methods.items()}, naive)
+    lead = lead_of({names[method]: of_seeds for method, of_seeds in methods.items()}, naive)
     # The gold standard keeps all data; what leads is one of the others.
-    told = {m: {n: r for n, r in c.items() if n != names.get("exact")} for m, c in lead.items()}
+    compared = {m: {n: r for n, r in c.items() if n != names.get("exact")} for m, c in lead.items()}
     ranked = sorted(runs, key=lambda method: next(iter(lead.values()))[names[method]].mean or 0.0)
     *first, last = [_EXPLAINED.get(metric, LABELS[metric][0]) for metric in metrics]
     listed = " and ".join(filter(None, (", ".join(first), last)))
@@ -62,7 +62,7 @@ def online_report(
         recipe=recipe,
         title="online models compared",
         lead=lead_table(lead),
-        outcome=outcome(told, naive[:1]),
+        outcome=outcome(compared, naive[:1]),
         numbers={"methods": {m: {"title": titles[m], "seeds": seeds} for m, seeds in runs.items()}},
         tables=task_tables(methods),
         legend=PAGES["online"]["legend"].format(metrics=listed, seconds=seconds),
@@ -70,7 +70,7 @@ def online_report(
         figures=lambda: {
             **figures({method: names[method] for method in ranked}),
             **metric_figures(
-                {names[method]: found for method, found in methods.items()},
+                {names[method]: of_seeds for method, of_seeds in methods.items()},
                 standardised=standardised,
             ),
         },

@@ -15,10 +15,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from probseq.summary import LABELS
 from probseq_apps.engine import log
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.report.html import DETAILS, FINDINGS, PAGE, write_html
-from probseq_apps.report.results import decides
+from probseq_apps.report.results import decides, words
 from probseq_apps.report.tables import KEY, SideBySide, Table
 
 _PACKAGES = (
@@ -141,7 +142,8 @@ def _caption(stem: str) -> str:
     """Return what a picture shows, in words, from the name of its file."""
     known = [name for name in PAGES["captions"] if f"{stem}-".startswith(f"{name}-")]
     name = max(known, key=len, default="")
-    rest = stem.removeprefix(name).strip("-").replace("-", " ")
+    rest = stem.removeprefix(name).strip("-")
+    rest = LABELS[rest][0] if rest in LABELS else words(rest)
     return ": ".join(filter(None, (PAGES["captions"].get(name), rest)))
 
 

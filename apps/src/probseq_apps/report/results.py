@@ -4,6 +4,7 @@ Each sentence is a function of one run's numbers. "Clearly" means that Welch's t
 the seeds tells two means apart; where standard errors overlap it never does.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -18,6 +19,10 @@ Result = Mapping[str, Any]
 BASE = "1-frame"
 FLOOR = "patch-k-means"
 REAL = "real images, test part"
+_WORDS = {
+    **{"heat": "heat equation", "learned": "learned encoder", "repeat": "repeated"},
+    **{f"{kind}": f"{kind} noise" for kind in ("first-order", "high-order", "matched")},
+}
 
 
 class Group(NamedTuple):
@@ -28,6 +33,13 @@ class Group(NamedTuple):
     stem: str | None  # of a tokenizer: `plain`, `layernorm`, or `patch-k-means` for the baseline
     results: tuple[Result, ...]  # one for each seed
 
+    @property
+    def title(self) -> str:
+        """Its name in words; of a tokenizer with the bits of its tokens."""
+        stem = {None: "", "plain": "", FLOOR: "k-means, "}.get(self.stem, f"{self.stem}, ")
+        bits = self.fact("bits")
+        return f"{stem}{words(self.arm)}{'' if bits is None else f' ({bits:,.0f} bits)'}"
+
     def fact(self, *path: str) -> Any:
         """Return a value that all seeds share, such as parameters; None where there is none."""
         return entry_of(self.results[0], path)
@@ -35,6 +47,15 @@ class Group(NamedTuple):
     def summary(self, path: Sequence[str]) -> Summary:
         """Return a number over the seeds; without a mean where a seed lacks it."""
         return summarise([value_of(result, path) for result in self.results])
+
+
+def words(arm: str) -> str:
+    """Return an arm's name in words, such as "4 frames, high-order noise"."""
+    match = re.fullmatch(r"(\d+)-frame-?(.*)", arm)
+    frames, kind = match.groups() if match else ("", arm)
+    head = {"": "", "1": "image alone"}.get(frames, f"{frames} frames")
+    kind = re.sub(r"^patch(\d+)$", r"\1x\1 patches", re.sub(r"^(\d+)$", r"\1 steps", kind))
+    return ", ".join(filter(None, (head, _WORDS.get(kind, kind.replace("-", " ")))))
 
 
 def groups_of(results: Sequence[Result]) -> list[Group]:
