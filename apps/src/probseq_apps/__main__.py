@@ -4,8 +4,11 @@ import os
 
 from probseq_apps.cli import main
 
-status = main()
-if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+try:
+    status = main()
+except SystemExit as stop:
+    status = stop.code
+if isinstance(status, int) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
     from probseq_apps.engine.distributed import leave
 
     leave(status)

@@ -25,19 +25,24 @@ def run(tmp_path):
 
 
 @pytest.fixture
-def launch(processes):
+def free_port():
+    """Return a port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def launch(processes, free_port):
     """Start the task in a process of its own, or in several that know one another."""
     needed = ["torch._dynamo", "sklearn.datasets", "probseq_apps.engine.fit"]
     processes.set_forkserver_preload(needed)  # ten seconds saved a process
     running = []
 
     def start(run_dir, *, ranks=1, **options):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         for rank in range(ranks):
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
-            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port}
             arguments = (run_dir, place if ranks > 1 else {})
             running.append(
                 processes.Process(target=digits_run.train_elsewhere, args=arguments, kwargs=options)

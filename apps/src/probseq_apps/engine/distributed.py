@@ -7,6 +7,7 @@ the averaged gradient is that of the whole batch in one process.
 import atexit
 import os
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
@@ -16,23 +17,23 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
+from pseudovideo.ranks import alone, several_ranks
+
 T = TypeVar("T")
-_alone = False  # while the main rank works and the others wait
+_WAIT = 0.01  # seconds between two looks at the other ranks
 
 
 def rank() -> int:
     """Return the number of this process among all; 0 without torchrun."""
-    if _alone:
-        return 0
-    return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
+    if dist.is_initialized():
+        return dist.get_rank() if several_ranks() else 0
+    return int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
     """Return the number of processes; 1 without torchrun, and for one that works alone."""
-    if _alone:
-        return 1
     if dist.is_initialized():
-        return dist.get_world_size()
+        return dist.get_world_size() if several_ranks() else 1
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -82,16 +83,10 @@ def leave(status: int) -> NoReturn:
 
 def main_alone(make: Callable[[], T]) -> T | None:
     """Return what the main rank makes by itself while the others wait; None on these."""
-    global _alone
-    if world_size() == 1:
-        return make()
-    value, main = None, is_main()
-    if main:
-        _alone = True
-        try:
+    value = None
+    if is_main():
+        with alone():
             value = make()
-        finally:
-            _alone = False
     barrier()
     return value
 
@@ -103,9 +98,14 @@ def main_first(make: Callable[[], T]) -> T:
 
 
 def barrier() -> None:
-    """Wait until every rank has come here."""
-    if world_size() > 1:
-        dist.barrier()
+    """Wait until every rank has come here, or a signal ends this one."""
+    if world_size() == 1:
+        return
+    waiting: Any = dist.barrier(async_op=True)
+    # Python handles signals between its own steps only.
+    while not waiting.is_completed():
+        time.sleep(_WAIT)
+    waiting.wait()
 
 
 def broadcast(value: T) -> T:

@@ -123,10 +123,13 @@ def train_decoder(
         label=job.row,
         metadata={"method": job.row, "train_size": settings.train_size, **identity},
     )
-    result: dict[str, Any] = {"seconds": round(end.seconds, 3)}
-    for name, tokens in data.tests.items():
-        result[name] = measure(settings, model, tokens, derive_seed(job.seed, f"predict {name}"))
-    return result
+    seconds = round(end.seconds, 3)
+
+    def measured() -> dict[str, Any]:
+        seeds = {name: derive_seed(job.seed, f"predict {name}") for name in data.tests}
+        return {n: measure(settings, model, data.tests[n], seed) for n, seed in seeds.items()}
+
+    return {"seconds": seconds, **(distributed.main_alone(measured) or {})}
 
 
 def report(settings: LanguageSettings, data: Corpus, results: Results, at: RunFolder) -> str:

@@ -328,7 +328,8 @@ def train_tokenizer_and_priors(
     tokens = at.path / TOKENS / job.name
     cache = distributed.main_first(partial(maker.tokens, tokenizer, data, tokens, labels))
     images = data.test[: settings.evaluation.num_images]
-    held_out = encode_images(tokenizer, images, **maker.held_out, device=device)
+    encode = partial(encode_images, tokenizer, images, **maker.held_out, device=device)
+    held_out = distributed.main_alone(encode)
     test = stages.labels_of(settings.classes, data, "test", len(images))
     result["generation"] = {}
     seed = derive_seed(job.seed, "test masks")
@@ -337,7 +338,7 @@ def train_tokenizer_and_priors(
         prior = prior_maker(settings, kind, job, run)
         learned = prior.train(cache, folder, recipe=at.recipe, label=folder.name)
         network = cast("Prior", learned.model.to(device))
-        nats = mean_nats(network, held_out, test, seed=seed)
+        nats = None if held_out is None else mean_nats(network, held_out, test, seed=seed)
         measure = partial(_measured_samples, settings, run, kind, job, at)
         result["generation"][kind] = {
             "nats_per_token": nats,

@@ -1,14 +1,31 @@
 """What the processes of `torch.distributed` have together; of one process, its own."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 import torch
 import torch.distributed
 from jaxtyping import Shaped
 from torch import Tensor
 
+_alone = False  # while this process works and the others wait
+
 
 def several_ranks() -> bool:
-    """Return whether several processes train together."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+    """Return whether several processes work together."""
+    known = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return known and not _alone
+
+
+@contextmanager
+def alone() -> Generator[None]:
+    """Work as one process, while the others wait."""
+    global _alone
+    before, _alone = _alone, True
+    try:
+        yield
+    finally:
+        _alone = before
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
