@@ -90,6 +90,14 @@ def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same
     losses = {name: one["validation/nll"]["mean"] for name, one in found.items()}
     assert report["recommended"] == min(losses, key=losses.get)
     assert losses["model+ts"] < losses["model"]
+    by_hand = [
+        -torch.from_numpy(np.load(tmp_path / f"run/model-seed{number}/model.npz")["test/log_probs"])
+        .gather(-1, data.test.targets[:, None])
+        .double()
+        for number in range(2)
+    ]
+    of_model = float(torch.stack(by_hand).mean())
+    assert f"the model as it is {of_model:.3f}" in (tmp_path / "run/report.md").read_text()
     names = report["settings"]["fit"]["validation_corruptions"]
     held = Part(half_corrupted(data.validation.inputs, names), data.validation.targets)
     crossed: list[float] = []
@@ -106,6 +114,7 @@ def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same
     votes = torch.stack(members).mean(0).argmax(-1)
     assert ensemble == pytest.approx(float((votes == data.test.targets).float().mean()))
     assert {path.stem for path in (tmp_path / "run/plots").iterdir()} == {
+        "calibration",
         "reliability",
         "risk-coverage",
     }

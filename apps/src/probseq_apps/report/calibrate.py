@@ -4,11 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+import torch
+
 from probseq.metrics import Predictions
 from probseq.summary import Summary, summarise
-from probseq_apps.report.classify import details, metric_tables, temperatures_text
+from probseq_apps.report.classify import details, lead_of, metric_tables, temperatures_text
+from probseq_apps.report.lead import lead_table, outcome
 from probseq_apps.report.report import Report
 from probseq_apps.report.set_plots import class_figures, shift_figures
+from probseq_apps.report.tables import Measure
+from probseq_apps.settings.calibrate import parse_calibration
+
+# Rows that anybody would try first.
+_PLAIN = ("model", "probe")
 
 
 class Calibration(NamedTuple):
@@ -34,6 +42,12 @@ class Calibration(NamedTuple):
         """Return the summary of each metric over the models, the loss before all others."""
         others = {name: summarise([one[name] for one in self.metrics]) for name in self.metrics[0]}
         return {"validation/nll": summarise(self.losses), **others}
+
+    def losses_of_examples(self) -> Summary:
+        """Return the negative log-likelihood of each test example, mean over the models."""
+        sets = [one["test"] for one in self.predictions]
+        losses = [-p.log_probs.gather(-1, p.labels[:, None])[:, 0] for p in sets]
+        return summarise(torch.stack(losses).mean(0).tolist())
 
 
 def calibrate_report(
@@ -63,26 +77,36 @@ def calibrate_report(
             )
         rows.append("; ".join(facts))
     best, *rest = sorted(means, key=lambda name: means[name])
-    behind = f", {means[rest[0]]:.3f} of {rest[0]}" if rest else ""
+    titles = {name: parse_calibration(name).short_title for name in measured}
+    behind = f", {means[rest[0]]:.3f} of {titles[rest[0]]}" if rest else ""
+    recommended = f"Recommended: {titles[best]}, validation NLL {means[best]:.3f}{behind}."
+    titled = {title: methods[name] for name, title in titles.items()}
+    drawn = {titles[name]: calibration.predictions for name, calibration in measured.items()}
+    sentences, first = [recommended], [titles[best]]
+    for plain in (name for name in _PLAIN if name in measured and name != best):
+        pair = {titles[name]: measured[name].losses_of_examples() for name in (best, plain)}
+        sentences += outcome({Measure.of("nll"): pair}, of="test examples")
+        first.append(titles[plain])
     holds = "; ".join(f"{folder}: {row}" for folder, row in stored)
     return Report(
         experiment="calibrate",
-        title=", ".join(measured),
+        title="calibrated classifiers compared",
+        lead=lead_table(lead_of(titled)),
+        outcome=sentences,
+        story=("calibration",),
         opening=(
             f"{data['validation']:,} validation and {data['test']:,} test examples in "
             f"{data['classes']} classes."
         ),
         numbers={"methods": numbers, "recommended": best},
         tables=metric_tables(methods),
-        findings=[f"Recommended: {best}, validation NLL {means[best]:.3f}{behind}."],
         facts=[f"`sgpa.load_calibrated` reads {holds}."] if stored else [],
         rows=rows,
         details=details(methods),
         figures=lambda: {
-            **class_figures(
-                {name: calibration.predictions for name, calibration in measured.items()}
-            ),
-            **shift_figures(methods),
+            "calibration": class_figures({n: drawn[n] for n in first})["reliability"],
+            **class_figures(drawn),
+            **shift_figures(titled),
         },
         **common,
     )

@@ -7,15 +7,16 @@ from probseq_apps.data.names import CORRUPTION_NAMES, WORDS, data_kind
 from probseq_apps.settings.classify import DataSettings, EvaluationSettings
 from probseq_apps.settings.common import DISTINCT, SOME, Flat, Names, Recipes, check_known, refuse
 
-# What is fitted on validation data, or on the training data (the last three).
+# Names in words, and behind a colon what they are. The last three are fitted on the training data,
+# the others on validation data.
 BASES = {
     "model": "the model as it is",
-    "deviation": "a sparse Gaussian process beside its attention",
-    "tuned": "the same, its scales tuned on validation data",
+    "deviation": "GP beside its attention: a sparse Gaussian process",
+    "tuned": "tuned GP: the same, its scales tuned on validation data",
     "mcd": "Monte Carlo dropout",
-    "kflla": "Kronecker-factored Laplace approximation of the last layer's posterior",
-    "probe": "logistic regression on what goes into the last layer",
-    "heads": "five small networks on what goes into the last layer",
+    "kflla": "Laplace: Kronecker-factored approximation of the last layer's posterior",
+    "probe": "logistic regression: on what goes into the last layer",
+    "heads": "five small networks: on what goes into the last layer",
 }
 ADDITIONS = {"ts": "temperature scaling", "ensemble": "mean over the models"}
 
@@ -30,6 +31,12 @@ class CalibrationRow(NamedTuple):
     def title(self) -> str:
         """What it is, for reports."""
         return ", ".join((BASES[self.base], *(ADDITIONS[name] for name in self.additions)))
+
+    @property
+    def short_title(self) -> str:
+        """Its name in words, as "Laplace + temperature"."""
+        words = [{"ts": "temperature"}.get(name, name) for name in self.additions]
+        return " + ".join((BASES[self.base].partition(":")[0], *words))
 
 
 def parse_calibration(name: str) -> CalibrationRow:
