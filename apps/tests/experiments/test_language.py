@@ -1,5 +1,6 @@
 """`probseq language`: texts, windows, what is measured, and that a killed run goes on."""
 
+import itertools
 import json
 import math
 
@@ -9,7 +10,14 @@ import torch
 import probseq_apps.cli as cli
 from probseq.transformers import CausalTransformer, bits_per_token
 from probseq_apps.engine.fit import load_run
-from probseq_apps.experiments.language import Corpus, build_decoder, load, measure, read_text
+from probseq_apps.experiments.language import (
+    Corpus,
+    build_decoder,
+    count_pairs,
+    load,
+    measure,
+    read_text,
+)
 from probseq_apps.options import Options
 from probseq_apps.settings.language import DECODERS, LanguageSettings
 
@@ -54,11 +62,37 @@ def test_all_decoders_are_measured_as_by_hand(tmp_path):
         assert 0 < own["test"]["bits"]["mean"] < math.log2(data.vocabulary) + 1
     assert report["methods"]["softmax"]["test"]["kl"]["mean"] == 0.0
     assert report["methods"]["sgpa"]["test"]["kl"]["mean"] > 0.0
-    assert len(list((tmp_path / "run/plots").iterdir())) == 2
+    assert len(list((tmp_path / "run/plots").iterdir())) == 3
     # What is finished is not done again.
     before = (tmp_path / "run/softmax/seed-0/metrics.jsonl").stat().st_mtime_ns
     assert run(tmp_path, "--resume", *words) == 0
     assert (tmp_path / "run/softmax/seed-0/metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_counts_of_pairs_are_those_of_witten_and_bell():
+    train = torch.tensor([[0, 1, 0, 1, 2], [1, 2, 0, 2, 0]])
+    data = Corpus(train, train, {"test": torch.tensor([[0, 1, 1, 2, 2], [3, 0, 3, 1, 0]])}, 4)
+    followers = {token: [] for token in range(4)}
+    for row in train.tolist():
+        for before, after in itertools.pairwise(row):
+            followers[before].append(after)
+    seen = train.flatten().tolist()
+
+    def probability(before, after):
+        share = (seen.count(after) + 1) / (len(seen) + 4)
+        kinds = len(set(followers[before]))
+        if not kinds:
+            return share
+        counted = followers[before].count(after)
+        return (counted + kinds * share) / (len(followers[before]) + kinds)
+
+    assert sum(probability(1, after) for after in range(4)) == pytest.approx(1.0)
+    pairs = [pair for row in data.tests["test"].tolist() for pair in itertools.pairwise(row)]
+    bits = [-math.log2(probability(*pair)) for pair in pairs]
+    found = count_pairs(data)["test"]
+    assert found["bits"] == pytest.approx(sum(bits) / len(bits))
+    # After 0 comes 1 most often, after 1 comes 2, after 2 only 0; nothing follows 3.
+    assert found["accuracy"] == pytest.approx(3 / 8)
 
 
 def test_bits_of_what_a_sure_model_gets_wrong_are_finite():

@@ -118,7 +118,7 @@ def train_decoder(
         model,
         (data.train,),
         TrainConfig(**settings.training.to_dict(), seed=job.seed),
-        at.path / job.row / f"seed-{job.seed}",
+        _folder(job, at),
         **_loss_and_score(settings, data),
         label=job.row,
         metadata={"method": job.row, "train_size": settings.train_size, **identity},
@@ -132,12 +132,48 @@ def train_decoder(
     return {"seconds": seconds, **(distributed.main_alone(measured) or {})}
 
 
+def _folder(job: Job, at: RunFolder) -> Path:
+    return at.path / job.row / f"seed-{job.seed}"
+
+
 def report(settings: LanguageSettings, data: Corpus, results: Results, at: RunFolder) -> str:
     """Write the report."""
     facts = {"name": settings.data, "notes": list[str](), "train": data.train.numel()}
     facts |= {"kinds": data.vocabulary}
     common: dict[str, Any] = {"settings": settings.to_dict(), "data": facts, "recipe": at.recipe}
-    return language_report(by_row(results), list(data.tests), **common).write(at.path)
+    logs: dict[str, list[Path]] = {}
+    for job in results:
+        logs.setdefault(job.row, []).append(_folder(job, at))
+    return language_report(by_row(results), count_pairs(data), logs, **common).write(at.path)
+
+
+def count_pairs(data: Corpus) -> dict[str, dict[str, float]]:
+    """Return bits and accuracy of each text by how often tokens follow another in training.
+
+    Of the n tokens after a, of k kinds, n_b are b: p(b | a) = (n_b + k p(b)) / (n + k), by Witten
+    and Bell, where p(b) is the share of b in training, with one more of each kind.
+    """
+    V = data.vocabulary
+    shares = torch.bincount(data.train.flatten(), minlength=V).double() + 1
+    shares /= shares.sum()
+    pairs, counts = (data.train[:, :-1] * V + data.train[:, 1:]).unique(return_counts=True)
+    n = torch.zeros(V, dtype=torch.float64).index_add_(0, pairs // V, counts.double())
+    k = torch.bincount(pairs // V, minlength=V).double()
+    # The most frequent follower; where nothing followed, the most frequent token.
+    guess, order = shares.argmax().repeat(V), counts.argsort(stable=True)
+    for pair in pairs[order].tolist():
+        guess[pair // V] = pair % V
+    metrics: dict[str, dict[str, float]] = {}
+    for name, tokens in data.tests.items():
+        before, after = tokens[:, :-1].flatten(), tokens[:, 1:].flatten()
+        pair = before * V + after
+        place = torch.searchsorted(pairs, pair).clamp(max=len(pairs) - 1)
+        n_b = torch.where(pairs[place] == pair, counts[place], 0).double()
+        weight = k[before].clamp(min=1.0)
+        p = (n_b + weight * shares[after]) / (n[before] + weight)
+        hits = (guess[before] == after).double()
+        metrics[name] = {"bits": float(-p.log2().mean()), "accuracy": float(hits.mean())}
+    return metrics
 
 
 WORKFLOW = Workflow(

@@ -67,7 +67,7 @@ class Quantity(NamedTuple):
     prior: str = ""  # kind of the priors that alone have it; empty for all runs
 
 
-_CURVES = {name: [Quantity(**one) for one in panels] for name, panels in PAGES["curves"].items()}
+CURVES = {name: [Quantity(**one) for one in panels] for name, panels in PAGES["curves"].items()}
 
 
 class Drawn(NamedTuple):
@@ -129,9 +129,9 @@ def draw_tokens(
         files.append(
             _save_copies(copies, drawn.images, data.train, plots / f"nearest-{name}.png", **options)
         )
-    files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", _CURVES["tokenizer"])
-    files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", _CURVES["codebook"])
-    return files + save_curves(prior_logs, plots / "prior-loss.png", _CURVES["prior"])
+    files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", CURVES["tokenizer"])
+    files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", CURVES["codebook"])
+    return files + save_curves(prior_logs, plots / "prior-loss.png", CURVES["prior"])
 
 
 def draw_models(
@@ -196,7 +196,7 @@ def draw_models(
         frames = one.film.frames[: _ROWS if is_video else None]
         options: Any = {"name": what, "unit": unit, "stages": int(one.film.stages)}
         files.append(save_process(frames, one.film.done, file, **options))
-    return files + save_curves(logs, plots / "losses.png", _CURVES[kind])
+    return files + save_curves(logs, plots / "losses.png", CURVES[kind])
 
 
 draw_diffusion, draw_hvae = (partial(draw_models, kind=kind) for kind in ("diffusion", "hvae"))

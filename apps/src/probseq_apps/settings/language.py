@@ -8,12 +8,13 @@ from probseq_apps.engine.config import EpochTraining
 from probseq_apps.settings.common import DISTINCT, Flat, Names, Recipes, Seeds, check_known, refuse
 from sgpa.names import CovarianceName
 
+# Names in words, and behind a colon what they are.
 DECODERS = {
-    "softmax": "softmax attention, maximum likelihood",
-    "kernel": "kernel attention, over the number of tokens, maximum likelihood",
-    "sgpa": "causal sparse Gaussian process attention, over the number of tokens",
-    "sgpa-features": "the same with random features, at constant cost a token",
-    "sgpa-residual": "softmax attention with a sparse Gaussian process as its deviation",
+    "softmax": "softmax attention: maximum likelihood",
+    "kernel": "kernel attention: over the number of tokens, maximum likelihood",
+    "sgpa": "SGPA: causal sparse Gaussian process attention, over the number of tokens",
+    "sgpa-features": "SGPA by random features: at constant cost a token",
+    "sgpa-residual": "softmax + GP: a sparse Gaussian process is the deviation of the attention",
 }
 # Texts that every Python has: its documentation, and its own code.
 TEXTS = ("python-docs", "python-code", "imdb", "cola")
