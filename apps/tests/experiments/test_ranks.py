@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from probseq_apps.experiments.stages import Samples, load_drawn
+
 SCRIPT = Path(__file__).with_name("ranks_run.py")
 KINDS = ("diffusion", "hvae", "run", "language")
 
@@ -75,6 +77,19 @@ def test_two_ranks_draw_and_measure_what_one_does(runs, kind, timeless):
         numbers = {path: value for path, value in one.items() if isinstance(value, float)}
         assert numbers
         assert {path: two[path] for path in numbers} == pytest.approx(numbers, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["diffusion", "hvae", "run"])
+def test_two_ranks_draw_the_samples_of_one(runs, kind):
+    files = sorted((runs / "one" / kind / "samples").glob("*.npz"))
+    assert files
+    for file in files:
+        other = runs / "two" / kind / "samples" / file.name
+        one, two = (load_drawn(Samples, path) for path in (file, other))
+        for name in ("images", "videos"):
+            gap = getattr(one, name).int() - getattr(two, name).int()
+            assert gap.abs().max() <= 1  # of 255; what is learned is the same up to rounding
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import nn
 
+from probseq.draws import RowGenerator
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
@@ -131,8 +132,9 @@ class DiffusionVariant:
         elif asked.likelihood_images:
             images = data.test[: asked.likelihood_images]
             counted = len(images)
-            generator, total = generator_for(model, self.seed, "likelihood"), -(-counted // _BATCH)
-            with log.bar(total=total * self.steps, unit=" steps", desc="likelihood") as bar:
+            generator = row_generator_for(model, self.seed, "likelihood")
+            total = -(-counted // _BATCH) * self.steps
+            with log.bar(total=total, unit=" steps", desc="likelihood") as bar:
                 labels = stages.labels_of(self.settings.classes, data, "test", counted)
                 likelihood = mean_bound(
                     model, images, labels, generator=generator, progress=bar.update
@@ -162,7 +164,7 @@ class DiffusionVariant:
                 num_samples=samples,
                 **self._sampling(),
                 seed=derive_seed(self.seed, "test videos"),
-                generator=generator_for(model, self.seed, "frame errors"),
+                generator=row_generator_for(model, self.seed, "frame errors"),
                 progress=bar.update,
             )
 
@@ -214,7 +216,7 @@ class HvaeVariant:
         evaluations = levels * self.settings.classes.passes
         drawn = {"sampler": "ancestral", "sampling_steps": levels, "evaluations": evaluations}
         labels = stages.labels_of(self.settings.classes, data, "test", len(images))
-        generator = generator_for(model, self.seed, "bound")
+        generator = row_generator_for(model, self.seed, "bound")
         return {
             "levels": levels,
             "noise_std": model.config.noise_std,
@@ -252,6 +254,11 @@ def training_of(variant: Variant, data: GenerationData) -> stages.Training:
 def generator_for(model: nn.Module, seed: int, purpose: str) -> torch.Generator:
     """Return a generator on the model's device."""
     return stages.generator_for(model, derive_seed(seed, purpose))
+
+
+def row_generator_for(model: nn.Module, seed: int, purpose: str) -> RowGenerator:
+    """Return a generator on the model's device for draws that all ranks share."""
+    return stages.row_generator_for(model, derive_seed(seed, purpose))
 
 
 def find_variant(folder: Path) -> Variant | None:
@@ -348,28 +355,22 @@ def seconds(settings: ModelSettings, run: stages.ImageRun, jobs: Sequence[Job]) 
 def train_and_measure(
     settings: ModelSettings, run: stages.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
-    """Train a model, draw from it, and return what was measured; the main rank does the latter."""
+    """Train a model, draw from it, and return what was measured."""
     variant, folder = variants_of(settings)[job], at.path / MODELS / job.name
     distributed.main_alone(partial(run.reference, at))
     trained = train_variant(variant, run.data, folder, recipe=at.recipe, label=job.name)
-    return distributed.main_alone(partial(_measured, settings, run, job, at, trained)) or {}
-
-
-def _measured(
-    settings: ModelSettings,
-    run: stages.ImageRun,
-    job: Job,
-    at: RunFolder,
-    trained: TrainedVariant,
-) -> dict[str, Any]:
-    """Draw from a trained model, and return what was measured."""
-    variant, data, reference = trained.maker, run.data, run.reference(at)
-    samples = stages.load_drawn(stages.Samples, draw_files(settings, run, job, at)[0])
     model = trained.model.to(stages.device_of(settings))
-    measured = variant.measure(model, data)
-    drawn = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
-    if isinstance(variant, DiffusionVariant) and samples.videos.shape[1] > 1:
-        drawn["frames"] = reference.measure_videos(samples.videos, variant.videos)
+    files = draw_files(settings, run, job, at)
+    measured = variant.measure(model, run.data)
+
+    def drawn() -> dict[str, Any]:
+        samples = stages.load_drawn(stages.Samples, files[0])
+        reference = run.reference(at)
+        found = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
+        if isinstance(variant, DiffusionVariant) and samples.videos.shape[1] > 1:
+            found["frames"] = reference.measure_videos(samples.videos, variant.videos)
+        return found
+
     return {
         "arm": job.row,
         "seed": job.seed,
@@ -377,7 +378,7 @@ def _measured(
         "steps": trained.steps,
         "training_seconds": trained.seconds,
         **measured,
-        "generation": {**drawn, **measured["generation"]},
+        "generation": {**(distributed.main_alone(drawn) or {}), **measured["generation"]},
     }
 
 
@@ -431,9 +432,8 @@ def draw_files(
 ) -> list[Path]:
     """Return the files of samples, of their process and of images between, drawn where missing."""
     files = [at.path / folder / f"{job.name}.npz" for folder in DRAWN]
-    if all(file.exists() for file in files):
-        return files
-    with stages.drawing(job.name, job, at):
+
+    def draw() -> list[Any]:
         variant, device = variants_of(settings)[job], stages.device_of(settings)
         num, seed = settings.evaluation.num_samples, derive_seed(job.seed, "samples")
         model = read_variant(variant, at.path / MODELS / job.name).model.to(device)
@@ -441,14 +441,18 @@ def draw_files(
         labels, few = stages.labels_for(model, num, seed=seed), min(num, _FILMED)
         first, pairs = (None if labels is None else labels[:n] for n in (few, _PAIRS))
         generator = generator_for(model, variant.seed, "samples")
-        process = film(model, few, labels=first, generator=generator, **options)
+        filmed = partial(film, model, few, labels=first, generator=generator, **options)
         # Between two samples by DDIM without noise, whatever draws them
         plain = {name: value for name, value in options.items() if name not in ("eta", "solver")}
         plain["generator"] = generator_for(model, variant.seed, "interpolations")
-        between = stages.Between(to_bytes(interpolate(model, _PAIRS, labels=pairs, **plain)))
-        samples = stages.draw_timed(model, num, seed=seed, labels=labels, **options)
-    for file, drawn in zip(files, (samples, process, between), strict=True):
-        stages.save_drawn(drawn, file)
+
+        def between() -> stages.Between:
+            return stages.Between(to_bytes(interpolate(model, _PAIRS, labels=pairs, **plain)))
+
+        few_drawn = [distributed.main_alone(make) for make in (filmed, between)]
+        return [stages.draw_timed(model, num, seed=seed, labels=labels, **options), *few_drawn]
+
+    stages.store_drawn(files, draw, job.name, job, at)
     return files
 
 

@@ -1,8 +1,7 @@
 """What the commands of `probseq generate` share: files of samples, and trained models."""
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -11,6 +10,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
+from probseq.draws import RowGenerator
 from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
@@ -100,10 +100,10 @@ def draw_timed(
 ) -> Samples:
     """Draw from a model on its device, and keep what is needed, and how long it took.
 
-    Without labels those of a model of classes are drawn, see `labels_for`.
+    All ranks draw together. Without labels those of a model of classes are drawn, see `labels_for`.
     """
     labels = labels_for(model, num, seed=seed) if labels is None else labels
-    generator, start = generator_for(model, seed), time.perf_counter()
+    generator, start = row_generator_for(model, seed), time.perf_counter()
     with log.bar(total=num, unit=" images", desc="samples") as bar:
         options |= {"generator": generator, "progress": bar.update, "keep": _WHOLE_VIDEOS}
         images, videos = draw_samples(model, num, labels=labels, **options)
@@ -119,6 +119,13 @@ def labels_for(model: Any, num: int, *, seed: int) -> Int64[Tensor, " n"] | None
 def generator_for(model: nn.Module, seed: int) -> torch.Generator:
     """Return a generator on a model's device."""
     return torch.Generator(next(model.parameters()).device).manual_seed(seed)
+
+
+def row_generator_for(model: nn.Module, seed: int) -> RowGenerator:
+    """Return a generator on a model's device for draws that all ranks share."""
+    generator = RowGenerator(next(model.parameters()).device)
+    generator.manual_seed(seed)
+    return generator
 
 
 # -- Comparisons ----------------------------------------------------------------------------------
@@ -189,18 +196,33 @@ def make_features(settings: ImageSettings, run: ImageRun, at: RunFolder) -> None
     run.reference(at)
 
 
-@contextmanager
-def drawing(name: str, job: Job, at: RunFolder) -> Generator[None]:
-    """Tell that a finished job draws anew, and what to do if its model is not there."""
+def store_drawn(
+    files: Sequence[Path],
+    draw: Callable[[], Sequence[Samples | Film | Between | None]],
+    name: str,
+    job: Job,
+    at: RunFolder,
+) -> None:
+    """Write what all ranks draw, unless the files of a job are there.
+
+    Tells that a finished job draws anew, and what to do if its model is not there.
+    """
+    if distributed.broadcast(all(file.exists() for file in files)):
+        return
     if at.has(job.name):
         log.say(f"samples of {name} are not there and are drawn anew")
     try:
-        yield
+        drawn = draw()
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error}; delete {at.results_file(job.name)} and resume, so that all of this "
             "arm is made anew"
         ) from error
+    if distributed.is_main():
+        for file, each in zip(files, drawn, strict=True):
+            if each is not None:
+                save_drawn(each, file)
+    distributed.barrier()
 
 
 def write_report(

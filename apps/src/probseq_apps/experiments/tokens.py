@@ -307,7 +307,7 @@ def seconds(settings: GenerateSettings, run: stages.ImageRun, jobs: Sequence[Job
 def train_tokenizer_and_priors(
     settings: GenerateSettings, run: stages.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
-    """Train, draw and measure all that a variant has; the main rank draws and measures."""
+    """Train, draw and measure all that a variant has."""
     arm, maker, kinds = variants_of(settings)[job]
     data, device = run.data, stages.device_of(settings)
     folder = at.path / TOKENIZERS / job.name
@@ -339,6 +339,7 @@ def train_tokenizer_and_priors(
         learned = prior.train(cache, folder, recipe=at.recipe, label=folder.name)
         network = cast("Prior", learned.model.to(device))
         nats = None if held_out is None else mean_nats(network, held_out, test, seed=seed)
+        draw_from_prior(settings, kind, job, at)
         measure = partial(_measured_samples, settings, run, kind, job, at)
         result["generation"][kind] = {
             "nats_per_token": nats,
@@ -351,7 +352,7 @@ def train_tokenizer_and_priors(
 def _measured_samples(
     settings: GenerateSettings, run: stages.ImageRun, kind: PriorName, job: Job, at: RunFolder
 ) -> dict[str, Any]:
-    """Draw from a trained prior, and return what was measured."""
+    """Return what is measured of the samples of a prior."""
     samples, reference = draw_from_prior(settings, kind, job, at), run.reference(at)
     videos = variants_of(settings)[job].maker.videos
     measured = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
@@ -449,14 +450,15 @@ def draw_from_prior(
     """Return the samples of a prior, drawn where their file is missing."""
     name, device = f"{kind}-{job.name}", stages.device_of(settings)
     file = at.path / stages.SAMPLES / f"{name}.npz"
-    if not file.exists():
-        with stages.drawing(name, job, at):
-            tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).model.to(device)
-            trained = open_prior(at.path / PRIORS / name)
-            source = (trained.model.to(device), tokenizer, settings.evaluation.num_samples)
-            options: Any = {"seed": job.seed, "guidance": settings.classes.guidance}
-            samples = trained.maker.draw(*source, settings.sampling, **options)
-        stages.save_drawn(samples, file)
+
+    def draw() -> list[stages.Samples]:
+        tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).model.to(device)
+        trained = open_prior(at.path / PRIORS / name)
+        source = (trained.model.to(device), tokenizer, settings.evaluation.num_samples)
+        options: Any = {"seed": job.seed, "guidance": settings.classes.guidance}
+        return [trained.maker.draw(*source, settings.sampling, **options)]
+
+    stages.store_drawn([file], draw, name, job, at)
     return stages.load_drawn(stages.Samples, file)
 
 

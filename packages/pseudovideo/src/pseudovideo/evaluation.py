@@ -28,6 +28,7 @@ from pseudovideo.hvae import HVAE
 from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior
 from pseudovideo.priors.base import TokenDecoder
+from pseudovideo.ranks import shared_rows
 
 # Enough for the covariance of 32x32 colour images; with more of them its product alone takes long.
 _SPECTRUM_IMAGES = 20_000
@@ -115,16 +116,22 @@ def mean_bound(
         model: of images.
         images: the test part, as bytes.
         labels: class of each, where the model has classes.
-        generator: of the noise, on the model's device.
+        generator: of the noise, on the model's device; a `RowGenerator` shares images among ranks.
         batch_size: images at a time.
         options: further ones of `ImageDiffusion.bits_per_dim`.
     """
     device = model.device
     bound = model.bound if isinstance(model, HVAE) else model.bits_per_dim
-    bounds = [
-        bound(to_unit(batch.to(device)), classes, generator=generator, **options).total
-        for batch, classes in _labelled(images, labels, batch_size, device)
-    ]
+    bounds: list[Tensor] = []
+    for batch, classes in _labelled(images, labels, batch_size, device):
+
+        def of(
+            rows: slice, batch: Tensor = batch, classes: Tensor | None = classes
+        ) -> Float[Tensor, " b"]:
+            own = None if classes is None else classes[rows]
+            return bound(to_unit(batch[rows].to(device)), own, generator=generator, **options).total
+
+        bounds.append(shared_rows(of, len(batch), generator))
     return float(torch.cat(bounds).double().mean())
 
 
@@ -177,6 +184,7 @@ def frame_prediction(
     labels: Int64[Tensor, " n"] | None = None,
     num_samples: int,
     seed: int = 0,
+    generator: torch.Generator | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Measure how well a model predicts each frame from the true frames before it.
@@ -189,7 +197,8 @@ def frame_prediction(
         labels: class of each test image, where the model has classes.
         num_samples: draws of each frame.
         seed: of the videos' noise.
-        options: further ones of `VideoDiffusion.predict_frames`, as its generator.
+        generator: of the predictions' noise; a `RowGenerator` shares images among ranks.
+        options: further ones of `VideoDiffusion.predict_frames`.
 
     Returns:
         frames: numbers from 1 of those that are predicted from others, the image last.
@@ -206,10 +215,15 @@ def frame_prediction(
     predicted = range(context, model.config.num_frames)
     errors: list[float] = []
     for frame in predicted:
-        samples = model.predict_frames(
-            truth, frame, labels=classes, num_samples=num_samples, batch_size=_BATCH, **options
-        )
-        errors.append(float(frame_errors(truth[:, frame], samples).mean()))
+
+        def errors_of(rows: slice, frame: int = frame) -> Float[Tensor, " n"]:
+            own = {"labels": None if classes is None else classes[rows], "generator": generator}
+            samples = model.predict_frames(
+                truth[rows], frame, num_samples=num_samples, batch_size=_BATCH, **own, **options
+            )
+            return frame_errors(truth[rows, frame], samples)
+
+        errors.append(float(shared_rows(errors_of, len(truth), generator).mean()))
     exact = None
     if corruption.is_noise:
         spectrum = image_spectrum(to_unit(train[:_SPECTRUM_IMAGES]).to(device))

@@ -14,6 +14,7 @@ from pseudovideo.hvae import HVAE
 from pseudovideo.labels import NO_CLASSES, sample_classes
 from pseudovideo.pixels import to_bytes
 from pseudovideo.priors.base import TokenPrior
+from pseudovideo.ranks import shared_rows
 
 
 class Film(NamedTuple):
@@ -52,16 +53,23 @@ def draw_samples(
         keep: samples m that are kept whole, fewer where there are fewer.
         batch_size: samples drawn at once.
         progress: called after each batch with the number of its samples.
-        options: of the model's `sample`, as its generator.
+        options: of the model's `sample`, as its generator; from a `RowGenerator` all ranks draw
+            together.
     """
     images: list[Tensor] = []
     videos: list[Tensor] = []
     for first in range(0, num, batch_size):
         count = min(batch_size, num - first)
-        if labels is not None:
-            options["labels"] = labels[first : first + count]
-        drawn = model.sample(count, batch_size=count, **options)
-        frames = to_bytes(drawn if drawn.ndim == 5 else drawn[:, None])
+        classes = None if labels is None else labels[first : first + count]
+
+        def drawn(rows: slice, classes: Tensor | None = classes) -> Tensor:
+            size, own = rows.stop - rows.start, dict[str, Any]()
+            if classes is not None:
+                own["labels"] = classes[rows]
+            samples = model.sample(size, batch_size=size, **own, **options)
+            return to_bytes(samples if samples.ndim == 5 else samples[:, None])
+
+        frames = shared_rows(drawn, count, options.get("generator"))
         images.append(frames[:, -1])
         videos.append(frames[: max(0, keep - first)])
         if progress is not None:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probseq.draws import draw_rows
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.sampling import (
     Network,
@@ -153,10 +154,13 @@ class FrameDiffusion(Pretrained):
             self.config, n, labels, guidance, generator=generator, device=weight.device
         )
         frames, shape = range(self.num_frames), self.config.image_shape
+        every = torch.arange(n, device=weight.device)
+        numbers_of = draw_rows(lambda k: torch.arange(k, device=weight.device), n, generator)
         done: list[Tensor] = []
         with eval_mode(self):
-            for numbers in torch.arange(n, device=weight.device).split(batch_size):
-                sampler = Sampler(diffusion, numbers, seed, classes.of(numbers), eta, solver)
+            for here in every.split(batch_size):
+                numbers = numbers_of[here]
+                sampler = Sampler(diffusion, numbers, seed, classes.of(here), eta, solver)
                 start = frame_noise(numbers, frames, shape, seed=seed, step=diffusion.num_steps)
                 start = start.to(at_least_float32(weight))
                 done.append(

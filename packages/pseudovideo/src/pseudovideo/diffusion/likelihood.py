@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq.checks import check_floating, check_sizes
+from probseq.draws import draw_rows
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, Times, split_output
 from pseudovideo.diffusion.sampling import Network, at_least_float32, draw_noise, draw_seed
 from pseudovideo.pixels import check_pixels
@@ -141,7 +142,8 @@ def bits_per_dim(
     if not (x0.numel() and (x0.is_meta or x0.isfinite().all())):
         raise ValueError("x0, the images, must be finite and not empty")
     check_pixels(x0=x0)
-    seed, numbers = draw_seed(generator), torch.arange(len(x0), device=x0.device)
+    seed = draw_seed(generator)
+    numbers = draw_rows(lambda n: torch.arange(n, device=x0.device), len(x0), generator)
     terms: list[Tensor] = []
     errors: list[Tensor] = []
     with torch.no_grad():

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.checks import check_integers, check_sizes, check_whole
+from probseq.draws import draw_rows
 from pseudovideo.diffusion.base import FrameDiffusion, Sampler, sample_stage
 from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
 from pseudovideo.diffusion.sampling import (
@@ -184,10 +185,13 @@ class VideoDiffusion(FrameDiffusion):
         stage = self.stages[frame - config.context + 1]
         seed, done, classes = draw_seed(generator), list[Tensor](), Classes(labels)
         contexts = videos[:, list(stage.observed)].to(at_least_float32(next(self.parameters())))
-        every = torch.arange(len(videos) * num_samples, device=videos.device)
+        device, count = videos.device, len(videos)
+        numbers_of = draw_rows(
+            lambda n: torch.arange(n * num_samples, device=device).view(n, -1), count, generator
+        ).flatten()
         with eval_mode(self):
-            for numbers in every.split(batch_size):
-                row = numbers // num_samples
+            for here in torch.arange(count * num_samples, device=device).split(batch_size):
+                numbers, row = numbers_of[here], here // num_samples
                 sampler = Sampler(diffusion, numbers, seed, classes.of(row), eta, solver)
                 drawn = sample_stage(self, stage, contexts[row], sampler)
                 done.append(drawn[:, 0])

@@ -207,7 +207,8 @@ class HVAE(Pretrained):
         if not images.isfinite().all():
             raise ValueError("images must be finite, got NaN or infinity")
         seed = draw_seed(generator)
-        numbers = torch.arange(len(images), device=images.device)
+        device = images.device
+        numbers = draw_rows(lambda n: torch.arange(n, device=device), len(images), generator)
         levels: list[LevelTerms] = []
         with eval_mode(self):
             # Level by level: T times the batch at once would need T times the memory.
@@ -295,10 +296,11 @@ class HVAE(Pretrained):
         check_counts(n=n, batch_size=batch_size)
         seed, device = draw_seed(generator), self._weight.device
         drawn = sample_classes(self.config, n, labels, guidance, generator=generator, device=device)
+        numbers_of = draw_rows(lambda k: torch.arange(k, device=device), n, generator)
         done: list[Tensor] = []
         with eval_mode(self):
-            for numbers in torch.arange(n, device=device).split(batch_size):
-                classes = drawn.of(numbers)
+            for here in torch.arange(n, device=device).split(batch_size):
+                numbers, classes = numbers_of[here], drawn.of(here)
                 prior_labels = classes.labels if guidance else None
                 z = self.draw_prior(
                     numbers, images, seed=seed, labels=prior_labels, image_labels=image_labels

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_integers, check_sizes
-from probseq.draws import batch_rows, rows_here
+from probseq.draws import batch_rows, draw_rows, rows_here
 from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.layers import Block
 from pseudovideo.pretrained import check_weights
@@ -223,6 +223,9 @@ def unmasking_schedule(num_tokens: int, num_steps: int) -> list[int]:
 
 
 def _gumbel(like: Tensor, *, generator: torch.Generator | None) -> Tensor:
-    exponential = torch.empty_like(like).exponential_(generator=generator)
+    shape = like.shape[1:]
+    exponential = draw_rows(
+        lambda n: like.new_empty(n, *shape).exponential_(generator=generator), len(like), generator
+    )
     # An exact 0 would make an infinity, and 0 · ∞ at the last step a NaN.
     return -exponential.clamp_min(torch.finfo(like.dtype).tiny).log()
