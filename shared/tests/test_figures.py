@@ -5,13 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from matplotlib.container import BarContainer, ErrorbarContainer
 
 from probseq.figures import (
-    Bars,
     Curve,
     Trained,
-    bars_plot,
     curves_plot,
     line_legend,
     line_style,
@@ -68,26 +65,6 @@ def test_a_number_has_a_panel_with_all_methods_and_their_errors():
         assert list(mle.lines[0].get_ydata()) == [1.0, 2.0, scale]
         assert sgpa.lines[2][0].get_segments()[0][:, 1].tolist() == [scale - 0.5, scale + 0.5]
         assert list(axes.get_xticks()) == [0, 1, 5]
-
-
-def test_bars_are_means_with_errors_and_dots_for_seeds():
-    values = {"a": [20.0, 22.0], "b": [25.0], "c": [1.0, None]}
-    figure = bars_plot([Bars("PSNR", values, "dB", 21.5), Bars("FD", values)], level="real images")
-    for axes in figure.axes:
-        bars, error = (
-            [c for c in axes.containers if isinstance(c, kind)]
-            for kind in (BarContainer, ErrorbarContainer)
-        )
-        assert [bar.patches[0].get_width() for bar in bars] == [21.0, 25.0]
-        assert error[0].lines[2][0].get_segments()[0][:, 0].tolist() == pytest.approx([20.0, 22.0])
-        (dots,) = (line for line in axes.lines if line.get_marker() == ".")
-        assert list(dots.get_xdata()) == [20.0, 22.0]
-        assert [text.get_text() for text in axes.texts] == ["not measured"]
-        assert axes.get_xlim()[0] == 0.0
-    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
-    assert [line.get_xdata()[0] for line in dashed] == [21.5]
-    assert legend_texts(figure) == ["a seed", "real images"]
-    assert not bars_plot([Bars("PSNR", {"a": [2.0]})]).legends
 
 
 def test_what_spans_powers_of_ten_has_a_logarithmic_axis_and_few_points_have_markers():

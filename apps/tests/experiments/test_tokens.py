@@ -134,7 +134,7 @@ def test_a_run_leaves_results_models_samples_pictures_and_a_report(whole, report
     generated = {found["arm"] for found in report["results"] if found.get("generation")}
     assert generated == {"1-frame", "2-frame"}
     pictures = {path.name for path in (whole / "plots").iterdir()}
-    assert {"summary.png", "pseudo-videos.png", "reconstructions-plain.png"} <= pictures
+    assert {"samples.png", "pseudo-videos.png", "reconstructions-plain.png"} <= pictures
     assert "samples-masked-2-frame-plain-seed0.gif" in pictures
     assert len(weights(whole)) == len(ARMS) + 4
     rows = read_metrics(whole / "tokenizers" / JOB.name)

@@ -243,7 +243,7 @@ def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result)
     assert (numbers["experiment"], numbers["results"]) == ("generate-diffusion", found)
     # The theorem is about noise.
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
-        *("summary.png", "samples.png", "losses.png", f"process-{name}.gif"),
+        *("samples.png", "losses.png", f"process-{name}.gif"),
         *(f"videos-{name}.{end}" for end in ("png", "gif")),
         *(f"{what}-{name}.png" for what in ("between", "nearest")),
     }

@@ -21,6 +21,9 @@ TOKENS = "--frames 1 2 --stem plain --steps 4 --autoregressive.steps 4 --masked.
 TOKENS += " --num-samples 20 --num-images 20 --classifier-steps 4"
 SIZES = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
 COMMANDS = {
+    "classify": "classify --data digits --method logreg mle sgpa --seeds 0 1 --epochs 1"
+    " --warm-start.sgpa 1 --train-size 200 --dim 8 --num-heads 2 --depth 1",
+    "regress": "regress --data diabetes --method mle sgpa --seeds 0 1 --epochs 1",
     "online": "online --num-tasks 3 --num-inducing 6 --seeds 0 1 --method ohsvgp grid exact",
     "online vae": "online vae --num-tasks 2 --num-frames 24 --num-inducing 6 --seeds 0 --epochs 2",
     "generate run": f"generate run {TOKENS}",

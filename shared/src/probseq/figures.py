@@ -7,7 +7,6 @@ matplotlib comes with the extra ``plots``.
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,10 +23,8 @@ __all__ = [
     "GUIDE",
     "IN_A_PANEL",
     "SEEN",
-    "Bars",
     "Curve",
     "Trained",
-    "bars_plot",
     "curves_plot",
     "headline",
     "label_bottom",
@@ -58,7 +55,6 @@ _MULTIPLES_ACROSS, _BEHIND = 4, "#CFCFCF"
 # Points of a curve of training up to which each has a marker.
 _FEW_POINTS = 30
 # Width of a panel of bars, height of a bar, what titles, ticks and legend take, panels of a row.
-_BARS_WIDTH, _BAR, _AROUND, _BARS_ACROSS = 2.7, 0.36, 1.15, 4
 
 
 def line_style(index: int) -> dict[str, Any]:
@@ -325,77 +321,3 @@ def training_plot(numbers: Sequence[Trained], styles: Mapping[str, Mapping[str, 
     line: dict[str, Any] = {"markersize": 4, "linewidth": 1.4}
     line_legend(figure, {label: {**line, **style} for label, style in styles.items()})
     return figure
-
-
-class Bars(NamedTuple):
-    """A number of several methods: a panel of :func:`bars_plot`.
-
-    Attributes:
-        title: name of the number.
-        values: of each method over the seeds; None where it was not measured, no method where it
-            is not asked for.
-        unit: of the values; empty for none.
-        level: a value to compare with, such as that of real data; None for none.
-    """
-
-    title: str
-    values: Mapping[str, Sequence[float | None]]
-    unit: str = ""
-    level: float | None = None
-
-
-def bars_plot(
-    bars: Sequence[Bars], *, level: str = "", kinds: Mapping[str, int] | None = None
-) -> "Figure":
-    """Draw means as bars from zero with their standard errors, the seeds as dots.
-
-    Args:
-        bars: a panel each.
-        level: label of the panels' levels.
-        kinds: of each method, a number that its colour stands for; its place by default.
-    """
-    names = list(dict.fromkeys(name for bar in bars for name in bar.values))
-    kinds = kinds or {name: place for place, name in enumerate(names)}
-    size = (_BARS_WIDTH, _BAR * len(names) + _AROUND)
-    figure, grid = panels(len(bars), _BARS_ACROSS, size, shared=False, extra=(1.9, 0.35))
-    dot: dict[str, Any] = {"color": GUIDE, "marker": ".", "linestyle": "", "alpha": 0.6}
-    line: dict[str, Any] = {"color": GUIDE, "linestyle": "--", "linewidth": 1.2}
-    styles: dict[str, dict[str, Any]] = {}
-    for place, (axes, bar) in enumerate(zip(grid, bars, strict=True)):
-        for name, values in bar.values.items():
-            colour = COLOURS[kinds[name] % len(COLOURS)]
-            if _draw_bar(axes, names.index(name), values, colour, dot):
-                styles["a seed"] = dot
-        axes.margins(x=0.08)
-        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_title(textwrap.fill(bar.title, 32), fontsize=10)
-        axes.set_xlabel(bar.unit, fontsize=9)
-        light_grid(axes)
-        first = place % _BARS_ACROSS == 0
-        axes.set_yticks(range(len(names)), [name if first else "" for name in names])
-        axes.set_ylim(len(names) - 0.5, -0.5)
-    for axes, bar in zip(grid, bars, strict=True):
-        if bar.level is not None:
-            axes.axvline(bar.level, **line)
-            styles[level] = line
-    if styles:
-        line_legend(figure, styles)
-    return figure
-
-
-def _draw_bar(
-    axes: "Axes", row: int, values: Sequence[float | None], colour: str, dot: dict[str, Any]
-) -> bool:
-    """Draw a bar; return whether it has dots of seeds."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        style: dict[str, Any] = {"va": "center", "fontsize": 8, "color": "#6A6A6A"}
-        axes.text(0.02, row, "not measured", transform=axes.get_yaxis_transform(), **style)
-        return False
-    error = stdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
-    bar: dict[str, Any] = {"ecolor": GUIDE, "capsize": 3, "height": 0.66, "alpha": 0.85}
-    axes.barh(row, fmean(known), xerr=error, color=colour, **bar)
-    if len(known) > 1:
-        axes.plot(known, [row + 0.22] * len(known), **dot)
-    return len(known) > 1

@@ -191,7 +191,6 @@ def report(settings: OnlineSettings, streams: Streams, results: Results, at: Run
             f"{'last value' if stream.dim == 1 else 'nearest point'} of all data",
             [naive_score(streams.by_seed[s].tasks, model.likelihood) for s in settings.seeds],
         ),
-        seconds="all updates",
         standardised=standard,
         story=("forecast", "boundaries") if stream.grid is not None else ("over-tasks",),
         figures=figures,

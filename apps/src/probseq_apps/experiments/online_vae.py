@@ -174,7 +174,6 @@ def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: Ru
             f"errors are in {unit}",
         ],
         naive=("last value of all data", [*map(naive_score, turned)]),
-        seconds="all training",
         story=("over-tasks",) if frame is None else ("frames",),
         standardised=frame is None,
         figures=figures,

@@ -4,13 +4,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from probseq.summary import Summary, summarise
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.generate_plots import (
     draw_diffusion,
     draw_hvae,
     draw_tokens,
-    summary_figure,
 )
 from probseq_apps.report.lead import Lead, lead_table, outcome
 from probseq_apps.report.quality_tables import frame_table, quality_table
@@ -450,6 +451,6 @@ def generate_report(
         tables=tables(results, real),
         findings=findings,
         legend=f"{PAGES[experiment]['legend']}\n\n{PAGES['samples']['legend']}",
-        figures=lambda: {"summary": summary_figure(results, measures(results), real)},
+        figures=dict[str, Figure],
         pictures=lambda plots: pictures(plots, results, data, seed=settings["seeds"][0], **drawn),
     )

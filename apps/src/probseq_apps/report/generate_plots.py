@@ -1,6 +1,5 @@
 """Plots of `probseq generate`: numbers, errors of frames, curves of training, and what is drawn."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,10 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from probseq.figures import GUIDE, Bars, Trained, bars_plot, line_style, training_plot
+from probseq.figures import GUIDE, Trained, line_style, training_plot
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import log
 from probseq_apps.engine.log import read_metrics
@@ -22,12 +20,9 @@ from probseq_apps.report.results import (
     Result,
     frame_groups,
     frames_of,
-    groups_of,
-    unranked,
     value_of,
     words,
 )
-from probseq_apps.report.tables import Measure
 from pseudovideo.beyond.reference import Copies
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pixels import to_unit
@@ -200,31 +195,6 @@ def draw_models(
 
 
 draw_diffusion, draw_hvae = (partial(draw_models, kind=kind) for kind in ("diffusion", "hvae"))
-
-
-def summary_figure(results: Sequence[Result], measures: Sequence[Measure], real: Result) -> Figure:
-    """Draw numbers of all variants over the seeds beside those of real images, a colour a stem."""
-    groups: dict[str, Group] = {}
-    every = groups_of(results)
-    poor = unranked(every, real)
-    for group in every:
-        name = "\n".join(textwrap.wrap(group.title, 28))
-        groups[f"{name}\n(not ranked)" if group.name in poor else name] = group
-    stems = {name: group.stem or name for name, group in groups.items()}
-    kinds = list(dict.fromkeys(stems.values()))
-    bars: list[Bars] = []
-    for measure in measures:
-        of_samples = measure.path[0] == "generation"
-        level = value_of(real, measure.path[-1:]) if of_samples else None
-        values = {name: group.summary(measure.path).values for name, group in groups.items()}
-        if len(measure.path) > 2:  # no samples are asked of most tokenizers
-            values = {
-                name: seeds for name, seeds in values.items() if seeds != (None,) * len(seeds)
-            }
-        bars.append(Bars(measure.head, values, measure.unit.strip(), level))
-    return bars_plot(
-        bars, level=REAL, kinds={name: kinds.index(stem) for name, stem in stems.items()}
-    )
 
 
 def _frame_errors(group: Group) -> FrameErrors:

@@ -76,12 +76,13 @@ def language_report(
         story=("training",),
         opening=f"{data['train']:,} tokens of {data['kinds']} kinds to train on.",
         numbers={
+            "pairs": pairs,
             "methods": {
                 name: {
                     each: {k: asdict(v) for k, v in of.items()} for each, of in summaries.items()
                 }
                 for name, summaries in numbers.items()
-            }
+            },
         },
         tables=tables,
         rows=rows,
@@ -90,9 +91,7 @@ def language_report(
             for each in sets
         },
         pictures=lambda plots: save_curves(
-            {titles[name]: logs[name] for name in results},
-            plots / "training.png",
-            CURVES["language"],
+            {titles[n]: logs[n] for n in results}, plots / "training.png", CURVES["language"]
         ),
         **common,
     )

@@ -20,8 +20,6 @@ Methods = Mapping[str, Sequence[Mapping[str, Any]]]
 # A column: its head, a number of a seed, and its digits.
 Column = tuple[str, Callable[[Mapping[str, Any]], float | None], int]
 
-_EXPLAINED = {"ece": "ECE (coverage, thesis Eq. 4.20)"}
-
 
 def online_report(
     experiment: str,
@@ -30,7 +28,6 @@ def online_report(
     *,
     titles: Mapping[str, str],
     naive: tuple[str, Sequence[float]],
-    seconds: str,
     standardised: bool,
     figures: Callable[[Mapping[str, str]], Mapping[str, Figure]],
     **fields: Any,
@@ -43,29 +40,28 @@ def online_report(
         runs: what was measured.
         titles: of the methods: a name in words, and behind a colon what it is.
         naive: title of what needs no model, and its RMSE or accuracy in each seed.
-        seconds: whose the seconds are.
         standardised: whether errors are of standardised targets.
         figures: draws what there is beside metrics, from names in words, the best method first.
         fields: further ones of `Report`.
     """
     methods = {name: [*seeds.values()] for name, seeds in runs.items()}
-    metrics = next(iter(methods.values()))[0]["over_tasks"]
     names = {method: titles[method].partition(":")[0] for method in runs}
     lead = lead_of({names[method]: of_seeds for method, of_seeds in methods.items()}, naive)
     # The gold standard keeps all data; what leads is one of the others.
     compared = {m: {n: r for n, r in c.items() if n != names.get("exact")} for m, c in lead.items()}
     ranked = sorted(runs, key=lambda method: next(iter(lead.values()))[names[method]].mean or 0.0)
-    *first, last = [_EXPLAINED.get(metric, LABELS[metric][0]) for metric in metrics]
-    listed = " and ".join(filter(None, (", ".join(first), last)))
     return Report(
         experiment=experiment,
         recipe=recipe,
         title="online models compared",
         lead=lead_table(lead),
         outcome=outcome(compared, naive[:1]),
-        numbers={"methods": {m: {"title": titles[m], "seeds": seeds} for m, seeds in runs.items()}},
+        numbers={
+            "naive": dict([naive]),
+            "methods": {m: {"title": titles[m], "seeds": seeds} for m, seeds in runs.items()},
+        },
         tables=task_tables(methods),
-        legend=PAGES["online"]["legend"].format(metrics=listed, seconds=seconds),
+        legend=PAGES["online"]["legend"],
         rows=[f"`{method}`: {titles[method]}" for method in runs],
         figures=lambda: {
             **figures({method: names[method] for method in ranked}),
