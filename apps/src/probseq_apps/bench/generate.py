@@ -18,6 +18,7 @@ from torchvision.transforms.functional import gaussian_blur
 
 from probseq.metrics.image import FeatureMoments, frechet_distance
 from probseq_apps.bench import Case, Row, measure, one_thread, show, timed, training_step
+from probseq_apps.bench.ranks import rank_rows
 from probseq_apps.settings.bench import BenchGenerateSettings
 from pseudovideo.corruptions import PseudoVideoConfig, counter_normal, pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion
@@ -85,6 +86,7 @@ def groups(sizes: Sizes, device: torch.device) -> Iterator[list[Row]]:
     yield distances(sizes)
     yield unets(sizes, device)
     yield videos(sizes, device)
+    yield rank_rows(sizes.base_channels)
 
 
 def corruptions(n: int) -> list[Row]:

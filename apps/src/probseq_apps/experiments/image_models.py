@@ -366,10 +366,10 @@ def train_and_measure(
     def drawn() -> dict[str, Any]:
         samples = stages.load_drawn(stages.Samples, files[0])
         reference = run.reference(at)
-        found = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
+        metrics = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
         if isinstance(variant, DiffusionVariant) and samples.videos.shape[1] > 1:
-            found["frames"] = reference.measure_videos(samples.videos, variant.videos)
-        return found
+            metrics["frames"] = reference.measure_videos(samples.videos, variant.videos)
+        return metrics
 
     return {
         "arm": job.row,

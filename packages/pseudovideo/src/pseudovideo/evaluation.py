@@ -128,8 +128,9 @@ def mean_bound(
         def of(
             rows: slice, batch: Tensor = batch, classes: Tensor | None = classes
         ) -> Float[Tensor, " b"]:
-            own = None if classes is None else classes[rows]
-            return bound(to_unit(batch[rows].to(device)), own, generator=generator, **options).total
+            shown = to_unit(batch[rows].to(device))
+            chosen = None if classes is None else classes[rows]
+            return bound(shown, chosen, generator=generator, **options).total
 
         bounds.append(shared_rows(of, len(batch), generator))
     return float(torch.cat(bounds).double().mean())
@@ -217,9 +218,14 @@ def frame_prediction(
     for frame in predicted:
 
         def errors_of(rows: slice, frame: int = frame) -> Float[Tensor, " n"]:
-            own = {"labels": None if classes is None else classes[rows], "generator": generator}
             samples = model.predict_frames(
-                truth[rows], frame, num_samples=num_samples, batch_size=_BATCH, **own, **options
+                truth[rows],
+                frame,
+                labels=None if classes is None else classes[rows],
+                num_samples=num_samples,
+                generator=generator,
+                batch_size=_BATCH,
+                **options,
             )
             return frame_errors(truth[rows, frame], samples)
 

@@ -63,10 +63,10 @@ def draw_samples(
         classes = None if labels is None else labels[first : first + count]
 
         def drawn(rows: slice, classes: Tensor | None = classes) -> Tensor:
-            size, own = rows.stop - rows.start, dict[str, Any]()
             if classes is not None:
-                own["labels"] = classes[rows]
-            samples = model.sample(size, batch_size=size, **own, **options)
+                options["labels"] = classes[rows]
+            size = rows.stop - rows.start
+            samples = model.sample(size, batch_size=size, **options)
             return to_bytes(samples if samples.ndim == 5 else samples[:, None])
 
         frames = shared_rows(drawn, count, options.get("generator"))
