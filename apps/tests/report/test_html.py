@@ -21,9 +21,10 @@ TOKENS = "--frames 1 2 --stem plain --steps 4 --autoregressive.steps 4 --masked.
 TOKENS += " --num-samples 20 --num-images 20 --classifier-steps 4"
 SIZES = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
 COMMANDS = {
-    "classify": "classify --data digits --method logreg mle sgpa --seeds 0 1 --epochs 1"
-    " --warm-start.sgpa 1 --train-size 200 --dim 8 --num-heads 2 --depth 1",
-    "regress": "regress --data diabetes --method mle sgpa --seeds 0 1 --epochs 1",
+    "classify": "classify --data digits --method logreg mle sgpa --seeds 0 1 --epochs 2"
+    " --warm-start.sgpa 1 --train-size 200 --dim 8 --heads 2 --depth 1",
+    "regress": "regress --data csv:FILE --target oxygens --method mle sgpa --seeds 0 1 --epochs 1"
+    " --dim 8 --depth 1 --heads 2",
     "online": "online --num-tasks 3 --num-inducing 6 --seeds 0 1 --method ohsvgp grid exact",
     "online vae": "online vae --num-tasks 2 --num-frames 24 --num-inducing 6 --seeds 0 --epochs 2",
     "generate run": f"generate run {TOKENS}",
@@ -208,6 +209,9 @@ def test_a_report_fits_a_phone_and_its_screen_a_terminal(command, tmp_path, caps
     monkeypatch.setenv("COLUMNS", "200")
     folder, file = tmp_path / "run", tmp_path / "a.safetensors"
     words = COMMANDS[command].replace("FILE", str(file)).split()
+    if command == "regress":
+        rows = [("C" * n + "OC" * oxygens, oxygens) for n in range(2, 8) for oxygens in range(5)]
+        file.write_text("\n".join(["smiles,oxygens", *(f"{s},{n}" for s, n in rows)]))
     if command == "calibrate":
         timm = pytest.importorskip("timm", reason="timm is not installed")
         model = timm.create_model("vit_tiny_patch16_224", num_classes=10, in_chans=1, **SIZES)

@@ -6,6 +6,7 @@ from typing import Any
 from probseq_apps.report.classify import MethodResult, methods_report
 from probseq_apps.report.report import Report
 from probseq_apps.report.set_plots import NumberSets, number_figures
+from probseq_apps.settings.methods import parse_row
 
 
 def regress_report(
@@ -17,6 +18,9 @@ def regress_report(
         "regress",
         results,
         f"examples; the target is `{target}`, and errors are in its unit",
-        figures=lambda: number_figures(rows, target),
+        story=("coverage",),
+        figures=lambda: number_figures(
+            {parse_row(name).short_title: sets for name, sets in rows.items()}, target
+        ),
         **common,
     )
