@@ -154,29 +154,19 @@ def estimators(results: Mapping[str, MethodResult]) -> list[str]:
     return [row.short_title for row in rows if row.method.estimator]
 
 
-def lead_columns(methods: Methods) -> Columns:
-    """Return what comes first of a comparison, as far as it was measured."""
-    names, columns = _names(methods), Columns()
-    for metric in ("accuracy", "nll", "ece", "mae", "rmse", "nlpd"):
-        if f"test/{metric}" in names:
-            columns[Measure.of(metric)] = [f"test/{metric}"]
+def lead_of(methods: Methods) -> Lead:
+    """Return the metrics that decide, as far as they were measured; under shift means."""
+    names, usual = _names(methods), ("accuracy", "nll", "ece", "mae", "rmse", "nlpd")
+    columns = {Measure.of(m): [f"test/{m}"] for m in usual if f"test/{m}" in names}
     for measure, pattern in (
         (Measure("shifted NLL", "lower"), r"(shift|cifar-c)/severity-\d+/nll"),
         (Measure("OOD AUROC", "higher"), r"ood/.*/(entropy|variance)/auroc"),
     ):
         if matching := [name for name in names if re.fullmatch(pattern, name)]:
             columns[measure] = matching
-    return columns
-
-
-def lead_of(methods: Methods) -> Lead:
-    """Return the metrics that decide, by the title of the method; under shift means."""
     return {
-        measure: {
-            name: mean_of(summaries[metric] for metric in metrics)
-            for name, summaries in methods.items()
-        }
-        for measure, metrics in lead_columns(methods).items()
+        measure: {name: mean_of(own[m] for m in metrics) for name, own in methods.items()}
+        for measure, metrics in columns.items()
     }
 
 

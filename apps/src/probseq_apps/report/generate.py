@@ -450,7 +450,9 @@ def generate_report(
         ),
         tables=tables(results, real),
         findings=findings,
-        legend=f"{PAGES[experiment]['legend']}\n\n{PAGES['samples']['legend']}",
+        legend="\n\n".join(
+            [PAGES[experiment].get("legend", ""), PAGES["samples"]["legend"]]
+        ).strip(),
         figures=dict[str, Figure],
         pictures=lambda plots: pictures(plots, results, data, seed=settings["seeds"][0], **drawn),
     )

@@ -21,7 +21,6 @@ from PIL import Image, ImageSequence
 from probseq_apps.engine.files import CONFIG, flatten, write_atomic
 
 PAGE = "report.html"
-FINDINGS = "## Findings"
 DETAILS = "## Details"  # from here on, sections are to be opened
 _WIDEST = 1600  # pixels of a picture, more than the page is wide
 
@@ -37,9 +36,6 @@ def write_html(folder: Path) -> Path:
         elements = _in_sections(blocks, elements)
         lead = next((k for k, text in enumerate(elements) if '<div class="wide">' in text), 0)
         elements[lead] = elements[lead].replace('class="wide"', 'class="wide lead"', 1)
-    elif FINDINGS in blocks:  # heading, legend, and list
-        start = blocks.index(FINDINGS)
-        elements[start : start + 3] = ["<section>", *elements[start : start + 3], "</section>"]
     for heading, name in (("Settings", CONFIG), ("Versions", "report.json")):
         if (folder / name).is_file():
             values = json.loads((folder / name).read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from probseq.summary import LABELS
 from probseq_apps.engine import log
 from probseq_apps.engine.files import write_atomic
-from probseq_apps.report.html import DETAILS, FINDINGS, PAGE, write_html
+from probseq_apps.report.html import DETAILS, PAGE, write_html
 from probseq_apps.report.results import decides, words
 from probseq_apps.report.tables import KEY, SideBySide, Table
 
@@ -97,7 +97,12 @@ class Report:
     def _page(self, numbers: Mapping[str, Any]) -> list[str]:
         """Return the paragraphs of the page, without plots."""
         versions = ", ".join(f"{name} {number}" for name, number in numbers["versions"].items())
-        findings = (FINDINGS, PAGES["findings"]["legend"], _listed(self.findings), "## Numbers")
+        findings = (
+            "## Findings",
+            PAGES["findings"]["legend"],
+            _listed(self.findings),
+            "## Numbers",
+        )
         # What is computed exactly has no seeds.
         seeds = ", ".join(map(str, self.settings.get("seeds", ())))
         opening = (
