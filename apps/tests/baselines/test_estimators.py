@@ -25,7 +25,7 @@ def test_logistic_regression_has_the_likeliest_penalty_of_the_validation_part():
     ]
     labels = data.validation.targets.numpy()
     losses, probabilities = [], []
-    for penalty in (0.01, 0.1, 1.0, 10.0, 100.0):
+    for penalty in (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0):
         model = LogisticRegression(C=penalty, max_iter=1000).fit(pixels[0], data.train.targets)
         losses.append(log_loss(labels, model.predict_proba(pixels[1])))
         probabilities.append(model.predict_proba(pixels[2]))

@@ -51,16 +51,18 @@ class Smoothed(KNeighborsClassifier):
         return (count * shares + 1 / shares.shape[1]) / (count + 1)
 
 
-def _candidates(name: str, features: Features, seed: int) -> list[Any]:
-    """Return estimators of one kind, of which validation data choose; the first is the default."""
+def _candidates(name: str, features: Features, seed: int, *, choose: bool) -> list[Any]:
+    """Return estimators of one kind, of which validation data choose, or the default alone."""
     match name:
-        case "logreg":
-            return [LogisticRegression(C=c, max_iter=1000) for c in (1.0, 0.01, 0.1, 10.0, 100.0)]
+        case "logreg":  # from strong to weak penalties
+            weights = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0) if choose else (1.0,)
+            return [LogisticRegression(C=weight, max_iter=1000) for weight in weights]
         case "mlp":
             make = partial(MLPClassifier, (128,), max_iter=500, random_state=seed % 2**32)
-            return [make(alpha=alpha) for alpha in (1e-2, 1e-4, 1.0, 10.0)]
+            return [make(alpha=alpha) for alpha in ((1e-2, 1e-4, 1.0, 10.0) if choose else (1e-2,))]
         case "knn":
-            counts = dict.fromkeys(min(k, features.shape[0]) for k in (5, 1, 3, 10, 30))
+            counts = (5, 1, 3, 10, 30) if choose else (5,)
+            counts = dict.fromkeys(min(count, features.shape[0]) for count in counts)
             return [Smoothed(n_neighbors=count) for count in counts]
         case _:
             # Its hyperparameters maximise the evidence, from the typical distance of two rows on.
@@ -91,18 +93,23 @@ def fit_estimator(
             probs[:, estimator.classes_] = estimator.predict_proba(featurise(part.inputs))
         return torch.as_tensor(probs).clamp(_SMALLEST).log().float()
 
-    def loss(estimator: Any) -> float:
+    def validation_loss(estimator: Any) -> float:
         return float(F.nll_loss(predict(estimator, data.validation), data.validation.targets))
 
-    candidates = _candidates(name, features, seed)
-    if len(data.validation) == 0:
-        candidates = candidates[:1]
+    choose = len(data.validation) > 0
+    chosen, lowest = None, float("inf")
     # As many threads as torch has: two on a busy core spin, and several jobs may run at a time.
     with warnings.catch_warnings(), threadpool_limits(torch.get_num_threads()):
         # Of two candidates that have not converged the better one still counts.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = [each.fit(features, labels) for each in candidates]
-    return partial(predict, min(fitted, key=loss) if len(fitted) > 1 else fitted[0])
+        for each in _candidates(name, features, seed, choose=choose):
+            each.fit(features, labels)
+            loss = validation_loss(each) if choose else 0.0
+            if loss < lowest:
+                chosen, lowest = each, loss
+            elif name == "logreg":  # the loss along its path of penalties has one minimum
+                break
+    return partial(predict, chosen)
 
 
 def _featuriser(data: Data, *, dense: bool) -> Callable[[Tensor], Features]:
