@@ -362,6 +362,12 @@ def test_two_ranks_have_the_codebook_of_the_whole_batch(tmp_path, processes):
     assert (places >= 20).any()
 
 
+@pytest.mark.parametrize("rows", [-1, 4])
+def test_rows_that_there_are_not_are_refused(rows):
+    with pytest.raises(ValueError, match=f"rows must be .*, got {rows}"):
+        _quantizer()(_inputs(3, 5, seed=0), rows=rows)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -132,8 +132,13 @@ class VectorQuantizer(nn.Module):
             rows: how many along the first one the codebook learns from; all if not given.
 
         Raises:
-            ValueError: the last dimension is not `dim`, or there is no input.
+            ValueError: the last dimension is not `dim`, there is no input, or there are not so many
+                rows.
         """
+        if rows is not None:
+            check_whole(rows=rows)
+            if not 0 <= rows <= len(z):
+                raise ValueError(f"rows must be from 0 to {len(z)}, got {rows}")
         with torch.autocast(z.device.type, enabled=False):
             x = self._project(z)
             points = x.detach().reshape(-1, x.shape[-1])

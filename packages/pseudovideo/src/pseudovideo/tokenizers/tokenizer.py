@@ -82,8 +82,8 @@ class Tokenizer(Pretrained):
             rows: how many of them, the first ones, the codebook learns from; all if not given.
 
         Raises:
-            ValueError: number of frames, channels or size differ from `config`, or the dtype from
-                the weights'.
+            ValueError: number of frames, channels or size differ from `config`, the dtype from the
+                weights', or there are not so many rows.
         """
         check_shape(videos, self.config)
         check_dtype("videos", videos, self.last_layer, half=True)
