@@ -165,7 +165,7 @@ def lead_of(methods: Methods) -> Lead:
         if matching := [name for name in names if re.fullmatch(pattern, name)]:
             columns[measure] = matching
     return {
-        measure: {name: mean_of(own[m] for m in metrics) for name, own in methods.items()}
+        measure: {row: mean_of(values[m] for m in metrics) for row, values in methods.items()}
         for measure, metrics in columns.items()
     }
 
