@@ -78,7 +78,7 @@ def _do_jobs(
     if missing and distributed.is_main():
         seconds = workflow.seconds(settings, data, missing) / max(count, 1)
         if seconds:
-            log.say(f"about {log.duration(seconds)} of training{beside}")
+            log.say(f"about {log.duration(seconds)} of training{beside}, measuring not counted")
     parallel = count > 1 and not workflow.brief and distributed.world_size() == 1
     parallel |= bool(missing) and not local
     with log.jobs_bar(len(jobs), len(jobs) - len(missing), seconds, count) as bar:

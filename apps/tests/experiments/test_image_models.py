@@ -153,7 +153,7 @@ def test_a_run_says_how_long_its_trainings_take_by_the_second_step_of_each_arm(
 
     with pytest.raises(Ends):
         generate(replace(DIFFUSIONS, run=ends), DIFFUSION, run_dir=tmp_path / "run", workers=1)
-    assert "about 24 s of training\n" in capsys.readouterr().out
+    assert "about 24 s of training, " in capsys.readouterr().out
 
 
 def test_results_hold_all_that_reports_take(whole):

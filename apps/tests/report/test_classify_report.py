@@ -157,8 +157,8 @@ def test_methods_within_the_interval_are_level_and_one_seed_decides_nothing():
     (sentence, _) = outcome(compared(a=[0.8, 0.9, 0.7], b=[0.9, 0.7, 0.75]), [])
     # Differences -.1, .2, -.05: .0167 ± 4.303 · .1607 / √3.
     assert (
-        sentence
-        == "accuracy: a 0.800 against b 0.783. They are level: 0.017 ± 0.399 (95%, 3 seeds)."
+        sentence == "accuracy: a 0.800 against b 0.783. "
+        "Not decided: they differ by 0.017 ± 0.399 (95%, 3 seeds)."
     )
     (sentence, _) = outcome(compared(a=[0.8], b=[0.1]), [])
     assert sentence.endswith("Of one seed nothing is decided.")

@@ -169,7 +169,7 @@ def test_distances_count_where_the_image_is_learned_and_stand_beside_their_optim
         one["generation"]["fd_name"] = "FD(pixels)"
     table, frames = diffusion_tables(results, {**REAL_IMAGES, "fd": 2.5})
     assert table.rows[1][table.heads.index("above the optimum ↓")] == "9.60±0.06"
-    assert frames.rows[1][frames.heads.index("image / exact ↓")] == "1.200±0.000"
+    assert frames.rows[1][frames.heads.index("image / least error ↓")] == "1.200±0.000"
 
 
 @pytest.mark.parametrize(("heat", "count"), [(9.3, 2), (1.1, 1)])

@@ -123,9 +123,9 @@ def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
         for label, model, exact in places:
             columns.append((Measure(label, "lower", model), None))
             # A property of the data: the same for all seeds.
-            columns.append((Measure("exact", None, exact), plain(digits_of(groups, model))))
+            columns.append((Measure("least error", None, exact), plain(digits_of(groups, model))))
         if any(group.summary(TIMES).mean is not None for group in groups):
-            columns.append((Measure("image / exact", "lower", TIMES), None))
+            columns.append((Measure("image / least error", "lower", TIMES), None))
         columns += _facts({"images": "num_images", "samples": "num_samples"})
         tables.append(_table(f"errors of frames, T = {length}", groups, columns))
     return [*tables, *_quality_tables(groups_of(results), real)]

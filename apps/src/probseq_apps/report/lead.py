@@ -57,5 +57,5 @@ def _comparison(
         return f"{numbers} Of one seed nothing is decided."
     gain = judge(differences, 0.0)
     margin = f"{abs(gain.summary.mean or 0.0):.3f} ± {gain.summary.interval or 0.0:.3f}"
-    verdict = "The first leads by" if gain.verdict == "holds" else "They are level:"
+    verdict = "The first leads by" if gain.verdict == "holds" else "Not decided: they differ by"
     return f"{numbers} {verdict} {margin} (95%, {len(differences):,} {of})."

@@ -45,7 +45,10 @@ Writer = Callable[[Summary], str]
 DASH = "—"
 """The cell of a number that is missing."""
 _GAP = 2
-KEY = "mean ± standard error; * best mean, and those that Welch's t-test cannot tell from it"
+KEY = (
+    "mean ± standard error; * best mean, and those that Welch's t-test cannot tell from it; "
+    "no mark where it tells none apart"
+)
 # Rows of each table that the terminal shows.
 _SCREEN = 4
 # Name and number of entries: the columns of a table without marks.
