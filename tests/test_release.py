@@ -1,6 +1,7 @@
 """`.ci/release` builds each member, and installs it by name from an index of our wheels alone."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,12 +69,14 @@ def test_a_member_installs_by_name_and_runs_its_readme(member, published: Path, 
 @pytest.mark.wheel
 @pytest.mark.slow
 def test_a_release_writes_version_changelog_citation_and_bounds(repository: Path) -> None:
+    edit(repository / "shared/CHANGELOG.md", "## [Unreleased]\n", "## [Unreleased]\n\n- News.\n")
+    git(repository, "commit", "-q", "-a", "-m", "News")
     done = release(repository, "probseq", "7.0.0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "git tag probseq-v7.0.0" in done.stdout
     assert '\nversion = "7.0.0"\n' in (repository / "shared" / "pyproject.toml").read_text()
     changelog = (repository / "shared" / "CHANGELOG.md").read_text()
-    assert "## [Unreleased]\n\n## [7.0.0] - 20" in changelog
+    assert re.search(r"## \[Unreleased\]\n\n## \[7\.0\.0\] - 20\S+\n\n- News\.\n", changelog)
     assert "\nversion: 7.0.0\n" in (repository / "CITATION.cff").read_text()
     for path in [*repository.glob("packages/*/pyproject.toml"), repository / "apps/pyproject.toml"]:
         assert '"probseq>=7.0.0,<8"' in path.read_text()
@@ -106,6 +109,6 @@ def test_a_release_that_would_need_what_is_not_published_is_refused(repository: 
     before, _, after = changelog.read_text(encoding="utf-8").partition("## [Unreleased]\n")
     released = after[after.index("\n## [") :]
     changelog.write_text(f"{before}## [Unreleased]\n{released}", encoding="utf-8")
-    git(repository, "commit", "-q", "-a", "-m", "Nothing new")
+    git(repository, "commit", "-q", "-a", "--allow-empty", "-m", "Nothing new")
     assert "has nothing under '## [Unreleased]'" in release(repository, "kepsvgp", "9.0.0").stderr
     assert not git(repository, "status", "--porcelain")
