@@ -338,7 +338,11 @@ def train_tokenizer_and_priors(
         prior = prior_maker(settings, kind, job, run)
         learned = prior.train(cache, folder, recipe=at.recipe, label=folder.name)
         network = cast("Prior", learned.model.to(device))
-        nats = None if held_out is None else mean_nats(network, held_out, test, seed=seed)
+        # Other ranks have no tokens, and measure nothing.
+        tokens_of_images = cast("Tensor", held_out)
+        nats = distributed.main_alone(
+            partial(mean_nats, network, tokens_of_images, test, seed=seed)
+        )
         draw_from_prior(settings, kind, job, at)
         measure = partial(_measured_samples, settings, run, kind, job, at)
         result["generation"][kind] = {

@@ -187,7 +187,9 @@ class VideoDiffusion(FrameDiffusion):
         contexts = videos[:, list(stage.observed)].to(at_least_float32(next(self.parameters())))
         device, count = videos.device, len(videos)
         numbers_of = draw_rows(
-            lambda n: torch.arange(n * num_samples, device=device).view(n, -1), count, generator
+            lambda n: torch.arange(n * num_samples, device=device).view(n, num_samples),
+            count,
+            generator,
         ).flatten()
         with eval_mode(self):
             for here in torch.arange(count * num_samples, device=device).split(batch_size):
