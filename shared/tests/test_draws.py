@@ -43,3 +43,5 @@ def test_rows_that_stand_in_get_numbers_and_count_for_nothing():
 def test_another_number_of_rows_is_refused():
     with pytest.raises(ValueError, match="count must be 2, the generator's rows, got 3"):
         draws(3, generator(slice(0, 2)))
+    with pytest.raises(ValueError, match="total must be at least 3, got 0"):
+        draws(3, RowGenerator())

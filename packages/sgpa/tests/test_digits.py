@@ -65,7 +65,7 @@ def test_a_variance_from_validation_data_calibrates_digits(seed):
     sigma = found.candidates["deviation"].deviation
     if not found.candidates[found.chosen].deviation:  # a temperature may be better still
         generator = torch.Generator().manual_seed(seed)
-        replace_attention(model, calibration=images[train], generator=generator)
+        replace_attention(model, calibration=images[train], rho=0.1, generator=generator)
     for process in deviations(model).values():
         process.set_deviation(sigma)
     generator = torch.Generator().manual_seed(seed)

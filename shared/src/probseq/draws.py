@@ -63,6 +63,8 @@ def rows_here(values: Tensor, count: int, generator: torch.Generator | None) -> 
         ValueError: as of `draw_rows`.
     """
     if not (counted := counted_rows(count, generator)):
+        if len(values) < count:
+            raise ValueError(f"the generator's total must be at least {count}, got {len(values)}")
         return values[:count]
     if counted != count:
         raise ValueError(f"count must be {counted}, the generator's rows, got {count}")

@@ -107,7 +107,9 @@ def fit_estimator(
             loss = validation_loss(each) if choose else 0.0
             if loss < lowest:
                 chosen, lowest = each, loss
-            elif name == "logreg":  # the loss along its path of penalties has one minimum
+            elif (
+                name == "logreg"
+            ):  # behind the minimum weaker penalties are worse, and take longest
                 break
     return partial(predict, chosen)
 

@@ -48,12 +48,14 @@ def _comparison(
     """Return a sentence on two rows, by the differences of the seeds that both have."""
     ours, theirs = rows[first], rows[second]
     numbers = f"{label}: {first} {ours.mean:.3f} against {second} {theirs.mean:.3f}."
+    if len(ours.values) != len(theirs.values):
+        return f"{numbers} They have different {of}."
     differences = [
         sign * (a - b)
-        for a, b in zip(ours.values, theirs.values, strict=False)
+        for a, b in zip(ours.values, theirs.values, strict=True)
         if a is not None and b is not None
     ]
-    if len(differences) < 2 or len(ours.values) != len(theirs.values):
+    if len(differences) < 2:
         return f"{numbers} Of one seed nothing is decided."
     gain = judge(differences, 0.0)
     margin = f"{abs(gain.summary.mean or 0.0):.3f} ± {gain.summary.interval or 0.0:.3f}"
