@@ -46,8 +46,7 @@ DASH = "—"
 """The cell of a number that is missing."""
 _GAP = 2
 KEY = (
-    "mean ± standard error; * best mean, and those that Welch's t-test cannot tell from it; "
-    "no mark where it tells none apart"
+    "mean ± standard error; * best mean, and those level with it by Welch's t-test, unless all are"
 )
 # Rows of each table that the terminal shows.
 _SCREEN = 4
