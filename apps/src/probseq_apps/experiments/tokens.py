@@ -285,9 +285,8 @@ def check(settings: GenerateSettings, run: stages.ImageRun) -> None:
 
 def describe(settings: GenerateSettings, run: stages.ImageRun) -> str:
     """Return a line about data and jobs."""
-    arms, stems = (arm.name for arm in settings.arms), settings.stem
-    compared = f"{', '.join(arms)}; stems {', '.join(stems)}"
-    return stages.describe_run(settings, run.data, compared)
+    arms = ", ".join(arm.name for arm in settings.arms)
+    return stages.describe_run(settings, run.data, f"{arms}; stems {', '.join(settings.stem)}")
 
 
 def seconds(settings: GenerateSettings, run: stages.ImageRun, jobs: Sequence[Job]) -> float:
@@ -329,7 +328,8 @@ def train_tokenizer_and_priors(
     cache = distributed.main_first(partial(maker.tokens, tokenizer, data, tokens, labels))
     images = data.test[: settings.evaluation.num_images]
     encode = partial(encode_images, tokenizer, images, **maker.held_out, device=device)
-    held_out = distributed.main_alone(encode)
+    # Other ranks have no tokens, and measure nothing.
+    held_out = cast("Tensor", distributed.main_alone(encode))
     test = stages.labels_of(settings.classes, data, "test", len(images))
     result["generation"] = {}
     seed = derive_seed(job.seed, "test masks")
@@ -338,11 +338,7 @@ def train_tokenizer_and_priors(
         prior = prior_maker(settings, kind, job, run)
         learned = prior.train(cache, folder, recipe=at.recipe, label=folder.name)
         network = cast("Prior", learned.model.to(device))
-        # Other ranks have no tokens, and measure nothing.
-        tokens_of_images = cast("Tensor", held_out)
-        nats = distributed.main_alone(
-            partial(mean_nats, network, tokens_of_images, test, seed=seed)
-        )
+        nats = distributed.main_alone(partial(mean_nats, network, held_out, test, seed=seed))
         draw_from_prior(settings, kind, job, at)
         measure = partial(_measured_samples, settings, run, kind, job, at)
         result["generation"][kind] = {
