@@ -38,6 +38,7 @@ from probseq.transformers import (
     KernelAttention,
     SoftmaxAttention,
     TransformerConfig,
+    copy_kernel_weights,
     remove_attention,
 )
 from pseudovideo import (
@@ -292,6 +293,20 @@ def test_a_decoder_goes_on_from_its_cache_on_the_device():
         output, cache = model.step(part, cache)
         steps.append(output.logits)
     assert_close(torch.cat(steps, 1), model(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("symmetric", "attention"),
+    [
+        (True, SparseGPAttention(8, 2, 2, kernel="rbf")),
+        (False, SparseCorrelatedGPAttention(8, 2, 2)),
+    ],
+)
+def test_a_model_on_the_cpu_starts_from_one_on_the_device(symmetric, attention):
+    target = nn.Sequential(attention)
+    source = nn.Sequential(KernelAttention(8, 2, kernel="rbf", symmetric=symmetric)).to(DEVICE)
+    copy_kernel_weights(source, target)
+    assert {value.device.type for value in target.state_dict().values()} == {"cpu"}
 
 
 @pytest.mark.skipif(DEVICE == "pretend", reason="it has no kernels of its own")

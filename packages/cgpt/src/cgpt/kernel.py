@@ -7,8 +7,8 @@ exact, and several times slower.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Sequence  # noqa: UP035  (an operator of torch 2.6 has no other)
 
 import torch
 import torch.nn.functional as F

@@ -140,7 +140,10 @@ class _CosineScores(torch.autograd.Function):
     @staticmethod
     def forward(projected: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         inverse = _inverse_norm(projected.square().sum(1, keepdim=True))
-        return torch.bmm(weights, projected).mul_(inverse), inverse
+        product = torch.bmm(weights, projected)
+        if torch.compiler.is_compiling():  # torch 2.11 has wrong gradients for what is in place
+            return product * inverse, inverse
+        return product.mul_(inverse), inverse
 
     @staticmethod
     def setup_context(

@@ -70,7 +70,7 @@ class InducingAttention(MultiHeadAttention):
             rows = rearrange(weight, "(h k) d -> h k d", h=self.num_heads)
             return self._terms_of(einsum(inducing, rows, "h m d, h k d -> h m k"))
 
-        def tensors() -> list[Tensor] | None:
+        def tensors() -> "list[Tensor] | None":  # torch 2.6 cannot trace the type itself
             inputs = [self.inducing_inputs, self.raw_inducing_factor, weight, *self.buffers()]
             inputs += self.kernel.parameters()
             mean: Any = self.inducing_mean  # None in the plain variant

@@ -77,7 +77,7 @@ class _SquaredDistance(torch.autograd.Function):
         ctx.save_for_backward(a, b)
         if a.shape[-1] == 1:
             # On a line the difference itself is no dearer than the expansion, and exact.
-            return (a - b.mT).square_()
+            return (a - b.mT).square()
         if exact:
             return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square()
         # One product of widened factors, (−2a, |a|², 1)·(b, 1, |b|²): additions of n×m matrices
@@ -85,7 +85,10 @@ class _SquaredDistance(torch.autograd.Function):
         a_square, b_square = (a * a).sum(-1, keepdim=True), (b * b).sum(-1, keepdim=True)
         rows = torch.cat([-2 * a, a_square, torch.ones_like(a_square)], dim=-1)
         columns = torch.cat([b, torch.ones_like(b_square), b_square], dim=-1)
-        return (rows @ columns.mT).clamp_min_(0)
+        product = rows @ columns.mT
+        if torch.compiler.is_compiling():  # torch 2.11 has wrong gradients for what is in place
+            return product.clamp_min(0)
+        return product.clamp_min_(0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:

@@ -104,7 +104,8 @@ def matthews_correlation(
     confusion = cells.view(classes, classes)
     true, predicted = confusion.sum(dim=1), confusion.sum(dim=0)
     samples, hits = confusion.sum(), confusion.diagonal().sum()
-    covariance = (hits * samples - true @ predicted).double()
-    spread = (samples**2 - predicted @ predicted).double() * (samples**2 - true @ true).double()
+    covariance = (hits * samples - (true * predicted).sum()).double()
+    spread = (samples**2 - predicted.square().sum()).double()
+    spread = spread * (samples**2 - true.square().sum()).double()
     # A spread of zero comes with a covariance of zero; 0/1 is the convention of scikit-learn.
     return covariance / torch.where(spread > 0, spread, 1.0).sqrt()

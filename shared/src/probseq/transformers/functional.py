@@ -172,7 +172,10 @@ class _RBFMatrix(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, z: Tensor) -> Tensor:
         queries, keys = _logit_features(x, z, "rbf")
-        return _exp2_(queries @ keys.mT)
+        logits = queries @ keys.mT
+        if torch.compiler.is_compiling():  # torch 2.11 has wrong gradients for what is in place
+            return F.threshold(logits, _CUTOFF[logits.dtype], _UNDERFLOW).exp2()
+        return _exp2_(logits)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:

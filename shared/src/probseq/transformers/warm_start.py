@@ -28,7 +28,8 @@ def copy_kernel_weights(source: nn.Module, target: nn.Module) -> None:
         ValueError: the attention of the source is of the wrong kind.
         RuntimeError: the transformers differ by more than their attention.
     """
-    weights = source.state_dict()
+    device = next(target.parameters()).device
+    weights = {name: value.to(device) for name, value in source.state_dict().items()}
     for name, module in target.named_modules():
         if isinstance(module, FromKernel):
             prefix = f"{name}."

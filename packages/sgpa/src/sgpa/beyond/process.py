@@ -332,7 +332,7 @@ class QueryProcess(nn.Module):
                 self.inducing_inputs, kernel, None, self.raw_inducing_factor, jitter=self.jitter
             )
 
-        def tensors() -> list[Tensor]:
+        def tensors() -> "list[Tensor]":  # torch 2.6 cannot trace the type itself
             return [self.inducing_inputs, self.raw_inducing_factor, *self.kernel.parameters()]
 
         return self._cache.get(compute, tensors, fresh=self.training)
