@@ -9,7 +9,7 @@ import torch
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def opaque(fake: Callable[..., Any]) -> Callable[[Function], Function]:
+def opaque(fake: Callable[..., Any], schema: str | None = None) -> Callable[[Function], Function]:
     """Hide a function of tensors behind an operator while a graph is traced.
 
     A graph holds no loop: one over tiles would be unrolled, and tie the graph to the sizes that it
@@ -18,11 +18,14 @@ def opaque(fake: Callable[..., Any]) -> Callable[[Function], Function]:
     Args:
         fake: returns empty tensors of the shapes and dtypes of the function's results, which are
             new tensors and have no gradients.
+        schema: of the operator; None: from the function's annotations.
     """
 
     def decorate(function: Function) -> Function:
         name = function.__name__.strip("_")
-        operator = torch.library.custom_op(f"probseq::{name}", function, mutates_args=())
+        operator = torch.library.custom_op(
+            f"probseq::{name}", function, mutates_args=(), schema=schema
+        )
         operator.register_fake(fake)
 
         @functools.wraps(function)

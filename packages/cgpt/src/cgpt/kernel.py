@@ -7,8 +7,8 @@ exact, and several times slower.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, Sequence  # noqa: UP035  (an operator of torch 2.6 has no other)
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,8 @@ def _square(tokens: Tensor, log_scales: Tensor, rows: Sequence[int], _: Sequence
     return tokens.new_empty(len(rows), *tokens.shape[1:-1], tokens.shape[-2])
 
 
-@opaque(_square)
+# torch 2.6 does not read the schema off `Sequence[int]`.
+@opaque(_square, "(Tensor tokens, Tensor log_scales, int[] rows, int[] columns) -> Tensor")
 def _matrices(
     tokens: Tensor, log_scales: Tensor, rows: Sequence[int], columns: Sequence[int]
 ) -> Tensor:
