@@ -52,9 +52,6 @@ class Command(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `probseq`.
 
-    Args:
-        argv: arguments without the program's name; `None` takes them from the process.
-
     Returns:
         Exit status: 0, 1 for a failure, 130 after Ctrl-C. Wrong usage raises `SystemExit` with
         status 2, like argparse, and SIGTERM one with 143.

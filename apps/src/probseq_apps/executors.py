@@ -57,22 +57,14 @@ class LostJobError(RuntimeError):
 
 @dataclass(frozen=True)
 class Work(Generic[S, Data]):
-    """Does jobs of a run in another process, from where they stopped.
+    """Does jobs of a run in another process, from where they stopped."""
 
-    Attributes:
-        workflow: whose jobs they are.
-        settings: of the workflow.
-        options: of the run.
-        at: the run's folder.
-        directory: that relative paths start from.
-        stamp: contents and time of the folder's `config.json`: who finds them sees the folder.
-    """
-
-    workflow: Workflow[S, Data]
-    settings: S
-    options: Options
-    at: RunFolder
-    directory: Path
+    workflow: Workflow[S, Data]  # whose jobs they are
+    settings: S  # of the workflow
+    options: Options  # of the run
+    at: RunFolder  # the run's folder
+    directory: Path  # that relative paths start from
+    # Contents and time of the folder's `config.json`: who finds them sees the folder
     stamp: tuple[bytes, int]
 
     def __call__(self, job: Job) -> Outcome:
@@ -144,11 +136,7 @@ def do_in_parallel(
 
     The first error ends them all; those that train save their state.
 
-    Args:
-        work: does a job.
-        jobs: to be done.
-        count: how many are done at the same time.
-        done: called after each.
+    After each job `done` is called.
     """
     executor = open_executor(work.options, work.at.path, count)
     try:

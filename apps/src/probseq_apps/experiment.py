@@ -34,10 +34,6 @@ class RunFolder:
     """The folder of an experiment with the results of its jobs, each computed once.
 
     Under torchrun every process computes the missing results, and the main one writes them.
-
-    Args:
-        path: the folder.
-        recipe: name of the recipe that the settings came from.
     """
 
     def __init__(self, path: Path, recipe: str) -> None:
@@ -96,41 +92,32 @@ class Workflow(Generic[S, Data]):
 
     They stand at a module's level: processes that share the jobs import them by their names. A job
     that has results is not done again.
-
-    Attributes:
-        kind: as `config.json` names it.
-        command: its name on the command line.
-        folders: patterns of the files in its folder beside the results.
-        one_process: why processes of torchrun cannot share a training; "" where they do.
-        brief: whether jobs take seconds: they are done here in one process, unless asked otherwise.
-        jobs: lists the jobs in the order in which they are done; none where the report alone
-            takes time.
-        load: reads the data.
-        data_name: names the data set, for the name of a new folder.
-        config: gives the contents of `config.json` beside kind and recipe.
-        check: raises if settings don't suit the data or the machine; nothing is written yet.
-        describe: gives a line about data and jobs; "" where only the report is to be seen.
-        seconds: estimates how long the trainings of jobs take one after the other; 0: not known.
-        prepare: makes the files that jobs share, before several processes do them.
-        run: does a job, from where it stopped, and returns its results.
-        report: writes the report and returns it as text.
     """
 
-    kind: str
-    command: str
-    folders: Sequence[str] = ()
-    one_process: str = ""
+    kind: str  # as `config.json` names it
+    command: str  # its name on the command line
+    folders: Sequence[str] = ()  # patterns of the files in its folder beside the results
+    one_process: str = ""  # why processes of torchrun cannot share a training; "" where they do
+    # Whether jobs take seconds: they are done here in one process, unless asked otherwise
     brief: bool = False
+    # Lists the jobs in the order in which they are done; none where the report alone takes time
     jobs: Callable[[S], Sequence[Job]] = _no_jobs
-    load: Callable[[S, Options], Data]
+    load: Callable[[S, Options], Data]  # reads the data
+    # Names the data set, for the name of a new folder
     data_name: Callable[[S, Data], str] = _named_data
+    # Gives the contents of `config.json` beside kind and recipe
     config: Callable[[S, Data], Mapping[str, Any]] = _settings_alone
+    # Raises if settings don't suit the data or the machine; nothing is written yet
     check: Callable[[S, Data], None] = _nothing
+    # Gives a line about data and jobs; "" where only the report is to be seen
     describe: Callable[[S, Data], str] = _no_text
+    # Estimates how long the trainings of jobs take one after the other; 0: not known
     seconds: Callable[[S, Data, Sequence[Job]], float] = _unknown
+    # Makes the files that jobs share, before several processes do them
     prepare: Callable[[S, Data, RunFolder], None] = _nothing
+    # Does a job, from where it stopped, and returns its results
     run: Callable[[S, Data, Job, RunFolder], Mapping[str, Any]] = _does_no_job
-    report: Callable[[S, Data, Results, RunFolder], str]
+    report: Callable[[S, Data, Results, RunFolder], str]  # writes the report and returns it as text
 
 
 @runtime_checkable

@@ -27,12 +27,6 @@ def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: s
     Everything that can be refused is refused before anything is written. Under torchrun every
     process does each job, and the main one writes.
 
-    Args:
-        workflow: its functions, from `load` to `report`.
-        settings: what is compared, and on what.
-        options: files and running.
-        recipe: name of the recipe that the settings came from, for the report.
-
     Returns:
         The run's folder.
 

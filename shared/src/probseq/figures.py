@@ -108,10 +108,7 @@ def panels(
 def headline(figure: "Figure", text: str, size: int) -> None:
     """Set a title above all panels, in as many lines as the figure's width asks for.
 
-    Args:
-        figure: the figure.
-        text: its title; lines that end stay ended.
-        size: of its letters in points.
+    Lines that end stay ended.
     """
     letters = int(72 * figure.get_figwidth() / (_LETTER * size))
     lines = [piece for line in text.splitlines() for piece in textwrap.wrap(line, letters)]
@@ -156,12 +153,7 @@ def legend(figure: "Figure", sources: "Sequence[Axes]", *, across: int = 6) -> N
 
 
 def line_legend(figure: "Figure", styles: Mapping[str, Mapping[str, Any]]) -> None:
-    """Draw one legend of lines below the panels, as many in a row as the figure has room for.
-
-    Args:
-        figure: the figure.
-        styles: properties of each line, such as :func:`line_style` gives.
-    """
+    """Draw one legend of lines below the panels, as many in a row as the figure has room for."""
     lines = require("matplotlib.lines", extra="plots", distribution="probseq")
     letters = max(map(len, styles))
     across = max(1, int(figure.get_figwidth() / (0.085 * letters + 0.6)))
@@ -175,13 +167,7 @@ def line_legend(figure: "Figure", styles: Mapping[str, Mapping[str, Any]]) -> No
 
 
 def log_axis(axes: "Axes", low: float, high: float) -> None:
-    """Make the vertical axis logarithmic, with ticks in plain numbers.
-
-    Args:
-        axes: the panel.
-        low: smallest value that is shown.
-        high: largest value that is shown.
-    """
+    """Make the vertical axis logarithmic, with ticks in plain numbers."""
 
     def some(value: float, _: object) -> str:
         # Twice, three and five times a power of ten: all would be too close.
@@ -293,12 +279,7 @@ class Trained(NamedTuple):
 
 
 def training_plot(numbers: Sequence[Trained], styles: Mapping[str, Mapping[str, Any]]) -> "Figure":
-    """Draw numbers that were logged during training by the optimizer's steps.
-
-    Args:
-        numbers: a panel each.
-        styles: properties of the lines in the legend, by label.
-    """
+    """Draw numbers that were logged during training by the optimizer's steps."""
     ticker = require("matplotlib.ticker", extra="plots", distribution="probseq")
     across = 2 if len(numbers) == 4 else 3
     figure, grid = panels(len(numbers), across, (3.5, 2.7), shared=False)

@@ -6,12 +6,7 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file at once, or leave what is there.
-
-    Args:
-        path: of the file.
-        content: bytes, or text that becomes UTF-8.
-    """
+    """Write a file at once, or leave what is there."""
     temporary = path.with_name(f".tmp-{path.name}")
     try:
         temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)

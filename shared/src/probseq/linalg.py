@@ -19,9 +19,6 @@ _GROWTH = 10.0
 def default_jitter(dtype: torch.dtype) -> float:
     """Return the relative jitter that a factorisation in ``dtype`` starts from: 1e-6 or 1e-8.
 
-    Args:
-        dtype: ``torch.float32`` or ``torch.float64``.
-
     Returns:
         The jitter, to be multiplied by the mean of the matrix's diagonal.
 

@@ -78,10 +78,7 @@ def fit_estimator(
     Its hyperparameter (C, α or k) is chosen by the likelihood of the validation part, if there is
     one.
 
-    Args:
-        name: `logreg`, `mlp` (128 hidden units), `knn` or `gp` (RBF kernel, one against the rest).
-        data: the data set.
-        seed: of the networks' weights.
+    It is `logreg`, `mlp` (128 hidden units), `knn` or `gp` (RBF kernel, one against the rest).
     """
     featurise = _featuriser(data, dense=name == "gp")
     features, labels = featurise(data.train.inputs), data.train.targets.numpy()

@@ -32,11 +32,6 @@ def linear_probes(
 
     A class without examples gets about the probability 1 / rows.
 
-    Args:
-        features: of the training set.
-        labels: classes from 0.
-        num_classes: number of classes.
-
     Raises:
         ValueError: all labels are the same, or they are not those of the features.
     """
@@ -81,12 +76,6 @@ def mlp_heads(
     features: Float[Tensor, "rows width"], labels: Tensor, num_classes: int, *, seed: int
 ) -> Iterator[Head]:
     """Yield five networks with a hidden layer while they are trained, each on draws of its own.
-
-    Args:
-        features: of the training set.
-        labels: classes from 0.
-        num_classes: number of classes.
-        seed: of the weights and of the draws.
 
     Raises:
         ValueError: labels are not those of the features.
@@ -136,17 +125,11 @@ class _MLPs(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Settings of a head that are chosen on validation data.
+    """Settings of a head that are chosen on validation data."""
 
-    Attributes:
-        head: of the lowest negative log-likelihood.
-        nll: of one half of the data with what the other half chooses, mean over both.
-        tempered_nll: likewise, with the temperature that the other half chooses.
-    """
-
-    head: Head
-    nll: float
-    tempered_nll: float
+    head: Head  # of the lowest negative log-likelihood
+    nll: float  # of one half of the data with what the other half chooses, mean over both
+    tempered_nll: float  # likewise, with the temperature that the other half chooses
 
 
 @torch.no_grad()
@@ -155,10 +138,7 @@ def choose_head(
 ) -> Choice:
     """Choose among candidates by validation data; halves are every second row.
 
-    Args:
-        candidates: at least one.
-        features: of the validation data, at least two.
-        labels: their classes.
+    There must be a candidate and two examples at least.
     """
     labels = labels.cpu()
     even, odd = slice(0, None, 2), slice(1, None, 2)

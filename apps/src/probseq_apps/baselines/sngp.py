@@ -235,9 +235,7 @@ def fit_precision(model: nn.Module, batches: Iterable[Tensor]) -> None:
     a confident classifier's is not as small as the code's, and as the variance is the same for all
     classes, the predicted class never changes.
 
-    Args:
-        model: a trained `SNGPTransformer`; left in eval mode.
-        batches: the training inputs, as the transformer takes them.
+    The model is left in eval mode; batches are inputs as the transformer takes them.
 
     Raises:
         ValueError: the model is of another kind, or there are no batches.

@@ -123,11 +123,7 @@ def svdkl_model(
     keeps the grid and interpolates (its trick for many of them, in one dimension no gain for 32);
     each posterior is a full Gaussian; the constant means stand in for a bias of the mixing.
 
-    Args:
-        model: transformer; it is changed and becomes a part of the result.
-        num_data: number of training examples.
-        num_processes: number of processes G.
-        num_inducing: inducing inputs of each process.
+    The transformer is changed and becomes a part of the result.
 
     Returns:
         A transformer with ``forward(inputs, *, generator, num_samples)`` that always draws.

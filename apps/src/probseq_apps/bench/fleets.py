@@ -50,10 +50,7 @@ def table_rows(series: Series, count: int, model: OnlineGP) -> list[Row]:
 def state_rows(series: Series, model: Callable[[int], OnlineGP], first: int) -> list[Row]:
     """Return the rows of live streams whose states an engine keeps.
 
-    Args:
-        series: times and values.
-        model: makes one of M inducing variables.
-        first: lines that are learned at once, and not timed.
+    The `first` lines are learned at once, and not timed.
     """
     lines = [f"{t},{y}" for t, y in zip(*(column.tolist() for column in series), strict=True)]
     middle, rows = (first + len(lines)) // 2, list[Row]()

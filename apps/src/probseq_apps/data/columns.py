@@ -13,11 +13,7 @@ _SECONDS = {"hours": 3_600.0, "days": 86_400.0}
 
 
 class StampColumn:
-    """The time stamps of a column, cell by cell: numbers, or ISO 8601 dates and times.
-
-    Args:
-        name: of the column, for errors.
-    """
+    """The time stamps of a column, cell by cell: numbers, or ISO 8601 dates and times."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -26,9 +22,6 @@ class StampColumn:
 
     def parse(self, cell: str) -> float:
         """Return a stamp, in seconds since 1970 for a date; a time without a zone is UTC.
-
-        Args:
-            cell: its text.
 
         Raises:
             ValueError: no stamp, or a date after numbers, or the reverse; or one that names its
@@ -73,10 +66,6 @@ class StampColumn:
 
 def check_squares(numbers: NDArray[np.float64], name: str) -> None:
     """Refuse numbers whose squares, which all methods take, overflow or vanish.
-
-    Args:
-        numbers: one or more.
-        name: what they are, for the error.
 
     Raises:
         ValueError: they do.

@@ -45,17 +45,11 @@ _Listing = list[tuple[Path, str]]
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """Images of files.
+    """Images of files."""
 
-    Attributes:
-        pixels: (n, c, h, w) of those that could be read.
-        rows: their numbers among the files.
-        notes: how many were changed, and how.
-    """
-
-    pixels: UInt8[Tensor, "n c h w"]
-    rows: list[int]
-    notes: tuple[str, ...]
+    pixels: UInt8[Tensor, "n c h w"]  # (n, c, h, w) of those that could be read
+    rows: list[int]  # their numbers among the files
+    notes: tuple[str, ...]  # how many were changed, and how
 
 
 def read_folder(
@@ -128,11 +122,8 @@ def _list(
 ) -> _Listing:
     """Return the images of a folder and of those in it, at any depth, without hidden ones.
 
-    Args:
-        folder: where they are.
-        classes: folders in it are classes.
-        mixed: images may lie in the folder itself and in folders.
-        unknown: counts the endings of files that are passed over.
+    With `mixed`, images may lie in the folder itself and in folders; `unknown` counts the endings
+    of files that are passed over.
     """
     if not folder.is_dir():
         raise DataError(f"image folder {folder} does not exist or is no directory")

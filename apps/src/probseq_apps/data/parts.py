@@ -23,16 +23,12 @@ MAX_VALIDATION = 5_000
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Rows of a data set.
+    """Rows of a data set."""
 
-    Attributes:
-        inputs: images (N, C, H, W) as bytes; token numbers (N, T), padded with 0 on the right;
-            spans (N, 3) into tables of vectors; graphs as tokens (N, T, W).
-        targets: class numbers, or the numbers to predict.
-    """
-
+    # Images (N, C, H, W) as bytes; token numbers (N, T), padded with 0 on the right; spans (N, 3)
+    # into tables of vectors; graphs as tokens (N, T, W)
     inputs: Tensor
-    targets: Tensor
+    targets: Tensor  # class numbers, or the numbers to predict
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -47,24 +43,17 @@ PartT = TypeVar("PartT", Part, Tensor)
 
 @dataclass(frozen=True, eq=False)
 class Parts(Generic[PartT]):
-    """A data set in three parts.
+    """A data set in three parts."""
 
-    Attributes:
-        name: as on the command line.
-        train: rows to learn from.
-        validation: rows to select by; none where the split has none.
-        test: rows to evaluate on.
-        class_names: of the targets; empty where these are no classes.
-        extra_tests: further test sets by name, e.g. "out-of-domain" for CoLA.
-        notes: remarks for readers of the results, e.g. that files were incomplete.
-    """
-
-    name: str
-    train: PartT
-    validation: PartT
-    test: PartT
+    name: str  # as on the command line
+    train: PartT  # rows to learn from
+    validation: PartT  # rows to select by; none where the split has none
+    test: PartT  # rows to evaluate on
+    # Of the targets; empty where these are no classes
     class_names: tuple[str, ...] = field(default=(), kw_only=True)
+    # Further test sets by name, e.g. "out-of-domain" for CoLA.
     extra_tests: Mapping[str, PartT] = field(default_factory=dict[str, PartT], kw_only=True)
+    # Remarks for readers of the results, e.g. that files were incomplete.
     notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
@@ -112,10 +101,8 @@ def stratified(
 ) -> tuple[Tensor, ...]:
     """Return rows for training, validation and test, with the same share of each class.
 
-    Args:
-        labels: class numbers of all rows.
-        share: of validation and of test; the rest is for training.
-        class_names: used in the message about a class of fewer than three rows.
+    Validation and test have `share` each, training the rest; names are for the message about a
+    class of fewer than three rows.
     """
     order = permutation(len(labels))
     pieces: list[tuple[Tensor, ...]] = []

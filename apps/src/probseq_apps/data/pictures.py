@@ -9,9 +9,7 @@ ORIENTATION = 0x0112
 def as_seen(file: Image.Image, mode: str) -> tuple[Image.Image, list[str]]:
     """Return an opened picture as it is seen, and what was done to it.
 
-    Args:
-        file: that Pillow opened.
-        mode: "L" or "RGB".
+    The mode is "L" or "RGB".
     """
     changed: list[str] = []
     if getattr(file, "is_animated", False):

@@ -104,11 +104,8 @@ def load_data(
 def with_labels(data: DataT, size: int | None, noise: float, *, seed: int = SPLIT_SEED) -> DataT:
     """Return data with fewer rows to train on, and with wrong labels.
 
-    Args:
-        data: the data set.
-        size: rows to train on; None: all.
-        noise: share of the labels for training and validation that are made wrong.
-        seed: of the choice of the rows.
+    The share `noise` of the labels for training and validation is wrong; `size` None takes all
+    rows.
     """
     notes = list(data.notes)
     train, validation = data.train, data.validation

@@ -233,9 +233,7 @@ def _pieces(rows: Rows, parts: Sequence[Tensor]) -> list[Rows]:
 def make_tokenizer(name: str, train_texts: Sequence[str]) -> Tokenizer:
     """Build the tokenizer that an option names.
 
-    Args:
-        name: ``"words"``, ``"bpe:SIZE"`` or the path of a ``tokenizer.json``.
-        train_texts: texts that the first two learn from.
+    The training texts teach `words` and `bpe:SIZE`; all else is the path of a `tokenizer.json`.
     """
     choice = tokenizer_choice(name)
     if isinstance(choice, Path):

@@ -112,16 +112,8 @@ def fit_method(
 ) -> None:
     """Train a model, from where it stopped.
 
-    Args:
-        model: of the method.
-        trained: the method, with its own settings.
-        data: whose training part is learned, and whose validation part selects the weights.
-        folder: of the training.
-        objective: loss, and metrics of validation.
-        predictor: makes the predictions that are validated.
-        config: settings of the training loop.
-        label: name of the training in the progress bar, and of its method in the configuration.
-        identity: further entries of its configuration.
+    The validation part selects the weights. The label names the training in the progress bar, and
+    its method in the configuration, to which `identity` adds entries.
     """
     values = trained.settings.to_dict()
     train = (data.train.inputs, data.train.targets)
@@ -158,11 +150,8 @@ def estimate_jobs(
 ) -> float:
     """Return about how long the trainings of jobs take, by one seed of each method.
 
-    Args:
-        settings: of the comparison.
-        jobs: to be done; an estimator's fit is not counted.
-        data: with as many examples as are trained on.
-        make: builds a method's model, objective and predictor for a seed.
+    Data have as many examples as are trained on; `make` builds a method's model, objective and
+    predictor for a seed. An estimator's fit is not counted.
     """
     total, counts = 0.0, Counter(job.row for job in jobs)
     for job in {job.row: job for job in jobs}.values():

@@ -23,15 +23,10 @@ _TOKENIZER = "tokenizer.json"
 
 
 class Pretrained(NamedTuple):
-    """A classifier in evaluation mode.
+    """A classifier in evaluation mode."""
 
-    Attributes:
-        model: the classifier.
-        prepare: makes a raw batch what it takes.
-    """
-
-    model: nn.Module
-    prepare: Callable[[Tensor], Any]
+    model: nn.Module  # the classifier
+    prepare: Callable[[Tensor], Any]  # makes a raw batch what it takes
 
     @property
     def has_head(self) -> bool:
@@ -163,13 +158,9 @@ class _Images(NamedTuple):
 
 
 class _Texts(NamedTuple):
-    """Gives tokens the tokenizer's own numbers, and a mask.
+    """Gives tokens the tokenizer's own numbers, and a mask."""
 
-    Attributes:
-        numbers: the tokenizer's, of each of ours, 0 being padding.
-    """
-
-    numbers: Tensor
+    numbers: Tensor  # the tokenizer's, of each of ours, 0 being padding
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         tokens = trim_padding(tokens)

@@ -52,17 +52,11 @@ SWAPPED = "ood/swapped-edges"
 
 
 class NumberPredictions(NamedTuple):
-    """Predictions of a test set in the unit of the targets: a mixture of Laplace distributions.
+    """Predictions of a test set in the unit of the targets: a mixture of Laplace distributions."""
 
-    Attributes:
-        samples: function values f, one row a Monte Carlo sample.
-        scale: b of the likelihood.
-        targets: true values.
-    """
-
-    samples: Float[Tensor, "s n"]
-    scale: Float[Tensor, ""]
-    targets: Float[Tensor, " n"]
+    samples: Float[Tensor, "s n"]  # function values f, one row a Monte Carlo sample
+    scale: Float[Tensor, ""]  # b of the likelihood
+    targets: Float[Tensor, " n"]  # true values
 
 
 def load(settings: RegressSettings, options: Options) -> Loaded[GraphData]:

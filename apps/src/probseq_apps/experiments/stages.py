@@ -358,11 +358,7 @@ def train_model(
 ) -> None:
     """Train a model, from where it stopped, and store it in `pretrained/` of a folder of its own.
 
-    Args:
-        make: builds the model, if it is not trained yet.
-        folder: of the run of `fit`.
-        identity: contents of its `config.json`.
-        label: name in the progress bar.
+    The identity is the contents of its `config.json`.
     """
     trained = read_finished(folder) is not None and (folder / PRETRAINED / MANIFEST).is_file()
     if distributed.broadcast(trained):

@@ -20,23 +20,15 @@ _PLAIN = ("model", "probe")
 
 
 class Calibration(NamedTuple):
-    """What was measured of a way to calibrate, an entry for each model, or one for an ensemble.
+    """What was measured of a way to calibrate, an entry for each model, or one for an ensemble."""
 
-    Attributes:
-        title: what it is.
-        metrics: values by name; None where a metric is not defined.
-        predictions: of each set, by name.
-        losses: negative log-likelihood of validation data that chose nothing.
-        temperatures: chosen; empty without.
-        deviations: prior standard deviations chosen; empty without.
-    """
-
-    title: str
+    title: str  # what it is
+    # Values by name; None where a metric is not defined
     metrics: Sequence[Mapping[str, float | None]]
-    predictions: Sequence[Mapping[str, Predictions]]
-    losses: Sequence[float]
-    temperatures: Sequence[float]
-    deviations: Sequence[float]
+    predictions: Sequence[Mapping[str, Predictions]]  # of each set, by name
+    losses: Sequence[float]  # negative log-likelihood of validation data that chose nothing
+    temperatures: Sequence[float]  # chosen; empty without
+    deviations: Sequence[float]  # prior standard deviations chosen; empty without
 
     def summaries(self) -> dict[str, Summary]:
         """Return the summary of each metric over the models, the loss before all others."""
@@ -55,10 +47,7 @@ def calibrate_report(
 ) -> Report:
     """Return the report: tables as those of `classify`, and what validation data recommend.
 
-    Args:
-        measured: by the names of the rows.
-        stored: for each model its folder, and the row that it holds.
-        common: what every report has.
+    For each model `stored` has its folder, and the row that it holds.
     """
     methods = {name: calibration.summaries() for name, calibration in measured.items()}
     data, numbers, rows = common["data"], dict[str, Any](), list[str]()

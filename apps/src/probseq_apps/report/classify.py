@@ -41,20 +41,14 @@ _GROUPS = (*CORRUPTION_GROUPS, "other")
 
 
 class MethodResult(NamedTuple):
-    """The results of a method, an entry for each seed, or a single one for an ensemble.
+    """The results of a method, an entry for each seed, or a single one for an ensemble."""
 
-    Attributes:
-        title: of the method.
-        metrics: of each entry, values by name; None where a metric is not defined.
-        train_seconds: of each seed.
-        temperatures: of each seed; empty without temperature scaling.
-        chosen: row with the lowest validation loss, for each seed; empty where there is one.
-    """
-
-    title: str
+    title: str  # of the method
+    # Of each entry, values by name; None where a metric is not defined
     metrics: Sequence[Mapping[str, float | None]]
-    train_seconds: Sequence[float]
-    temperatures: Sequence[float] = ()
+    train_seconds: Sequence[float]  # of each seed
+    temperatures: Sequence[float] = ()  # of each seed; empty without temperature scaling
+    # Row with the lowest validation loss, for each seed; empty where there is one
     chosen: Sequence[str] = ()
 
     def summaries(self) -> dict[str, Summary]:

@@ -19,14 +19,7 @@ def design_report(
     data: GenerationData,
     recipe: str,
 ) -> Report:
-    """Return the report of designs.
-
-    Args:
-        results: each design by `Design.to_dict`, by name.
-        settings: of the run.
-        data: the images.
-        recipe: that the run was started from.
-    """
+    """Return the report of designs."""
     designs = {name: Design.from_dict(values) for name, values in results.items()}
     ranked = dict(sorted(designs.items(), key=lambda item: item[1].distance))
     count, size = len(data.train), data.image_size

@@ -409,14 +409,8 @@ def generate_report(
 ) -> Report:
     """Return the report of a command.
 
-    Args:
-        experiment: its kind.
-        results: of all variants and seeds, patch k-means among them.
-        real: what is measured of the test images as if they were samples.
-        settings: of the run.
-        data: the images.
-        recipe: that the run was started from.
-        drawn: what pictures show, see `draw_tokens` and `draw_models`.
+    Test images are measured as `real`, as if they were samples; `drawn` is what pictures show, see
+    `draw_tokens` and `draw_models`.
     """
     tables, claims, measures, pictures = _WORKFLOWS[experiment]
     size, channels = data.image_size, data.channels

@@ -91,16 +91,9 @@ def draw_tokens(
 ) -> list[Path]:
     """Draw what a run of `generate run` made.
 
-    Args:
-        plots: folder of the pictures.
-        data: the images.
-        seed: whose samples are shown.
-        videos: settings of the longest pseudo videos.
-        reconstructed: of test images, by stem and arm.
-        samples: title, samples (images, videos, labels) and likely copies by the prior's name.
-        features: what nearness of images is measured in.
-        tokenizer_logs: folders of all seeds by arm and stem.
-        prior_logs: the same by arm, stem and prior.
+    Reconstructions are of test images, by stem and arm; samples have a title, images, videos and
+    labels, and likely copies, by the prior's name; logs are folders of all seeds by arm and stem,
+    and by prior.
     """
     files: list[Path] = []
     if videos.num_frames > 1:
@@ -143,16 +136,8 @@ def draw_models(
 ) -> list[Path]:
     """Draw what a run of `generate diffusion` or `generate hvae` made.
 
-    Args:
-        plots: folder of the pictures.
-        results: all results.
-        data: the images.
-        kind: of the models.
-        seed: whose samples are shown.
-        drawn: what the models of this seed drew, by name.
-        logs: folders of all seeds by the model's name.
-        features: what nearness of images is measured in.
-        videos: settings and context length of the models of videos.
+    What is drawn, and folders of all seeds, are by the model's name; `videos` has settings and
+    context length of the models of videos.
     """
     errors = {group.name: _frame_errors(group) for group in frame_groups(results)}
     figures = {"frame-errors": frame_errors_plot(errors)} if errors else {}

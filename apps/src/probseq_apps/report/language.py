@@ -34,11 +34,8 @@ def language_report(
 ) -> Report:
     """Return the report: a table for the test text and for each other one, all by token.
 
-    Args:
-        results: metrics of each text, by method and seed.
-        pairs: bits and accuracy of counts of pairs, which need no training, by text.
-        logs: folders of all seeds by method.
-        common: arguments of every report.
+    Counts of pairs, which need no training, have bits and accuracy by text; logs are folders of all
+    seeds by method.
     """
     sets = list(pairs)
     numbers: dict[str, dict[str, dict[str, Summary]]] = {

@@ -34,15 +34,9 @@ def online_report(
 ) -> Report:
     """Return the report of a comparison.
 
-    Args:
-        experiment: its kind.
-        recipe: that the run was started from.
-        runs: what was measured.
-        titles: of the methods: a name in words, and behind a colon what it is.
-        naive: title of what needs no model, and its RMSE or accuracy in each seed.
-        standardised: whether errors are of standardised targets.
-        figures: draws what there is beside metrics, from names in words, the best method first.
-        fields: further ones of `Report`.
+    Titles are a name in words, and behind a colon what it is. What is `naive` needs no model: its
+    title, and its RMSE or accuracy in each seed. `figures` draws what there is beside metrics, from
+    names in words, the best method first.
     """
     methods = {name: [*seeds.values()] for name, seeds in runs.items()}
     names = {method: titles[method].partition(":")[0] for method in runs}

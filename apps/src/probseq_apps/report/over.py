@@ -24,9 +24,7 @@ def collect(runs: Sequence[MeasuredRun], setting: str) -> Curves:
     The setting is a number by its path, `model.num_inducing`, or a fact of the data, `train`, the
     number of training examples. Methods that are not there at all values are left out.
 
-    Args:
-        runs: sorted from the newest to the oldest.
-        setting: path of the setting that they differ in.
+    Runs are sorted from the newest to the oldest.
 
     Raises:
         ValueError: the runs are of several experiments or data sets, a run lacks the setting, it

@@ -33,52 +33,33 @@ from probseq.linalg import safe_cholesky, triangular_inverse
 
 
 class Scales(NamedTuple):
-    """Standard deviations of the processes and of the noise.
+    """Standard deviations of the processes and of the noise."""
 
-    Attributes:
-        log_queries: log σ_q of each head, ``(H,)``.
-        log_keys: log σ_k of each head, ``(H,)``.
-        noise: σ, of the observed keys (and of the inducing values).
-    """
-
-    log_queries: Float[Tensor, " heads"]
-    log_keys: Float[Tensor, " heads"]
-    noise: float
+    log_queries: Float[Tensor, " heads"]  # log σ_q of each head, ``(H,)``
+    log_keys: Float[Tensor, " heads"]  # log σ_k of each head, ``(H,)``
+    noise: float  # σ, of the observed keys (and of the inducing values)
 
 
 class JointCovariance(NamedTuple):
-    """Covariance of (z_q, z_k) in blocks; σ² is on the diagonal of ``keys``.
+    """Covariance of (z_q, z_k) in blocks; σ² is on the diagonal of ``keys``."""
 
-    Attributes:
-        queries: Cov(z_q), ``(B, H, T, T)``.
-        cross: Cov(z_q, z_k), ``(B, H, T, T)``; the attention matrix.
-        keys: Cov(z_k), ``(B, H, T, T)``.
-    """
-
-    queries: Float[Tensor, "batch heads tokens tokens"]
+    queries: Float[Tensor, "batch heads tokens tokens"]  # Cov(z_q), ``(B, H, T, T)``
+    # Cov(z_q, z_k), ``(B, H, T, T)``; the attention matrix
     cross: Float[Tensor, "batch heads tokens tokens"]
-    keys: Float[Tensor, "batch heads tokens tokens"]
+    keys: Float[Tensor, "batch heads tokens tokens"]  # Cov(z_k), ``(B, H, T, T)``
 
 
 class LatentCovariances(NamedTuple):
-    """What inducing the two processes through X_o is made of; L Lᵀ = K_o + σ²I.
+    """What inducing the two processes through X_o is made of; L Lᵀ = K_o + σ²I."""
 
-    Attributes:
-        queries: K_q.
-        keys: K_k + σ²I.
-        whitened_queries: L⁻¹ K_oq.
-        whitened_keys: L⁻¹ K_ok.
-        noise_queries: σ Gᵀ = σ A K_oq, what noise on the inducing values adds; ``None`` if
-            ``canonical_prior="noisy"``.
-        noise_keys: σ A K_ok, or ``None``.
-    """
-
-    queries: Float[Tensor, "batch heads tokens tokens"]
-    keys: Float[Tensor, "batch heads tokens tokens"]
-    whitened_queries: Float[Tensor, "batch heads tokens tokens"]
-    whitened_keys: Float[Tensor, "batch heads tokens tokens"]
+    queries: Float[Tensor, "batch heads tokens tokens"]  # K_q
+    keys: Float[Tensor, "batch heads tokens tokens"]  # K_k + σ²I
+    whitened_queries: Float[Tensor, "batch heads tokens tokens"]  # L⁻¹ K_oq
+    whitened_keys: Float[Tensor, "batch heads tokens tokens"]  # L⁻¹ K_ok
+    # σ Gᵀ = σ A K_oq, what noise on the inducing values adds; ``None`` if
+    # ``canonical_prior="noisy"``
     noise_queries: Float[Tensor, "batch heads tokens tokens"] | None
-    noise_keys: Float[Tensor, "batch heads tokens tokens"] | None
+    noise_keys: Float[Tensor, "batch heads tokens tokens"] | None  # σ A K_ok, or ``None``
 
 
 def exact_covariance(

@@ -44,38 +44,31 @@ from probseq.transformers.names import ATTENTION_JITTER
 
 
 class SparseFeatures(NamedTuple):
-    r"""Whitened covariances between tokens and inducing inputs; rows of padding are zero.
+    r"""Whitened covariances between tokens and inducing inputs; rows of padding are zero."""
 
-    Attributes:
-        queries: :math:`W_q`, with the scale σ_q, ``(H, B, T, m)``.
-        canonical: :math:`[A, C]` side by side, ``(H, B, T, m + l)``.
-        keys: :math:`W_k`, with the scale σ_k, ``(H, B, T, l)``.
-    """
-
+    # :math:`W_q`, with the scale σ_q, ``(H, B, T, m)``
     queries: Float[Tensor, "heads batch tokens inducing"]
+    # :math:`[A, C]` side by side, ``(H, B, T, m + l)``
     canonical: Float[Tensor, "heads batch tokens both"]
+    # :math:`W_k`, with the scale σ_k, ``(H, B, T, l)``
     keys: Float[Tensor, "heads batch tokens key_inducing"]
 
 
 class SparsePosterior(NamedTuple):
-    r"""What the prediction is made of, in the whitened coordinates of the inducing inputs.
+    r"""What the prediction is made of, in the whitened coordinates of the inducing inputs."""
 
-    Attributes:
-        coefficients: :math:`D^{-1} A^\top C D_k^{-1} W_k^\top z_k`; the mean (58) is :math:`W_q`
-            times it, ``(H, B, m, s)``.
-        gram: :math:`\sigma^2 I + [A, C]^\top [A, C]`, with D as its first block,
-            ``(H, B, m + l, m + l)``.
-        cholesky: Cholesky factor of D, ``(H, B, m, m)``.
-        key_gram: :math:`W_k^\top W_k`, ``(H, B, l, l)``.
-        key_cholesky: Cholesky factor of :math:`D_k`.
-        key_values: :math:`W_k^\top z_k`, ``(H, B, l, s)``.
-    """
-
+    # :math:`D^{-1} A^\top C D_k^{-1} W_k^\top z_k`; the mean (58) is :math:`W_q` times it, ``(H, B,
+    # m, s)``
     coefficients: Float[Tensor, "heads batch inducing channels"]
+    # :math:`\sigma^2 I + [A, C]^\top [A, C]`, with D as its first block, ``(H, B, m + l, m + l)``
     gram: Float[Tensor, "heads batch both both"]
+    # Cholesky factor of D, ``(H, B, m, m)``
     cholesky: Float[Tensor, "heads batch inducing inducing"]
+    # :math:`W_k^\top W_k`, ``(H, B, l, l)``
     key_gram: Float[Tensor, "heads batch key_inducing key_inducing"]
+    # Cholesky factor of :math:`D_k`
     key_cholesky: Float[Tensor, "heads batch key_inducing key_inducing"]
+    # :math:`W_k^\top z_k`, ``(H, B, l, s)``
     key_values: Float[Tensor, "heads batch key_inducing channels"]
 
 

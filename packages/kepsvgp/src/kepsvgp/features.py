@@ -23,14 +23,11 @@ _ZERO_NORM = 1e-24
 
 
 class ProjectionTokens(NamedTuple):
-    """The tokens f(X) of each sequence.
+    """The tokens f(X) of each sequence."""
 
-    Attributes:
-        rows: the tokens, zero where a sequence has fewer of them, ``(batch, picked, dim)``.
-        num_rows: how many there are of each sequence; a plain number if of all alike.
-    """
-
+    # The tokens, zero where a sequence has fewer of them, ``(batch, picked, dim)``
     rows: Float[Tensor, "batch picked dim"]
+    # How many there are of each sequence; a plain number if of all alike
     num_rows: Int[Tensor, " batch"] | int
 
 

@@ -74,20 +74,15 @@ class CarriedSite(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """The online bound of one batch of data.
+    """The online bound of one batch of data."""
 
-    Attributes:
-        value: F in nats: a lower bound of the log evidence of the new data beside the carried
-            factor, and so of log p(y_new | old posterior) as long as the inducing set stays. With
-            a set that has moved and alpha > 0 it is an energy of power EP, no lower bound; shape
-            (*b).
-        lost_information: of ``CarriedSite``; shape (*b).
-        unexplained: what the new data lose because u does not explain all of f at them, in nats, at
-            least 0: ½ Σ λ_i (k(x_i, x_i) − |Ψ_i|²), λ_i the precision of their sites; shape (*b).
-    """
-
+    # F in nats: a lower bound of the log evidence of the new data beside the carried factor, and so
+    # of log p(y_new | old posterior) as long as the inducing set stays. With a set that has moved
+    # and alpha > 0 it is an energy of power EP, no lower bound; shape (*b).
     value: Float[Tensor, "*b"]
-    lost_information: Float[Tensor, "*b"]
+    lost_information: Float[Tensor, "*b"]  # of ``CarriedSite``; shape (*b)
+    # What the new data lose because u does not explain all of f at them, in nats, at least 0: ½ Σ
+    # λ_i (k(x_i, x_i) − |Ψ_i|²), λ_i the precision of their sites; shape (*b)
     unexplained: Float[Tensor, "*b"]
 
 
@@ -99,11 +94,7 @@ def features(
 ) -> Float[Tensor, "*b m n"]:
     """Return Ψ = R K_uf: covariance of the whitened inducing variables and f(x).
 
-    Args:
-        kernel: prior covariance function of f.
-        inducing: u.
-        R: its whitening, or any matrix with R K_uu Rᵀ = I.
-        x: inputs.
+    R is the whitening of u, or any matrix with R K_uu Rᵀ = I.
 
     Returns:
         Ψ; diag(ΨᵀΨ) is the share of the prior variance that u explains.
@@ -118,10 +109,7 @@ def transition(
 ) -> Float[Tensor, "*b m k"]:
     """Return T = R_a K_ab R_bᵀ: E[v_a | v_b] = T v_b carries the old site to the new set.
 
-    Args:
-        R_a: whitening of the old set, or a matrix.
-        K_ab: covariance of the old set (rows) and the new one.
-        R_b: whitening of the new set, or a matrix.
+    The rows of K_ab are the old set; R_a and R_b are whitenings, or matrices.
     """
     return _whitened(R_b, _whitened(R_a, K_ab).mT).mT
 
@@ -243,9 +231,6 @@ def whitened_update(
 def posterior(site: Site) -> Posterior:
     """Return the moments of q(v) = N((I + G)⁻¹ h, (I + G)⁻¹).
 
-    Args:
-        site: G and h.
-
     Returns:
         The mean, and the Cholesky factor of I + G, whose eigenvalues are at least one. Jitter is
         added only where the round-off of a large G hides them.
@@ -259,9 +244,6 @@ def posterior(site: Site) -> Posterior:
 
 def precision_root(G: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
     """Return the lower Cholesky factor C of the precision of q(v), C Cᵀ = I + G.
-
-    Args:
-        G: of the site.
 
     Raises:
         CholeskyError: as ``posterior``.
@@ -407,11 +389,7 @@ def predict_joint(
 ) -> Gaussian:
     """Return the joint posterior of f at new inputs, with covariance K** − PᵀP + (C⁻¹P)ᵀ(C⁻¹P).
 
-    Args:
-        moments: as in ``predict``, as are P and the weights.
-        P: Ψ at the new inputs.
-        K_ss: prior covariance there.
-        num_weights: of ``residual``.
+    Arguments are those of ``predict``, but ``K_ss`` the prior covariance.
     """
     mean = (P.mT @ moments.mean[..., None])[..., 0]
     A = torch.linalg.solve_triangular(moments.root, P, upper=False)

@@ -130,10 +130,7 @@ def batch_probability(process: Process, state: OnlineState, batch: Batch) -> flo
     Of the sum of squares (y − m)ᵀ S⁻¹ (y − m), S the joint covariance of Gaussian targets: χ² with
     as many degrees of freedom as targets. For other likelihoods S is diagonal and this is rough.
 
-    Args:
-        process: the model.
-        state: what it knew before the batch.
-        batch: the data, one point or more.
+    The state is what the model knew before the batch.
     """
     x, y, mask, weights = batch.data
     chosen = torch.ones_like(y, dtype=torch.bool) if mask is None else mask.expand_as(y)

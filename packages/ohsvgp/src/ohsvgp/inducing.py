@@ -78,14 +78,10 @@ class Inducing(ABC):
 
 @dataclass(frozen=True, eq=False)
 class PointFunctional(Inducing):
-    """u = W f(nodes), or u = f(nodes) where W is None.
+    """u = W f(nodes), or u = f(nodes) where W is None."""
 
-    Attributes:
-        nodes: inputs of shape (*b, Q, d).
-        weights: W of shape (*b, M, Q); None stands for the identity.
-    """
-
-    nodes: Float[Tensor, "*b q d"]
+    nodes: Float[Tensor, "*b q d"]  # inputs of shape (*b, Q, d)
+    # W of shape (*b, M, Q); None stands for the identity
     weights: Float[Tensor, "*b m q"] | None = None
 
     @property

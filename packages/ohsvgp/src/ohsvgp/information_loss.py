@@ -24,19 +24,13 @@ class LostInformationWarning(UserWarning):
 
 
 class Losses(NamedTuple):
-    """Count the information that the updates of a model have lost.
+    """Count the information that the updates of a model have lost."""
 
-    Attributes:
-        total: nats in all.
-        observed: observations in all.
-        since_move: observations since the inducing set last moved.
-        large: whether the latest update, counted against the observations since the last move, or
-            all together lost more than a nat, and more than a tenth of a nat per observation.
-    """
-
-    total: float = 0.0
-    observed: int = 0
-    since_move: int = 0
+    total: float = 0.0  # nats in all
+    observed: int = 0  # observations in all
+    since_move: int = 0  # observations since the inducing set last moved
+    # Whether the latest update, counted against the observations since the last move, or all
+    # together lost more than a nat, and more than a tenth of a nat per observation
     large: bool = False
 
     def after(self, info: UpdateInfo) -> "Losses":

@@ -26,39 +26,25 @@ _WALK_SHARE, _WALK_FACTOR = 0.05, 3.0
 
 
 class Limits(NamedTuple):
-    """Interval of a parameter, in user units, in shapes that broadcast with it.
+    """Interval of a parameter, in user units, in shapes that broadcast with it."""
 
-    Attributes:
-        low: lower limit.
-        high: upper limit.
-        start: where a search may start instead of the value of now, which is far outside.
-        prior: (median, factor) of a log-normal one between the limits; None for a uniform one.
-    """
-
-    low: Tensor
-    high: Tensor
+    low: Tensor  # lower limit
+    high: Tensor  # upper limit
+    # Where a search may start instead of the value of now, which is far outside
     start: Tensor | None = None
+    # (median, factor) of a log-normal one between the limits; None for a uniform one
     prior: tuple[float, float] | None = None
 
 
 class _Units(NamedTuple):
-    """Units of the data.
+    """Units of the data."""
 
-    Attributes:
-        least: the least mean square of targets over series.
-        most: the largest.
-        span: upper limit of lengthscales.
-        gap: lower limit of lengthscales.
-        scales: limits of an outputscale, as shares of a mean square.
-        rate: mean square of the targets' steps, per time.
-    """
-
-    least: Tensor
-    most: Tensor
-    span: Tensor
-    gap: Tensor
-    scales: tuple[float, float]
-    rate: Tensor
+    least: Tensor  # the least mean square of targets over series
+    most: Tensor  # the largest
+    span: Tensor  # upper limit of lengthscales
+    gap: Tensor  # lower limit of lengthscales
+    scales: tuple[float, float]  # limits of an outputscale, as shares of a mean square
+    rate: Tensor  # mean square of the targets' steps, per time
 
 
 def data_limits(
@@ -120,12 +106,7 @@ def data_limits(
 
 
 def near_limits(kernel: Kernel, likelihood: Likelihood) -> dict[str, Limits]:
-    """Return limits of half and twice the values of now.
-
-    Args:
-        kernel: covariance function.
-        likelihood: observation model.
-    """
+    """Return limits of half and twice the values of now."""
     modules = {"kernel": kernel, "likelihood": likelihood}
     return {
         f"{owner}.{name}": Limits(0.5 * raw.detach().exp(), 2 * raw.detach().exp())

@@ -33,17 +33,11 @@ Inference = Callable[..., tuple[Site, Bound]]
 
 
 class InducingChange(NamedTuple):
-    """The new inducing set, and the old one in its terms.
+    """The new inducing set, and the old one in its terms."""
 
-    Attributes:
-        inducing: the new set.
-        whitening: of its K_uu.
-        carried: the old site as a factor of the new set's v_b.
-    """
-
-    inducing: Inducing
-    whitening: Whitening
-    carried: CarriedSite
+    inducing: Inducing  # the new set
+    whitening: Whitening  # of its K_uu
+    carried: CarriedSite  # the old site as a factor of the new set's v_b
 
 
 def change_inducing(
@@ -157,16 +151,6 @@ class Process:
     ``OnlineGP`` keeps the state and reads what users hand in; here a state goes in, None before the
     first data, and a new one comes out; nothing is changed.
 
-    Attributes:
-        kernel: covariance function.
-        likelihood: observation model.
-        basis: how inducing variables follow the stream, bound to the kernel.
-        whitening: of ``ohsvgp.whitening.whiten``.
-        alpha: of ``core.carry_site``.
-        rel_jitter: of ``ohsvgp.whitening.whiten``.
-        infer: of ``update_site``.
-        reuse_inducing: whether any basis keeps its inducing set while the window does not change.
-
     Example:
         >>> import torch
         >>> from ohsvgp import Gaussian, LegS
@@ -182,13 +166,14 @@ class Process:
         True
     """
 
-    kernel: Kernel
-    likelihood: Likelihood
-    basis: Basis
-    whitening: Literal["chol", "eig"] = "chol"
-    alpha: float = 0.0
-    rel_jitter: float | None = None
-    infer: Inference = natural_update
+    kernel: Kernel  # covariance function
+    likelihood: Likelihood  # observation model
+    basis: Basis  # how inducing variables follow the stream, bound to the kernel
+    whitening: Literal["chol", "eig"] = "chol"  # of ``ohsvgp.whitening.whiten``
+    alpha: float = 0.0  # of ``core.carry_site``
+    rel_jitter: float | None = None  # of ``ohsvgp.whitening.whiten``
+    infer: Inference = natural_update  # of ``update_site``
+    # Whether any basis keeps its inducing set while the window does not change
     reuse_inducing: bool = False
 
     @classmethod
@@ -235,10 +220,7 @@ class Process:
     ) -> tuple[OnlineState, UpdateInfo]:
         """Absorb new observations.
 
-        Args:
-            state: what is remembered so far; None before the first data.
-            batch: new observations.
-            generator: source of randomness of the inducing set; it is advanced.
+        The generator, which the inducing set may draw from, is advanced.
 
         Raises:
             ValueError: hyperparameters have changed and the basis cannot follow.
@@ -268,10 +250,7 @@ class Process:
     def energy(self, state: OnlineState | None, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return ``UpdateInfo.energy`` of new data, differentiable in kernel and likelihood.
 
-        Args:
-            state: what is remembered so far; None before the first data.
-            batch: new observations.
-            generator: source of randomness of the inducing set; it is advanced.
+        Arguments are those of ``update``.
 
         Raises:
             ValueError: as ``update``.
@@ -321,12 +300,7 @@ class Process:
         return changed
 
     def predict(self, state: OnlineState | None, x: Tensor) -> DiagonalGaussian:
-        """Return the posterior of f at each x, of shape (n, d); the prior without a state.
-
-        Args:
-            state: what is remembered; None before the first data.
-            x: inputs.
-        """
+        """Return the posterior of f at each x, of shape (n, d); the prior without a state."""
         if state is None:
             K_ss = self.prior.diag(x)
             return DiagonalGaussian(torch.zeros_like(K_ss), K_ss)

@@ -25,9 +25,7 @@ _NO_UNIT = -1
 def pack(identity: dict[str, Any], groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return a flat dict that safetensors can write as it is.
 
-    Args:
-        identity: what a model must be to read the state; JSON values.
-        groups: tensors by group and name.
+    The identity, JSON values, is what a model must be to read the state.
 
     Returns:
         Copies of the tensors by dotted name, without the dot where the name is empty. "identity"
@@ -47,11 +45,7 @@ def unpack(
 ) -> dict[str, dict[str, Tensor]]:
     """Return the groups that ``pack`` took, as copies.
 
-    Args:
-        tensors: from ``pack``.
-        identity: of the model that reads them.
-        device: where the tensors shall be.
-        source: where such tensors come from, for errors.
+    The source is where such tensors come from, for errors.
 
     Raises:
         ValueError: no such tensors, those of another kind of model, or tensors that are not those
@@ -109,12 +103,7 @@ def state_tensors(state: OnlineState | None) -> dict[str, dict[str, Tensor]]:
 def state_from_tensors(
     groups: Mapping[str, dict[str, Tensor]], restore: Callable[[dict[str, Tensor]], Inducing]
 ) -> OnlineState | None:
-    """Return the state of ``state_tensors``; None of groups without one.
-
-    Args:
-        groups: from ``unpack``.
-        restore: makes an inducing set of its tensors, ``Basis.restore``.
-    """
+    """Return the state of ``state_tensors``; None of groups without one."""
     if "site" not in groups:
         return None
     return OnlineState(

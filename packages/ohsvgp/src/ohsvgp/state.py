@@ -42,25 +42,16 @@ class UpdateInfo(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OnlineState:
-    """Posterior on whitened inducing variables; everything an update or a prediction needs.
+    """Posterior on whitened inducing variables; everything an update or a prediction needs."""
 
-    Attributes:
-        inducing: the inducing set u.
-        whitening: of its K_uu, under ``hyperparameters``.
-        site: what the data leave on v = R u.
-        hyperparameters: the kernel's raw parameters when the whitening was made, as one vector.
-        length: end of the window minus t0.
-        count: number of points absorbed.
-        known_moments: those of q(v), where they have been computed.
-    """
-
-    inducing: Inducing
-    whitening: Whitening
-    site: Site
+    inducing: Inducing  # the inducing set u
+    whitening: Whitening  # of its K_uu, under ``hyperparameters``
+    site: Site  # what the data leave on v = R u
+    # The kernel's raw parameters when the whitening was made, as one vector
     hyperparameters: Tensor
-    length: float
-    count: int
-    known_moments: Posterior | None = None
+    length: float  # end of the window minus t0
+    count: int  # number of points absorbed
+    known_moments: Posterior | None = None  # those of q(v), where they have been computed
 
     @cached_property
     def moments(self) -> Posterior:

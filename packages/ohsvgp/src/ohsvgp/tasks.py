@@ -181,10 +181,7 @@ def evaluate(
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Return metrics on the test part of each task, and on all of them together.
 
-    Args:
-        model: that has learned the tasks.
-        tasks: those to measure.
-        generator: draws counts, of whose likelihoods the coverage is measured (thesis Eq. 4.20).
+    The generator draws counts, of whose likelihoods the coverage is measured (thesis Eq. 4.20).
 
     Returns:
         Of each and over all: `nlpd` in nats; `crps`; `rmse`, or of classes `accuracy`; with
@@ -231,9 +228,7 @@ def measure_tasks(
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Return what is measured of each task's test points, and of all of them.
 
-    Args:
-        tasks: one after the other.
-        measure: of a slice of the test points of all tasks, metrics by name.
+    What measures takes a slice of the test points of all tasks, and gives metrics by name.
     """
     ends = torch.tensor([0, *(len(task.test_x) for task in tasks)]).cumsum(0).tolist()
     slices = [*(slice(*pair) for pair in pairwise(ends)), slice(None)]
@@ -244,10 +239,7 @@ def measure_tasks(
 def learn(model: OnlineGP | ExactGP, task: Task, refit_steps: int | None = None) -> float:
     """Absorb a task; return what its update lost of the old knowledge, in nats.
 
-    Args:
-        model: that learns.
-        task: what it learns.
-        refit_steps: iterations in which hyperparameters are estimated anew, but of the first task.
+    Hyperparameters are estimated anew in ``refit_steps`` iterations, but of the first task.
     """
     if isinstance(model, ExactGP):
         model.update(task.x, task.y)
@@ -321,11 +313,6 @@ def curves(
 
     `ohsvgp.plots` draws them. Where early tasks have fewer inducing points than later ones, NaN
     fill the rows.
-
-    Args:
-        tasks: those that were learned.
-        grid: of the predictions.
-        predictions: of `predict_on_grid` after each task.
     """
     of_time = tasks[0].x.ndim == 1 or tasks[0].x.shape[1] == 1
     arrays = {} if grid is None else {"t" if of_time else "grid": grid}

@@ -15,20 +15,15 @@ _MAX_RELATIVE_JITTER = 1e-4
 
 
 class Whitening(NamedTuple):
-    """A factor R of the inverse of K_uu; v = R u has covariance I.
+    """A factor R of the inverse of K_uu; v = R u has covariance I."""
 
-    Attributes:
-        jitter: absolute jitter that was added to K_uu, shape (*b); zero by eigenvalues.
-        relative_jitter: the same in units of the mean of K_uu's diagonal.
-        rank: number of directions in use, shape (*b), integers; M for the Cholesky factor.
-        root: L = R⁻¹, lower triangular, shape (*b, M, M); None by eigenvalues.
-        directions: R by eigenvalues, rows of dropped directions zero; None where L is.
-    """
-
+    # Absolute jitter that was added to K_uu, shape (*b); zero by eigenvalues
     jitter: Float[Tensor, "*b"]
-    relative_jitter: Float[Tensor, "*b"]
-    rank: Tensor
+    relative_jitter: Float[Tensor, "*b"]  # the same in units of the mean of K_uu's diagonal
+    rank: Tensor  # number of directions in use, shape (*b), integers; M for the Cholesky factor
+    # L = R⁻¹, lower triangular, shape (*b, M, M); None by eigenvalues
     root: Float[Tensor, "*b m m"] | None = None
+    # R by eigenvalues, rows of dropped directions zero; None where L is
     directions: Float[Tensor, "*b m m"] | None = None
 
     @property

@@ -160,12 +160,7 @@ def mean_nats(
 ) -> float:
     """Return the mean of −log p on held-out tokens: of all, or of those that masks hide.
 
-    Args:
-        prior: on the tokens' device.
-        tokens: of `encode_images`.
-        labels: class of each, where the prior has classes.
-        seed: of the masks; the global random generators are left as they were.
-        batch_size: token grids at a time.
+    The seed is of the masks; the global random generators are left as they were.
     """
     total = 0.0
     devices = [tokens.device] if tokens.device.type == "cuda" else []

@@ -21,18 +21,14 @@ _CLASSES, _LISTED = -1, 10
 
 
 class Classes(NamedTuple):
-    """The classes of n samples, and how strongly they are asked for.
+    """The classes of n samples, and how strongly they are asked for."""
 
-    Attributes:
-        labels: class of each sample; None of a model without classes.
-        guidance: g of f = f_u + g (f_c − f_u), with what the network says of the class, f_c, and
-            without it, f_u. 1 is f_c and 0 is f_u, each by one evaluation.
-        none: the token that says nothing of the class.
-    """
-
+    # Class of each sample; None of a model without classes
     labels: Int64[Tensor, " n"] | None = None
+    # g of f = f_u + g (f_c − f_u), with what the network says of the class, f_c, and without it,
+    # f_u. 1 is f_c and 0 is f_u, each by one evaluation.
     guidance: float = 1.0
-    none: int = 0
+    none: int = 0  # the token that says nothing of the class
 
     def of(self, numbers: Int64[Tensor, " b"]) -> "Classes":
         """Return the classes of some samples."""
@@ -105,11 +101,6 @@ def draw_labels(spec: ClassSpec, n: int, *, seed: int) -> Int64[Tensor, " n"] | 
 
     A label depends on the seed and on its place alone: of fewer samples the first are the same.
 
-    Args:
-        spec: the model's.
-        n: number of samples.
-        seed: of the draws.
-
     Returns:
         On the CPU; None for a model without classes.
     """
@@ -127,10 +118,6 @@ def _draw_labels(spec: ClassSpec, n: int, seed: int) -> Int64[Tensor, " n"]:
 
 def class_numbers(spec: ClassSpec, asked: Sequence[str]) -> Int64[Tensor, " k"]:
     """Return the labels of classes by name, or by number where no class has that name.
-
-    Args:
-        spec: the model's.
-        asked: names or numbers, as a command line has them.
 
     Raises:
         ValueError: a class that is not there, or a model without classes.
@@ -152,10 +139,6 @@ def class_numbers(spec: ClassSpec, asked: Sequence[str]) -> Int64[Tensor, " k"]:
 
 def check_guidance(spec: ClassSpec, guidance: float) -> None:
     """Refuse guidance that a model was not trained for.
-
-    Args:
-        spec: the model's.
-        guidance: g, see `Classes`.
 
     Raises:
         ValueError: it is negative, or not 1 where the model always had a label.
@@ -214,12 +197,7 @@ def dropped_labels(
 ) -> Int64[Tensor, " n"] | None:
     """Return the tokens to train with: each is, with probability `label_dropout`, that of none.
 
-    Args:
-        labels: classes.
-        spec: the model's.
-        count: how many there must be.
-        training: whether the model is in train mode; in eval mode no label is dropped.
-        generator: of the draws.
+    There must be `count` labels. In eval mode none is dropped.
 
     Raises:
         ValueError: as of `check_labels`.

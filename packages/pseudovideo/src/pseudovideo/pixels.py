@@ -30,11 +30,6 @@ def check_pixels(**images: Tensor) -> None:
 def check_batch(name: str, images: Tensor, shape: tuple[int, ...]) -> None:
     """Refuse a batch that is empty, no floats, of another shape, or not in −1..1 but for noise.
 
-    Args:
-        name: of the argument.
-        images: its value, images or videos.
-        shape: of each of them.
-
     Raises:
         ValueError: names the argument.
     """

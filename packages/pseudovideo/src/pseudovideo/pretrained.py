@@ -94,9 +94,6 @@ class Pretrained(nn.Module):
     def from_pretrained(cls: type[Model], folder: Path | str) -> Model:
         """Build the model that a folder holds, in eval mode on the CPU.
 
-        Args:
-            folder: what `save_pretrained` wrote.
-
         Raises:
             FileNotFoundError: a file is missing; the message names it.
             ValueError: the folder holds a model of another class or another version, or is
@@ -207,10 +204,6 @@ def eval_mode(model: nn.Module) -> Generator[None]:
 
 def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model:
     """Return the model that a folder holds, in eval mode on the CPU.
-
-    Args:
-        folder: what `save_pretrained` wrote.
-        kind: what it must be, such as `Tokenizer`.
 
     Raises:
         FileNotFoundError: a file is missing; the message names it.

@@ -22,16 +22,12 @@ class Film(NamedTuple):
 
     An image model has predictions of the image, T = 1; a video model all its frames, those that
     have not begun being grey; an HVAE the image of each level, T = 1.
-
-    Attributes:
-        frames: of n samples at k snapshots.
-        done: denoising steps, over all stages, or levels that were done; rising to their total.
-        stages: how many there are, of as many steps each.
     """
 
-    frames: UInt8[Tensor, "n k t c h w"]
+    frames: UInt8[Tensor, "n k t c h w"]  # of n samples at k snapshots
+    # Denoising steps, over all stages, or levels that were done; rising to their total
     done: Int64[Tensor, " k"]
-    stages: Int64[Tensor, ""]
+    stages: Int64[Tensor, ""]  # how many there are, of as many steps each
 
 
 def draw_samples(

@@ -35,54 +35,42 @@ _VARIANCE_FLOOR = 1e-10
 
 
 class HeadKernel(NamedTuple):
-    """Kernel hyperparameters of all heads.
+    """Kernel hyperparameters of all heads."""
 
-    Attributes:
-        name: ``"rbf"`` or ``"exponential"``.
-        lengthscale: ``(H, 1, s)``.
-        outputscale: σ_f², ``(H,)``.
-    """
-
-    name: KernelName
-    lengthscale: Float[Tensor, "heads 1 dim"]
-    outputscale: Float[Tensor, " heads"]
+    name: KernelName  # ``"rbf"`` or ``"exponential"``
+    lengthscale: Float[Tensor, "heads 1 dim"]  # ``(H, 1, s)``
+    outputscale: Float[Tensor, " heads"]  # σ_f², ``(H,)``
 
 
 class InducingTerms(NamedTuple):
-    """All that depends on the global inducing inputs and not on the sequences; cached in eval mode.
+    """All that depends on the global inducing inputs and not on the sequences; cached in eval."""
 
-    Attributes:
-        centre: mean scaled inducing input, the origin for squared distances, ``(H, 1, s)``.
-        features: scaled and centred inducing inputs, ``(H, M, s)``, in float64.
-        whitener: inverse Cholesky factor of the inducing inputs' correlation matrix, ``(H, M, M)``,
-            in float64; with random features Qᵀ, ``(H, M, r)``, and ``features`` are φ(Z).
-        mean: whitened inducing mean Lᵀ v_g, ``(H, M, s)``; ``None`` in the plain variant.
-        factors: R, lower triangular, ``(H, s, M, M)``.
-        kl: the part of the KL divergence that no sequence enters, summed over heads, in nats.
-    """
-
+    # Mean scaled inducing input, the origin for squared distances, ``(H, 1, s)``
     centre: Float[Tensor, "heads 1 dim"]
+    # Scaled and centred inducing inputs, ``(H, M, s)``, in float64
     features: Float[Tensor, "heads inducing width"]
+    # Inverse Cholesky factor of the inducing inputs' correlation matrix, ``(H, M, M)``, in float64;
+    # with random features Qᵀ, ``(H, M, r)``, and ``features`` are φ(Z)
     whitener: Float[Tensor, "heads inducing columns"]
+    # Whitened inducing mean Lᵀ v_g, ``(H, M, s)``; ``None`` in the plain variant
     mean: Float[Tensor, "heads inducing channels"] | None
+    # R, lower triangular, ``(H, s, M, M)``
     factors: Float[Tensor, "heads channels inducing inducing"]
+    # The part of the KL divergence that no sequence enters, summed over heads, in nats
     kl: Float[Tensor, ""]
 
 
 class AttentionPosterior(NamedTuple):
-    """Posterior of every head's output at every token, in units of the prior standard deviation.
+    """Posterior of every head's output at every token, in units of the prior standard deviation."""
 
-    Attributes:
-        mean: posterior mean over ``prior_deviation``, ``(H, B, T, s)``.
-        whitened: W over ``prior_deviation``, ``(H, B, T, M)``.
-        prior_deviation: d(q), the prior standard deviation, broadcastable to ``(H, B, T, 1)``.
-        kl: the part of the KL divergence in which the sequences enter, summed over heads and
-            output dimensions, averaged over the batch, in nats.
-    """
-
+    # Posterior mean over ``prior_deviation``, ``(H, B, T, s)``
     mean: Float[Tensor, "heads batch tokens channels"]
+    # W over ``prior_deviation``, ``(H, B, T, M)``
     whitened: Float[Tensor, "heads batch tokens inducing"]
+    # d(q), the prior standard deviation, broadcastable to ``(H, B, T, 1)``
     prior_deviation: Float[Tensor, "heads batch_or_1 tokens_or_1 1"]
+    # The part of the KL divergence in which the sequences enter, summed over heads and output
+    # dimensions, averaged over the batch, in nats
     kl: Float[Tensor, ""]
 
 

@@ -16,15 +16,11 @@ __all__ = ["ARDKernel", "Constant", "Kernel", "Product", "Spectrum", "Sum"]
 
 
 class Spectrum(NamedTuple):
-    """Spectrum of a stationary kernel of one input dimension, or of one term of a sum.
+    """Spectrum of a stationary kernel of one input dimension, or of one term of a sum."""
 
-    Attributes:
-        band: angular frequency that all but the given share of the smooth factors' variance lies
-            below.
-        rough: smoothness ν and lengthscale of each Matérn factor, whose spectrum has no such end.
-    """
-
+    # Angular frequency that all but the given share of the smooth factors' variance lies below
     band: float
+    # Smoothness ν and lengthscale of each Matérn factor, whose spectrum has no such end
     rough: tuple[tuple[float, float], ...] = ()
 
 

@@ -57,10 +57,6 @@ def check_vector(name: str, values: Tensor) -> Tensor:
 def check_probs(probs: Tensor, name: str = "probs") -> Tensor:
     """Return probabilities (N, C) upcast to at least float32.
 
-    Args:
-        probs: one distribution over C classes a row.
-        name: the argument's name in messages.
-
     Raises:
         ValueError: not two-dimensional, empty, NaN, negative, or a row doesn't sum to 1.
     """

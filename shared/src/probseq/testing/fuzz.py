@@ -123,12 +123,7 @@ class Report:
 
 
 def fuzz(target: Target, calls: int) -> Report:
-    """Call a target up to ``calls`` times; the same calls on every run.
-
-    Args:
-        target: the function to call.
-        calls: number of calls; fewer where there are fewer different ones.
-    """
+    """Call a target up to ``calls`` times; the same calls on every run."""
     report = Report()
 
     @settings(
@@ -309,11 +304,6 @@ def uncovered(
     modules: Sequence[ModuleType], targets: Sequence[Target], reasons: Mapping[str, str]
 ) -> list[str]:
     """Return public functions, constructors and methods that no target calls, without a reason.
-
-    Args:
-        modules: whose ``__all__`` is public.
-        targets: the table.
-        reasons: why some are not called, by name or pattern (``"*.train"``).
 
     Raises:
         ValueError: ``reasons`` has a name for nothing, or for a target.

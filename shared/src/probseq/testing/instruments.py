@@ -18,11 +18,7 @@ _HALF = (torch.bfloat16, torch.float16)
 
 @contextmanager
 def constant_noise(value: float) -> Generator[None]:
-    """Replace every standard normal draw by ``value``: 0 gives means, 1 means plus deviations.
-
-    Args:
-        value: of every entry of every draw.
-    """
+    """Replace every standard normal draw by ``value``: 0 gives means, 1 means plus deviations."""
 
     def constant(
         *size: Any,
@@ -90,9 +86,7 @@ def batch_failure(imports: str, modules: Sequence[str]) -> str | None:
     Three sizes: compiled into one graph, which torch makes anew for the second size and keeps for
     the third, into one whose sizes are all open, and exported with an open batch.
 
-    Args:
-        imports: as of :func:`compile_failure`.
-        modules: likewise.
+    Arguments are those of :func:`compile_failure`.
 
     Returns:
         What went wrong, or ``None``.

@@ -116,13 +116,7 @@ class Guest(nn.Module):
 
 
 class Deviation(Guest):
-    """Registered on an attention module; holds the method's module and draws for it.
-
-    Args:
-        process: the method's module.
-        heads: number of heads.
-        layout: of the attention module.
-    """
+    """Registered on an attention module; holds the method's module and draws for it."""
 
     def __init__(self, process: nn.Module, heads: int, layout: Layout) -> None:
         super().__init__()

@@ -40,18 +40,13 @@ class MultiHeadAttention(nn.Module):
         num_heads: heads; must divide ``dim``.
         dropout: rate on the output.
 
-    Attributes:
-        stochastic: whether a forward pass draws.
-        takes_half: whether parameters may be in half precision.
-        first: name of the projection that the tokens meet first.
-
     Raises:
         ValueError: ``num_heads`` does not divide ``dim``, or ``dropout`` is out of range.
     """
 
-    stochastic: bool = True
-    takes_half: bool = False
-    first: str = "to_qk"
+    stochastic: bool = True  # whether a forward pass draws
+    takes_half: bool = False  # whether parameters may be in half precision
+    first: str = "to_qk"  # name of the projection that the tokens meet first
     to_out: nn.Module
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:

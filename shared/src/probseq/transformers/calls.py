@@ -40,21 +40,14 @@ def _refuse_reordering(*_: Any) -> None:
 
 @dataclass(frozen=True)
 class State:
-    """What a call has for a module.
+    """What a call has for a module."""
 
-    Attributes:
-        generator: source of its draws; ``None`` for torch's own.
-        functions: those that all calls read; ``None`` where each draws anew.
-        penalties: where it leaves its penalty.
-        reached: called with the number of sequences before it draws.
-        forward: what is called in place of the module's forward.
-    """
-
-    generator: torch.Generator | None = None
-    functions: Functions | None = None
-    penalties: list[Tensor] | None = None
+    generator: torch.Generator | None = None  # source of its draws; ``None`` for torch's own
+    functions: Functions | None = None  # those that all calls read; ``None`` where each draws anew
+    penalties: list[Tensor] | None = None  # where it leaves its penalty
+    # Called with the number of sequences before it draws
     reached: Callable[[int], None] = lambda sequences: None
-    forward: Callable[..., Any] | None = None
+    forward: Callable[..., Any] | None = None  # what is called in place of the module's forward
 
 
 class _Call:
@@ -108,15 +101,10 @@ def with_state(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Changed(nn.Module):
-    """Stands before a module's class; a type of its own is what compilers guard, hooks they don't.
+    """Stands before a module's class; compilers guard a type of its own, but not hooks."""
 
-    Attributes:
-        probseq_base: the module's class.
-        probseq_arguments: names of the arguments of its forward.
-    """
-
-    probseq_base: type[nn.Module] = nn.Module
-    probseq_arguments: tuple[str, ...] = ()
+    probseq_base: type[nn.Module] = nn.Module  # the module's class
+    probseq_arguments: tuple[str, ...] = ()  # names of the arguments of its forward
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _new, _base_and_changes(type(self)), self.__getstate__()

@@ -51,17 +51,11 @@ class CausalAttentionModule(AttentionModule, Protocol):
 
 
 class KeyValueCache(NamedTuple):
-    """Keys and values of the tokens so far, in room for more.
+    """Keys and values of the tokens so far, in room for more."""
 
-    Attributes:
-        keys: ``(batch, heads, max_tokens, width)``.
-        values: likewise.
-        length: number t of tokens.
-    """
-
-    keys: Float[Tensor, "batch heads max_tokens dim"]
-    values: Float[Tensor, "batch heads max_tokens channels"]
-    length: int
+    keys: Float[Tensor, "batch heads max_tokens dim"]  # ``(batch, heads, max_tokens, width)``
+    values: Float[Tensor, "batch heads max_tokens channels"]  # likewise
+    length: int  # number t of tokens
 
     @classmethod
     def empty(

@@ -23,17 +23,11 @@ _PROBABILITIES = 2**24
 
 
 class DecoderCache(NamedTuple):
-    """What a decoder knows of the tokens so far.
+    """What a decoder knows of the tokens so far."""
 
-    Attributes:
-        layers: caches of the attention layers.
-        batch: number of sequences.
-        length: number of tokens.
-    """
-
-    layers: tuple[Any, ...]
-    batch: int
-    length: int
+    layers: tuple[Any, ...]  # caches of the attention layers
+    batch: int  # number of sequences
+    length: int  # number of tokens
 
 
 class CausalTransformer(nn.Module):
@@ -276,12 +270,7 @@ class CausalTransformer(nn.Module):
 def bits_per_token(
     logits: Float[Tensor, "*samples batch tokens classes"], tokens: Int[Tensor, "batch tokens"]
 ) -> Float[Tensor, "batch tokens"]:
-    """Return −log₂ of the mean probability of each next token.
-
-    Args:
-        logits: of a decoder, with samples in front or without.
-        tokens: the tokens that came next.
-    """
+    """Return −log₂ of the mean probability of each next token."""
     log_probs = logits.log_softmax(-1)
     if logits.ndim == 4:
         log_probs = log_probs.logsumexp(0) - math.log(len(logits))
@@ -316,11 +305,8 @@ def evaluate_tokens(
 ) -> TokenMetrics:
     """Measure how well a decoder predicts each token of windows from those before it.
 
-    Args:
-        model: the decoder, in eval mode.
-        tokens: windows of a text; nothing is asked of the first token of each.
-        num_samples: Monte Carlo samples of a decoder that draws; another needs none.
-        generator: source of the draws.
+    Nothing is asked of the first token of each window; a decoder that does not draw needs no
+    samples.
 
     Raises:
         ValueError: `tokens` are no windows of at least 2, or `num_samples` is below 1.

@@ -23,11 +23,6 @@ AttentionFactory = Callable[[int], nn.Module]
 class FeedForward(nn.Sequential):
     """Linear, GELU, Linear, with dropout after each.
 
-    Args:
-        dim: token width.
-        hidden_dim: width between the two layers.
-        dropout: dropout rate.
-
     Raises:
         ValueError: a width is no whole number of at least 1, or ``dropout`` not in [0, 1).
     """

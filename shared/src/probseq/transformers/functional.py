@@ -122,9 +122,7 @@ def rbf_matrix(
 
     In float32 the expansion of the square needs ``x`` and ``z`` near the origin: centre both first.
 
-    Args:
-        x: inputs, divided by the lengthscales.
-        z: inputs, divided by the lengthscales.
+    Inputs are divided by the lengthscales.
 
     Raises:
         ValueError: see :func:`~probseq.kernels.distances.check_points`.

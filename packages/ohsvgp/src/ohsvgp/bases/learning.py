@@ -46,11 +46,8 @@ def learn_nodes(
     Only the positions are learned; no gradient is left in the kernel or the likelihood, and the
     best positions of all steps are returned, so that the bound is never below that of ``start``.
 
-    Args:
-        start: positions to begin with.
-        scale: unit of every input dimension, the kernel's lengthscale.
-        objective: the bound in nats as a function of the inducing set.
-        options: number of steps and learning rate.
+    Positions are in units of ``scale``, the kernel's lengthscale in each dimension; the objective
+    is the bound in nats.
 
     Returns:
         The best set.

@@ -36,35 +36,25 @@ class PathFeatures(FeatureFunctional):
 
 
 class Recent(NamedTuple):
-    """Covariances at the inputs that a path was lengthened by, in the order of their batch.
+    """Covariances at the inputs that a path was lengthened by, in the order of their batch."""
 
-    Attributes:
-        x: the inputs, shape (n, d).
-        mixed: C W_newᵀ, C that of the set before and f(x), shape (*b, M, M); None at first.
-        cross: K_uf of the set with them and f(x), shape (*b, M, n).
-    """
-
-    x: Float[Tensor, "n d"]
+    x: Float[Tensor, "n d"]  # the inputs, shape (n, d)
+    # C W_newᵀ, C that of the set before and f(x), shape (*b, M, M); None at first
     mixed: Float[Tensor, "*b m m"] | None
-    cross: Float[Tensor, "*b m n"]
+    cross: Float[Tensor, "*b m n"]  # K_uf of the set with them and f(x), shape (*b, M, n)
 
 
 @dataclass(frozen=True, eq=False)
 class PathPoints(Inducing):
-    """u = W f(inputs of the path), without ever a kernel matrix of all of them in memory.
+    """u = W f(inputs of the path), without ever a kernel matrix of all of them in memory."""
 
-    Attributes:
-        nodes: all inputs so far in the path's order, shape (n, d).
-        weights: W of shape (M, n).
-        gram: K_uu under ``hyperparameters``, so that the next batch only adds to it.
-        hyperparameters: the kernel's raw parameters that ``gram`` and ``recent`` belong to.
-        recent: what an update by the last batch asks for again; None where it was restored.
-    """
-
-    nodes: Float[Tensor, "n d"]
-    weights: Float[Tensor, "m n"]
+    nodes: Float[Tensor, "n d"]  # all inputs so far in the path's order, shape (n, d)
+    weights: Float[Tensor, "m n"]  # W of shape (M, n)
+    # K_uu under ``hyperparameters``, so that the next batch only adds to it
     gram: Float[Tensor, "*b m m"]
+    # The kernel's raw parameters that ``gram`` and ``recent`` belong to
     hyperparameters: Float[Tensor, " p"]
+    # What an update by the last batch asks for again; None where it was restored
     recent: Recent | None = None
 
     @classmethod

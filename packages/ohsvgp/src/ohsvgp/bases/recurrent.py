@@ -210,13 +210,9 @@ class RecurrentFeatures(TimeBasis):
 
 @dataclass(frozen=True, eq=False)
 class EvolvedFeatures(FeatureFunctional):
-    """Coefficients from a recurrence, and the time until which it has gone.
+    """Coefficients from a recurrence, and the time until which it has gone."""
 
-    Attributes:
-        end: end of the window, float64, no dimensions.
-    """
-
-    end: Float[Tensor, ""]
+    end: Float[Tensor, ""]  # end of the window, float64, no dimensions
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the coefficients and their time."""
@@ -225,15 +221,10 @@ class EvolvedFeatures(FeatureFunctional):
 
 @dataclass(frozen=True, eq=False)
 class ProjectedFeatures(Inducing):
-    """Coefficients by the closed form, made for the kernel that asks: it may change.
+    """Coefficients by the closed form, made for the kernel that asks: it may change."""
 
-    Attributes:
-        basis: LegS, LegT, LagT or FouT.
-        end: end of the window, float64, no dimensions.
-    """
-
-    basis: HiPPOBasis
-    end: Float[Tensor, ""]
+    basis: HiPPOBasis  # LegS, LegT, LagT or FouT
+    end: Float[Tensor, ""]  # end of the window, float64, no dimensions
 
     @property
     def num_inducing(self) -> int:

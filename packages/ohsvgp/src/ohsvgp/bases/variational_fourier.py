@@ -31,14 +31,10 @@ class FourierProjections(Inducing):
     jitter relative to the mean of them is far above the smallest: low frequencies would be lost.
 
     Times that users give count from ``origin``: x = 0 stands for it.
-
-    Attributes:
-        size: M.
-        interval: start, end and origin, float64, shape (3).
     """
 
-    size: int
-    interval: Float[Tensor, "3"]
+    size: int  # M
+    interval: Float[Tensor, "3"]  # start, end and origin, float64, shape (3)
 
     @property
     def num_inducing(self) -> int:

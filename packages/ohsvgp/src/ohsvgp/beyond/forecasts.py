@@ -192,12 +192,7 @@ def forecast(gp: OnlineGP, t: Any, *, step: float | None = None, stacklevel: int
 
 
 def passing_forecast(gp: OnlineGP, x: Tensor) -> Forecast:
-    """Return a forecast that holds until the hyperparameters change, and never warns.
-
-    Args:
-        gp: a model; it stays as it is.
-        x: from ``stamps_ahead``.
-    """
+    """Return a forecast that holds until the hyperparameters change, and never warns."""
     process, state = gp.process, gp.state
     with torch.no_grad():
         marginal = process.predict(state, x)

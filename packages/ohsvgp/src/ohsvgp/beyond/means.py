@@ -210,12 +210,7 @@ class _MeanSum(Mean):
 
 
 class MeanKernel(Kernel):
-    """k(x, z) + φ(x)ᵀ diag(s²) φ(z): the process and the mean together.
-
-    Args:
-        kernel: k, of the process.
-        mean: φ and s.
-    """
+    """k(x, z) + φ(x)ᵀ diag(s²) φ(z): the process and the mean together."""
 
     def __init__(self, kernel: Kernel, mean: Mean) -> None:
         super().__init__(kernel.dim, batch_shape=kernel.batch_shape)
@@ -241,12 +236,7 @@ class MeanKernel(Kernel):
 
 
 class MeanTerm(Kernel):
-    """One term of a mean as a kernel of its own.
-
-    Args:
-        kernel: process and mean together.
-        index: of the term in ``mean.terms``.
-    """
+    """One term of a mean as a kernel of its own."""
 
     def __init__(self, kernel: MeanKernel, index: int) -> None:
         super().__init__(kernel.dim, batch_shape=kernel.batch_shape)
@@ -268,14 +258,10 @@ class BesideMean(Inducing):
     """Inducing variables u of the process, then the weights b of the mean in units of s.
 
     The kernels that the methods take must be a ``MeanKernel`` or one of its terms.
-
-    Attributes:
-        variables: u.
-        mean: φ and s.
     """
 
-    variables: Inducing
-    mean: Mean
+    variables: Inducing  # u
+    mean: Mean  # φ and s
 
     @property
     def num_inducing(self) -> int:
@@ -351,12 +337,7 @@ class BesideMean(Inducing):
 
 
 class WithMean(Basis):
-    """A basis for the process beside a mean, whose weights join its inducing variables.
-
-    Args:
-        basis: of the process.
-        mean: the features.
-    """
+    """A basis for the process beside a mean, whose weights join its inducing variables."""
 
     def __init__(self, basis: Basis, mean: Mean) -> None:
         self.basis, self.mean = basis, mean
@@ -368,10 +349,6 @@ class WithMean(Basis):
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
         """Refuse trends of points that are no times, and what the basis refuses.
-
-        Args:
-            kernel: the model's kernel.
-            generator: the model's source of randomness.
 
         Raises:
             ValueError: as the basis says, or a trend or season of other inputs than times.

@@ -362,15 +362,10 @@ class MultiOutputGP:
 
 @dataclass(frozen=True, eq=False)
 class OutputForecast:
-    """Predictive distribution of D outputs at n stamps; later updates do not change it.
+    """Predictive distribution of D outputs at n stamps; later updates do not change it."""
 
-    Attributes:
-        series: that of z = V⁻¹y.
-        mixing: V, shape (D, D).
-    """
-
-    series: Forecast
-    mixing: Tensor
+    series: Forecast  # that of z = V⁻¹y
+    mixing: Tensor  # V, shape (D, D)
 
     @property
     def stamps(self) -> np.ndarray:

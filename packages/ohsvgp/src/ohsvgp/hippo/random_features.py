@@ -16,11 +16,9 @@ class FeatureFunctional(Inducing):
 
     The kernel that the methods are given must be a ``FeatureKernel``: an exact K_uf beside a K_uu
     of random features is no joint covariance, and predictive variances come out negative.
-
-    Attributes:
-        coefficients: Z of shape (*b, M, g): the functionals applied to each of the g features.
     """
 
+    # Z of shape (*b, M, g): the functionals applied to each of the g features
     coefficients: Float[Tensor, "*b m g"]
 
     @property

@@ -35,15 +35,10 @@ _CHUNK = 256
 
 
 class Step(NamedTuple):
-    """c ← Φ c + γ f.
+    """c ← Φ c + γ f."""
 
-    Attributes:
-        transition: Φ, shape (M, M).
-        inputs: γ, one row for each input point of the method, shape (P, M).
-    """
-
-    transition: Float[Tensor, "m m"]
-    inputs: Float[Tensor, "p m"]
+    transition: Float[Tensor, "m m"]  # Φ, shape (M, M)
+    inputs: Float[Tensor, "p m"]  # γ, one row for each input point of the method, shape (P, M)
 
 
 def step(system: System, method: Method, t: float, h: float) -> Step:

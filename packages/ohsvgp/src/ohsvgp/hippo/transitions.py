@@ -31,17 +31,11 @@ FLOAT64 = torch.empty(0, dtype=torch.float64)
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """dc/dt = A c + B f(t), all over t if the window grows.
+    """dc/dt = A c + B f(t), all over t if the window grows."""
 
-    Attributes:
-        A: shape (M, M).
-        B: shape (M,).
-        growing: whether the right side is divided by t (LegS).
-    """
-
-    A: Float[Tensor, "m m"]
-    B: Float[Tensor, " m"]
-    growing: bool = False
+    A: Float[Tensor, "m m"]  # shape (M, M)
+    B: Float[Tensor, " m"]  # shape (M,)
+    growing: bool = False  # whether the right side is divided by t (LegS)
 
     def rate(self, t: float) -> float:
         """Return the factor of A and B at time t: 1/t or 1; 0 at t = 0, where c(0) is at rest."""

@@ -49,17 +49,11 @@ _DEFAULT_INDUCING = 100
 
 
 class _Ahead(NamedTuple):
-    """Forecasts of B series at h stamps, in their units; one reason for all where there are none.
+    """Forecasts of B series at h stamps, in their units; one reason where there are none."""
 
-    Attributes:
-        stamps: shape (h,).
-        rows: mean, low and high, shape (3, B, h).
-        reason: empty where they were forecast.
-    """
-
-    stamps: np.ndarray
-    rows: np.ndarray
-    reason: str = ""
+    stamps: np.ndarray  # shape (h,)
+    rows: np.ndarray  # mean, low and high, shape (3, B, h)
+    reason: str = ""  # empty where they were forecast
 
 
 def forecast_groups(

@@ -119,10 +119,7 @@ def live_forecasts(
 class _Answers:
     """Spark's stateful processor.
 
-    Args:
-        model: of each key.
-        calendar: whether stamps are microseconds since 1970; else they are numbers.
-        options: of ``LiveStream``.
+    Stamps of a calendar are microseconds since 1970.
     """
 
     def __init__(self, model: OnlineGP, calendar: bool, options: dict[str, Any]) -> None:

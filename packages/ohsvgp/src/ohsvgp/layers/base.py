@@ -186,10 +186,7 @@ def time_kernel(
 ) -> StationaryKernel:
     """Return a kernel of time for every head.
 
-    Args:
-        kind: class of the kernel.
-        num_heads: H.
-        lengthscale: one number, or one a head, shape (H,).
+    The lengthscale is one number, or one a head.
 
     Raises:
         ValueError: a lengthscale is not positive and finite, or they are not H.

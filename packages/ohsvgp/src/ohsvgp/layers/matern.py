@@ -73,15 +73,11 @@ class MaternLayer(TimeLayer):
 
 
 class MaternSystem(NamedTuple):
-    """Linear stochastic differential equation of a Matérn process of unit variance.
+    """Linear stochastic differential equation of a Matérn process of unit variance."""
 
-    Attributes:
-        transition: A = exp(FΔ), E[z(t + Δ) | z(t)] = A z(t), shape (*b, p, p).
-        stationary: P∞, the covariance of z(t), shape (p, p).
-    """
-
+    # A = exp(FΔ), E[z(t + Δ) | z(t)] = A z(t), shape (*b, p, p)
     transition: Float64[Tensor, "*b p p"]
-    stationary: Float64[Tensor, "p p"]
+    stationary: Float64[Tensor, "p p"]  # P∞, the covariance of z(t), shape (p, p)
 
 
 def matern_system(smoothness: float, steps: Float64[Tensor, "*b"]) -> MaternSystem:

@@ -19,18 +19,13 @@ _CHUNK = 64
 
 
 class Windows(NamedTuple):
-    """Relations between whitened inducing variables v_t of successive windows and f(t).
+    """Relations between whitened inducing variables v_t of successive windows and f(t)."""
 
-    Attributes:
-        transition: T of every window but the first, E[v_{t−1} | v_t] = T_t v_t, shape
-            (t − 1, H, M, M).
-        features: Ψ, the covariance of v_t and f(t), shape (t, H, M).
-        unexplained: prior variance of f(t) that is left once v_t is known, k(t, t) − |Ψ_t|²; at
-            least 0, but for round-off; shape (t, H).
-    """
-
+    # T of every window but the first, E[v_{t−1} | v_t] = T_t v_t, shape (t − 1, H, M, M)
     transition: Float64[Tensor, "t-1 h m m"]
-    features: Float64[Tensor, "t h m"]
+    features: Float64[Tensor, "t h m"]  # Ψ, the covariance of v_t and f(t), shape (t, H, M)
+    # Prior variance of f(t) that is left once v_t is known, k(t, t) − |Ψ_t|²; at least 0, but for
+    # round-off; shape (t, H)
     unexplained: Float64[Tensor, "t h"]
 
 

@@ -8,17 +8,11 @@ from torch import Tensor
 
 
 class Steps(NamedTuple):
-    """What steps of time do to a site (G, h): (TᵀGT + Q, Tᵀh + b).
+    """What steps of time do to a site (G, h): (TᵀGT + Q, Tᵀh + b)."""
 
-    Attributes:
-        transition: T, shape (t, 1, H, M, M): sequences share it.
-        precision: Q, shape (t, B, H, M, M).
-        shift: b, one column a channel, shape (t, B, H, M, s).
-    """
-
-    transition: Float[Tensor, "t 1 h m m"]
-    precision: Float[Tensor, "t b h m m"]
-    shift: Float[Tensor, "t b h m s"]
+    transition: Float[Tensor, "t 1 h m m"]  # T, shape (t, 1, H, M, M): sequences share it
+    precision: Float[Tensor, "t b h m m"]  # Q, shape (t, B, H, M, M)
+    shift: Float[Tensor, "t b h m s"]  # b, one column a channel, shape (t, B, H, M, s)
 
 
 def scan(steps: Steps) -> Steps:
@@ -31,9 +25,6 @@ def scan(steps: Steps) -> Steps:
 
     and ∘ is associative: pairs of neighbours are composed, their results scanned, and what ends
     between pairs filled in. These are less than 2t compositions, in 2 log₂ t rounds.
-
-    Args:
-        steps: T, Q and b of each step.
     """
     if len(steps.transition) < 2:
         return steps

@@ -29,19 +29,12 @@ _SETTLED = 1e-3
 
 
 class Arrival(NamedTuple):
-    """Distribution of a real number with a log-concave density.
+    """Distribution of a real number with a log-concave density."""
 
-    Attributes:
-        mode: where the density is largest.
-        width: one over the root of its logarithm's curvature there.
-        tail: distance from the mode beyond which nothing is left of exponential flanks.
-        log_density: of numbers less the mode.
-    """
-
-    mode: Tensor
-    width: Tensor
-    tail: Tensor
-    log_density: Callable[[Tensor], Tensor]
+    mode: Tensor  # where the density is largest
+    width: Tensor  # one over the root of its logarithm's curvature there
+    tail: Tensor  # distance from the mode beyond which nothing is left of exponential flanks
+    log_density: Callable[[Tensor], Tensor]  # of numbers less the mode
 
 
 class CountLikelihood(QuadratureLikelihood):

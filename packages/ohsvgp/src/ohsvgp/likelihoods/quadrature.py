@@ -19,17 +19,11 @@ _HALF_NODES = 64
 
 
 class Derivatives(NamedTuple):
-    """Log p(y | f) and its derivatives in f, elementwise.
+    """Log p(y | f) and its derivatives in f, elementwise."""
 
-    Attributes:
-        value: log p.
-        first: d log p / df.
-        second: d² log p / df².
-    """
-
-    value: Tensor
-    first: Tensor
-    second: Tensor
+    value: Tensor  # log p
+    first: Tensor  # d log p / df
+    second: Tensor  # d² log p / df²
 
 
 class QuadratureLikelihood(Likelihood):

@@ -38,10 +38,6 @@ def invert(function: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
     The end of a bracket doubles until it is high enough; then secants of which an end that stays
     counts half (Illinois), and every third step a bisection.
 
-    Args:
-        function: elementwise, finite.
-        target: values to come to.
-
     Returns:
         The places, of the target's shape, at most 340.
     """

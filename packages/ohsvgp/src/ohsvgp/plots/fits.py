@@ -70,13 +70,7 @@ class Fits:
 
 
 def after_tasks_plot(fits: Fits, *, labels: tuple[str, str], title: str = "") -> "Figure":
-    """Draw the predictions after each task, in a panel each.
-
-    Args:
-        fits: predictions after each task.
-        labels: of time and values.
-        title: of the figure.
-    """
+    """Draw the predictions after each task, in a panel each."""
     tasks = len(fits.mean)
     shown = {f"after task {task + 1}": (fits, task) for task in range(tasks)}
     if tasks > 4:

@@ -63,9 +63,7 @@ class Limits(NamedTuple):
 def limits(methods: Mapping[str, Band], *, ceiling: float = math.inf) -> Limits:
     """Return ends of an axis for curves with bands.
 
-    Args:
-        methods: values by name; NaN is passed over.
-        ceiling: above which no axis goes.
+    NaN is passed over; no axis goes above the ceiling.
     """
     values = np.concatenate([band.mean.ravel() for band in methods.values()])
     values = values[np.isfinite(values)]
@@ -97,9 +95,7 @@ def metrics_plot(
 ) -> "Figure":
     """Draw metrics over all learned tasks against their number (thesis Figures 4.3, 4.4).
 
-    Args:
-        metrics: with values after each task by method.
-        order: names of all methods, which fixes their colours.
+    The order, names of all methods, fixes their colours.
     """
     figure, grid = panels(len(metrics), 3, (4.6, 3.6), shared=False, extra=(0.2, 0.8))
     for axes, (metric, methods) in zip(grid, metrics, strict=True):
@@ -123,10 +119,8 @@ def metrics_plot(
 def per_task_plot(metric: Metric, methods: Mapping[str, Band], order: Sequence[str]) -> "Figure":
     """Draw a metric of each task after it and every later one (thesis Figures 4.6 to 4.13).
 
-    Args:
-        metric: what is measured.
-        methods: matrices by method: row after which task, column of which task.
-        order: names of all methods, which fixes their colours.
+    Matrices have a row after which task, and a column of which task; the order, names of all
+    methods, fixes their colours.
     """
     tasks = max(len(band.mean) for band in methods.values())
     figure, grid = panels(tasks, _ACROSS, (2.35, 2.2), extra=(0.5, 1.1))
@@ -152,9 +146,7 @@ def per_task_plot(metric: Metric, methods: Mapping[str, Band], order: Sequence[s
 def matrix_plot(metric: Metric, methods: Mapping[str, Band]) -> "Figure":
     """Draw one matrix a method: row after which task, column of which task; colours are shared.
 
-    Args:
-        metric: what is measured.
-        methods: matrices by method; NaN above the diagonal.
+    Above the diagonal is NaN.
     """
     matplotlib = require("matplotlib", extra="plots", distribution="ohsvgp")
     tasks = max(len(band.mean) for band in methods.values())

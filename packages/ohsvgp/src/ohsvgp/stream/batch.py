@@ -28,19 +28,12 @@ class Data(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """New observations as a model takes them.
+    """New observations as a model takes them."""
 
-    Attributes:
-        clock: counts times from t0.
-        data: inputs, targets and mask.
-        length: of the window after them; for points of several dimensions, their count.
-        count: number of inputs absorbed after them.
-    """
-
-    clock: Clock
-    data: Data
-    length: float
-    count: int
+    clock: Clock  # counts times from t0
+    data: Data  # inputs, targets and mask
+    length: float  # of the window after them; for points of several dimensions, their count
+    count: int  # number of inputs absorbed after them
 
     def targets(self) -> Tensor:
         """Return the targets that count, in one dimension where some do not."""
@@ -50,27 +43,16 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Where a stream stands: all that the reading of its next inputs depends on.
+    """Where a stream stands: all that the reading of its next inputs depends on."""
 
-    Attributes:
-        dim: dimensions of an input; inputs of one dimension are times.
-        like: gives dtype and device of the tensors.
-        time_unit: unit of calendar stamps.
-        growth: of the window, from ``ohsvgp.stream.window.growth_factor``.
-        clock: counts times from t0; None before the first data.
-        length: of the window; None before the first data.
-        count: number of inputs absorbed.
-        series: leading dimensions of the targets so far; () for one or none.
-    """
-
-    dim: int
-    like: Tensor
-    time_unit: str
-    growth: float | None
-    clock: Clock | None
-    length: float | None
-    count: int
-    series: tuple[int, ...]
+    dim: int  # dimensions of an input; inputs of one dimension are times
+    like: Tensor  # gives dtype and device of the tensors
+    time_unit: str  # unit of calendar stamps
+    growth: float | None  # of the window, from ``ohsvgp.stream.window.growth_factor``
+    clock: Clock | None  # counts times from t0; None before the first data
+    length: float | None  # of the window; None before the first data
+    count: int  # number of inputs absorbed
+    series: tuple[int, ...]  # leading dimensions of the targets so far; () for one or none
 
     def inputs(self, t: Any) -> Tensor:
         """Return inputs of a prediction, times or points in any order: (n, dim), times from t0."""

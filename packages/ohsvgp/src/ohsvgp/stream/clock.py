@@ -25,29 +25,19 @@ _DIGITS = re.compile(r"\d{8}")
 
 
 class Stamp(NamedTuple):
-    """A time stamp that was read.
+    """A time stamp that was read."""
 
-    Attributes:
-        value: the number, or nanoseconds since 1970 in UTC.
-        calendar: whether it is a date or time.
-        zoned: whether it names its zone.
-    """
-
-    value: float | int
-    calendar: bool
-    zoned: bool = False
+    value: float | int  # the number, or nanoseconds since 1970 in UTC
+    calendar: bool  # whether it is a date or time
+    zoned: bool = False  # whether it names its zone
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Where time starts and what a unit of it is.
+    """Where time starts and what a unit of it is."""
 
-    Attributes:
-        origin: t0, a float, or integer nanoseconds since 1970 for calendar stamps.
-        unit: nanoseconds in a unit of time for calendar stamps; None for plain numbers.
-    """
-
-    origin: float | int
+    origin: float | int  # t0, a float, or integer nanoseconds since 1970 for calendar stamps
+    # Nanoseconds in a unit of time for calendar stamps; None for plain numbers
     unit: int | None = None
 
     def internal(self, t: Any, *, name: str = "t") -> Tensor:

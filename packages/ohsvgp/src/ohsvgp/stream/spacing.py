@@ -10,15 +10,10 @@ GAPS = 9
 
 @dataclass
 class StampSpacing:
-    """The latest stamp, and the gaps before it.
+    """The latest stamp, and the gaps before it."""
 
-    Attributes:
-        last: the latest stamp; None before the first.
-        gaps: times between the latest stamps.
-    """
-
-    last: float | None = None
-    gaps: list[float] = field(default_factory=list[float])
+    last: float | None = None  # the latest stamp; None before the first
+    gaps: list[float] = field(default_factory=list[float])  # times between the latest stamps
 
     def observe(self, stamp: float) -> None:
         """Take up a stamp; a late one changes nothing."""

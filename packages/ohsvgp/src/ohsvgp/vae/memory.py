@@ -25,17 +25,12 @@ _PREFIX = "memory."
 
 @dataclass
 class Memory:
-    """Where the stream stands.
+    """Where the stream stands."""
 
-    Attributes:
-        clock: where time starts; None before the first task, unless t0 was given.
-        state: posterior of the latent processes; None before the first task.
-        tasks: number of tasks absorbed.
-    """
-
-    clock: Clock | None = None
+    clock: Clock | None = None  # where time starts; None before the first task, unless t0 was given
+    # Posterior of the latent processes; None before the first task
     state: OnlineState | None = None
-    tasks: int = 0
+    tasks: int = 0  # number of tasks absorbed
 
 
 def save_memory(

@@ -29,21 +29,14 @@ from probseq.gaussians import DiagonalGaussian
 
 
 class Amortised(NamedTuple):
-    """Posterior that the encoder's sites and the carried site make together.
+    """Posterior that the encoder's sites and the carried site make together."""
 
-    Attributes:
-        site: on v, shape (L, M, M) and (L, M).
-        moments: of q(v).
-        latent: q(f) at the task's times, shape (L, n).
-        complexity: KL(q(v) ‖ N(0, I)) − E_q[log of the normalised old site] in nats, shape (L,).
-        lost_information: the part of it that no q(v) can undo, shape (L,).
-    """
-
-    site: Site
-    moments: Posterior
-    latent: DiagonalGaussian
+    site: Site  # on v, shape (L, M, M) and (L, M)
+    moments: Posterior  # of q(v)
+    latent: DiagonalGaussian  # q(f) at the task's times, shape (L, n)
+    # KL(q(v) ‖ N(0, I)) − E_q[log of the normalised old site] in nats, shape (L,)
     complexity: Float[Tensor, " l"]
-    lost_information: Float[Tensor, " l"]
+    lost_information: Float[Tensor, " l"]  # the part of it that no q(v) can undo, shape (L,)
 
 
 def encoder_sites(

@@ -48,17 +48,11 @@ class Task:
 
 
 class Window(NamedTuple):
-    """Covariances of a task: all that doesn't depend on the encoder.
+    """Covariances of a task: all that doesn't depend on the encoder."""
 
-    Attributes:
-        step: the inducing set and the old site.
-        Psi: Ψ at the task's times.
-        K_ff: prior variances there.
-    """
-
-    step: InducingChange
-    Psi: Tensor
-    K_ff: Tensor
+    step: InducingChange  # the inducing set and the old site
+    Psi: Tensor  # Ψ at the task's times
+    K_ff: Tensor  # prior variances there
 
 
 def relate(

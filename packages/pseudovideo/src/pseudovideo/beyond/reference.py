@@ -105,9 +105,6 @@ class Reference:
         """Return what `measure` says of as many test images as samples, as if they were these.
 
         Distance and shares depend on the number: they are None where the test part has fewer.
-
-        Args:
-            count: of the samples.
         """
         measured = self.measure(self.test[:count])
         if len(self.test) < count:
@@ -118,9 +115,6 @@ class Reference:
 
     def measure(self, images: UInt8[Tensor, "k c h w"]) -> dict[str, Any]:
         """Measure samples.
-
-        Args:
-            images: samples, as bytes.
 
         Returns:
             fd, fd_name: Fréchet distance from the training images.
@@ -194,10 +188,6 @@ class Reference:
 
         Frames are compared as pictures, in −1..1. Of the whole video the features are those of all
         frames side by side: a Fréchet distance feels how frames belong together.
-
-        Args:
-            videos: as bytes.
-            corruption: makes the real videos.
 
         Returns:
             By frame ("1", "2", …, "image") and "video": fd, kid and the four shares as in

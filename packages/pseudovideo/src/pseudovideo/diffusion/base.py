@@ -38,22 +38,14 @@ standard deviations from a pixel at 1 it has come to a + 6s ≤ √37.
 
 
 class Sampler(NamedTuple):
-    """How samples are drawn, and which.
+    """How samples are drawn, and which."""
 
-    Attributes:
-        diffusion: the process, respaced for fewer steps.
-        numbers: of the samples, counted over all batches.
-        seed: of all samples.
-        classes: of these samples.
-        eta: None for ancestral sampling, else η of DDIM.
-        solver: in place of both, a solver of the probability flow, anew in each stage.
-    """
-
-    diffusion: GaussianDiffusion
-    numbers: Int64[Tensor, " b"]
-    seed: int
-    classes: Classes = NO_CLASSES
-    eta: float | None = None
+    diffusion: GaussianDiffusion  # the process, respaced for fewer steps
+    numbers: Int64[Tensor, " b"]  # of the samples, counted over all batches
+    seed: int  # of all samples
+    classes: Classes = NO_CLASSES  # of these samples
+    eta: float | None = None  # None for ancestral sampling, else η of DDIM
+    # In place of both, a solver of the probability flow, anew in each stage
     solver: Solver | None = None
 
 

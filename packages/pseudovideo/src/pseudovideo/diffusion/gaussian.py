@@ -63,35 +63,21 @@ class Reverse(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """Coefficients of all steps, by the literature's names; `prev` is the step before, ᾱ' = 1 at 0.
+    """Coefficients of all steps, by the literature's names; `prev` the step before, ᾱ' = 1 at 0."""
 
-    Attributes:
-        sqrt_alphas_cumprod: √ᾱ.
-        sqrt_one_minus_alphas_cumprod: √(1−ᾱ).
-        sqrt_alphas_cumprod_prev: √ᾱ'.
-        one_minus_alphas_cumprod_prev: 1−ᾱ'.
-        sqrt_recip_alphas_cumprod: √(1/ᾱ).
-        sqrt_recipm1_alphas_cumprod: √(1/ᾱ − 1).
-        posterior_mean_coef1: β√ᾱ'/(1−ᾱ), the image's in the mean of q(x_{t−1} | x_t, x_0).
-        posterior_mean_coef2: √(1−β)(1−ᾱ')/(1−ᾱ), that of x_t.
-        posterior_variance: β(1−ᾱ')/(1−ᾱ), 0 at step 0.
-        posterior_log_variance_clipped: its logarithm; at step 0 that of step 1.
-        log_betas: log β.
-        model_times: what networks are told of the steps.
-    """
-
-    sqrt_alphas_cumprod: Float[Tensor, " S"]
-    sqrt_one_minus_alphas_cumprod: Float[Tensor, " S"]
-    sqrt_alphas_cumprod_prev: Float[Tensor, " S"]
-    one_minus_alphas_cumprod_prev: Float[Tensor, " S"]
-    sqrt_recip_alphas_cumprod: Float[Tensor, " S"]
-    sqrt_recipm1_alphas_cumprod: Float[Tensor, " S"]
+    sqrt_alphas_cumprod: Float[Tensor, " S"]  # √ᾱ
+    sqrt_one_minus_alphas_cumprod: Float[Tensor, " S"]  # √(1−ᾱ)
+    sqrt_alphas_cumprod_prev: Float[Tensor, " S"]  # √ᾱ'
+    one_minus_alphas_cumprod_prev: Float[Tensor, " S"]  # 1−ᾱ'
+    sqrt_recip_alphas_cumprod: Float[Tensor, " S"]  # √(1/ᾱ)
+    sqrt_recipm1_alphas_cumprod: Float[Tensor, " S"]  # √(1/ᾱ − 1)
+    # β√ᾱ'/(1−ᾱ), the image's in the mean of q(x_{t−1} | x_t, x_0)
     posterior_mean_coef1: Float[Tensor, " S"]
-    posterior_mean_coef2: Float[Tensor, " S"]
-    posterior_variance: Float[Tensor, " S"]
-    posterior_log_variance_clipped: Float[Tensor, " S"]
-    log_betas: Float[Tensor, " S"]
-    model_times: Float[Tensor, " S"]
+    posterior_mean_coef2: Float[Tensor, " S"]  # √(1−β)(1−ᾱ')/(1−ᾱ), that of x_t
+    posterior_variance: Float[Tensor, " S"]  # β(1−ᾱ')/(1−ᾱ), 0 at step 0
+    posterior_log_variance_clipped: Float[Tensor, " S"]  # its logarithm; at step 0 that of step 1
+    log_betas: Float[Tensor, " S"]  # log β
+    model_times: Float[Tensor, " S"]  # what networks are told of the steps
 
 
 class GaussianDiffusion:
@@ -299,12 +285,7 @@ class GaussianDiffusion:
     ) -> Images:
         """Return x_{t−1} drawn from `reverse`; its mean at t = 0.
 
-        Args:
-            output: of the network.
-            x_t: what it was given.
-            t: steps.
-            noise: standard normal; None only where all t are 0.
-            limit: as of `reverse`.
+        Arguments are those of `reverse`; noise is standard normal, None only where all t are 0.
         """
         reverse = self.reverse(output, x_t, t, limit=limit)
         if noise is None:
@@ -418,10 +399,6 @@ def _at(coefficient: Float[Tensor, " S"], t: Times) -> Float[Tensor, "#n 1 1 1"]
 
 def split_output(output: Float[Tensor, "n channels h w"], x_t: Images) -> tuple[Images, Images]:
     """Return both halves of a network's channels: its prediction, and the place of the variance.
-
-    Args:
-        output: of the network; lifted to float32 at least.
-        x_t: what it was given.
 
     Raises:
         ValueError: `output` has not twice the channels of `x_t`, or another shape otherwise.

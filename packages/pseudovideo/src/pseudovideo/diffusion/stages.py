@@ -31,16 +31,11 @@ class Window(NamedTuple):
     """The frames of b videos that pass through the network, in s slots each.
 
     A slot that is neither observed nor latent is padding: nothing attends to it.
-
-    Attributes:
-        frames: numbers of the frames in their videos.
-        observed: slots whose pixels are given.
-        latent: slots that are denoised.
     """
 
-    frames: Int64[Tensor, "b s"]
-    observed: Bool[Tensor, "b s"]
-    latent: Bool[Tensor, "b s"]
+    frames: Int64[Tensor, "b s"]  # numbers of the frames in their videos
+    observed: Bool[Tensor, "b s"]  # slots whose pixels are given
+    latent: Bool[Tensor, "b s"]  # slots that are denoised
 
 
 def stages(num_frames: int, context: int) -> tuple[Stage, ...]:
@@ -65,13 +60,7 @@ def stages(num_frames: int, context: int) -> tuple[Stage, ...]:
 
 
 def stage_window(stage: Stage, batch: int, *, device: torch.device | str = "cpu") -> Window:
-    """Return the same stage for each video of a batch: observed slots, then latent ones.
-
-    Args:
-        stage: which frames.
-        batch: number of videos b.
-        device: where the window is wanted.
-    """
+    """Return the same stage for each video of a batch: observed slots, then latent ones."""
     return Window(*(slots.to(device).expand(batch, -1) for slots in _table([stage])))
 
 

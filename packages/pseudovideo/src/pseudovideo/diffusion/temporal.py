@@ -10,29 +10,18 @@ from torch import Tensor, nn
 
 
 class Memory(NamedTuple):
-    """What an attention site keeps of frames, for later frames to attend to.
+    """What an attention site keeps of frames, for later frames to attend to."""
 
-    Attributes:
-        keys: per head h, with the places d of the image last.
-        values: likewise.
-    """
-
-    keys: Float[Tensor, "b k h f d"]
-    values: Float[Tensor, "b k h f d"]
+    keys: Float[Tensor, "b k h f d"]  # per head h, with the places d of the image last
+    values: Float[Tensor, "b k h f d"]  # likewise
 
 
 class Positions(NamedTuple):
-    """The vectors of `RelativePositions` at one attention site, for slots i and frames j they see.
+    """The vectors of `RelativePositions` at one attention site, for slots i and frames j seen."""
 
-    Attributes:
-        for_queries: R^q_ji.
-        for_keys: R^k_ij.
-        for_values: R^v_ij.
-    """
-
-    for_queries: Float[Tensor, "b j h i f"]
-    for_keys: Float[Tensor, "b i h j f"]
-    for_values: Float[Tensor, "b i h f j"]
+    for_queries: Float[Tensor, "b j h i f"]  # R^q_ji
+    for_keys: Float[Tensor, "b i h j f"]  # R^k_ij
+    for_values: Float[Tensor, "b i h f j"]  # R^v_ij
 
 
 def distance_features(
@@ -55,11 +44,6 @@ class RelativePositions(nn.Module):
     """A vector for each pair of frames: R_ij = W silu(A·temb_i + B·φ(i−j)).
 
     W is zero at first, so that a new network has no positions.
-
-    Args:
-        channels: of the site.
-        num_heads: heads that the vector is split into.
-        time_channels: width of the embedding of diffusion time.
     """
 
     def __init__(self, channels: int, num_heads: int, time_channels: int) -> None:
@@ -72,12 +56,7 @@ class RelativePositions(nn.Module):
     def forward(
         self, features: Float[Tensor, "b i j 3"], temb: Float[Tensor, "b i e"]
     ) -> Float[Tensor, "b i j h f"]:
-        """Return vectors of all pairs.
-
-        Args:
-            features: φ of `distance_features`.
-            temb: embedding of frame i's diffusion time.
-        """
+        """Return vectors of all pairs."""
         return _vectors([self], features, temb)[0]
 
 
@@ -93,12 +72,6 @@ class TemporalAttention(nn.Module):
     don't attend to them; here each frame is normalised over its own places, as spatial attention
     does. And it adds the attention to the normalised frames; here to the frames themselves, so that
     a video of one frame is the image model exactly.
-
-    Args:
-        channels: of the site.
-        num_heads: heads; must divide `channels`.
-        num_groups: of the normalisation.
-        time_channels: width of the embedding of diffusion time.
     """
 
     def __init__(
@@ -162,14 +135,7 @@ def relative_positions(
     temb: Float[Tensor, "b i e"],
     others: Float[Tensor, "b j e"],
 ) -> list[Positions]:
-    """Return the vectors of all sites: of those of one width at once, since each costs so little.
-
-    Args:
-        sites: the attentions.
-        features: φ of the distances of slots i from frames j.
-        temb: embedding of the slots' diffusion times.
-        others: embedding of the frames' diffusion times.
-    """
+    """Return the vectors of all sites: of those of one width at once: each costs so little."""
     positions: dict[TemporalAttention, Positions] = {}
     # φ(−d) has the first two numbers of φ(d) in the other order.
     back = features.transpose(1, 2)[..., [1, 0, 2]]

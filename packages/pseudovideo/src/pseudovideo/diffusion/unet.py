@@ -89,11 +89,7 @@ def apply_unet(
 
 
 def attentions(unet: nn.Module) -> list[Any]:
-    """Return attentions within images, diffusers' `Attention`, in the order of their use.
-
-    Args:
-        unet: of `build_unet`.
-    """
+    """Return attentions within images, diffusers' `Attention`, in the order of their use."""
     net: Any = unet
     blocks = (*net.down_blocks, net.mid_block, *net.up_blocks)
     return [attention for block in blocks for attention in getattr(block, "attentions", ())]

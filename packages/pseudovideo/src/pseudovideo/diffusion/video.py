@@ -33,9 +33,6 @@ from pseudovideo.spec import VideoDiffusionConfig
 class VideoDiffusion(FrameDiffusion):
     """A UNet that tells the noise of frames from noisy frames and given ones.
 
-    Args:
-        config: sizes, process and stages.
-
     Raises:
         MissingExtraError: diffusers is not installed.
     """
@@ -206,9 +203,7 @@ class VideoDiffusion(FrameDiffusion):
     ) -> int:
         """Return how many frames pass through the network for one video.
 
-        Args:
-            num_steps: as of `sample`.
-            solver: as of `sample`.
+        Arguments are those of `sample`.
 
         Raises:
             ValueError: `num_steps` is no number of steps.

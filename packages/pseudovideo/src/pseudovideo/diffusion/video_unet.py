@@ -21,33 +21,22 @@ from pseudovideo.spec import UNetConfig
 
 
 class Memories(NamedTuple):
-    """What a network keeps of observed frames.
+    """What a network keeps of observed frames."""
 
-    Attributes:
-        frames: their numbers.
-        temb: embedding of their diffusion times.
-        sites: what each of its temporal attentions keeps of them, in the order of use.
-    """
-
-    frames: Int64[Tensor, "b k"]
-    temb: Float[Tensor, "b k e"]
+    frames: Int64[Tensor, "b k"]  # their numbers
+    temb: Float[Tensor, "b k e"]  # embedding of their diffusion times
+    # What each of its temporal attentions keeps of them, in the order of use
     sites: tuple[Memory, ...]
 
 
 class _Pass(NamedTuple):
-    """Frames on their way through a network, as its temporal attentions need to know them.
+    """Frames on their way through a network, as its temporal attentions need to know them."""
 
-    Attributes:
-        features: of the distances of slots from the frames that they may attend to.
-        mask: 0 where they may, −∞ elsewhere.
-        memories: of frames that don't pass.
-        made: what each attention keeps of those that do.
-    """
-
+    # Of the distances of slots from the frames that they may attend to
     features: Float[Tensor, "b s k 3"]
-    mask: Float[Tensor, "b s k"]
-    memories: Memories | None
-    made: list[Memory]
+    mask: Float[Tensor, "b s k"]  # 0 where they may, −∞ elsewhere
+    memories: Memories | None  # of frames that don't pass
+    made: list[Memory]  # what each attention keeps of those that do
 
 
 class _Sites:
@@ -79,14 +68,7 @@ class _Sites:
 
 
 class _BetweenFrames:
-    """A processor of diffusers' attention: frames attend to each other, then each within itself.
-
-    Args:
-        number: of the attention, in the order of use.
-        temporal: attention between frames.
-        spatial: the processor that the attention had.
-        sites: of the network.
-    """
+    """A processor of diffusers' attention: frames attend to each other, then each within itself."""
 
     def __init__(
         self,
@@ -181,11 +163,6 @@ class VideoUNet(nn.Module):
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Memories:
         """Pass observed frames through the network once.
-
-        Args:
-            pixels: the frames.
-            frames: their numbers in their videos.
-            labels: as of `forward`.
 
         Returns:
             Their numbers, and their keys and values at each attention site.

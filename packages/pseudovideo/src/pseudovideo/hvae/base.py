@@ -37,17 +37,11 @@ class VariationalBound(NamedTuple):
 
 
 class LevelTerms(NamedTuple):
-    """What one level of each image adds to the bound, in nats per dimension.
+    """What one level of each image adds to the bound, in nats per dimension."""
 
-    Attributes:
-        step: (b,), cost of the step from z_t to z_{t−1}.
-        prior: (b,), KL(q(z_T|x) ‖ p(z_T)) where t = T, 0 elsewhere.
-        mse: (b,), mean squared distance of m_{t−1}(x) to μ_θ(z_t, t).
-    """
-
-    step: Tensor
-    prior: Tensor
-    mse: Tensor
+    step: Tensor  # (b,), cost of the step from z_t to z_{t−1}
+    prior: Tensor  # (b,), KL(q(z_T|x) ‖ p(z_T)) where t = T, 0 elsewhere
+    mse: Tensor  # (b,), mean squared distance of m_{t−1}(x) to μ_θ(z_t, t)
 
 
 class HVAE(Pretrained):
@@ -62,9 +56,6 @@ class HVAE(Pretrained):
 
     Of a model of classes the decoder is told the class, as improved DDPM's UNet is, and the encoder
     is not: loss and bound are those of p(x | class) with q(z_t|x).
-
-    Args:
-        config: sizes and settings.
     """
 
     config_class = HVAEConfig

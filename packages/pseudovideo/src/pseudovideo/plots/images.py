@@ -49,11 +49,6 @@ _CLASSES, _OF_CLASS = 20, 10
 def check_images(name: str, values: Tensor, dimensions: int) -> None:
     """Refuse what are no images.
 
-    Args:
-        name: of the argument.
-        values: its value.
-        dimensions: how many it must have.
-
     Raises:
         ValueError: another number of dimensions, an empty one, or neither grey nor colour.
     """

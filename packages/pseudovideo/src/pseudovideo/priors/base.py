@@ -30,12 +30,7 @@ class TokenDecoder(Protocol):
 
 
 class AxisPositions(nn.Module):
-    """A learned vector per slot of time, one per row and one per column; a token has their sum.
-
-    Args:
-        shape: (t, h, w) of the grid.
-        dim: width of the tokens.
-    """
+    """A learned vector per slot of time, one per row and one per column; a token has their sum."""
 
     def __init__(self, shape: tuple[int, int, int], dim: int) -> None:
         super().__init__()
@@ -50,11 +45,7 @@ class AxisPositions(nn.Module):
 
 
 class TokenPrior(Pretrained):
-    """A distribution over token grids.
-
-    Args:
-        config: sizes, grid and tokenizer.
-    """
+    """A distribution over token grids."""
 
     def __init__(self, config: PriorConfig) -> None:
         super().__init__()
@@ -163,9 +154,6 @@ class TokenPrior(Pretrained):
     def check_tokenizer(self, tokenizer: TokenDecoder) -> None:
         """Refuse a tokenizer whose tokens this prior does not know.
 
-        Args:
-            tokenizer: what shall decode.
-
         Raises:
             ValueError: K, the grid, or the weights differ; the message says what.
         """
@@ -176,9 +164,6 @@ class TokenPrior(Pretrained):
 
     def check_cache(self, cache: TokenCache) -> None:
         """Refuse tokens of another grid or from another tokenizer than this prior's.
-
-        Args:
-            cache: what shall be learned.
 
         Raises:
             ValueError: as of `check_tokenizer`.

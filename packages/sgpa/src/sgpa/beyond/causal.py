@@ -41,23 +41,18 @@ from sgpa.posterior import (
 
 
 class CausalCache(NamedTuple):
-    r"""What a layer knows of the tokens so far, in room for more.
+    r"""What a layer knows of the tokens so far, in room for more."""
 
-    Attributes:
-        keys: k over the lengthscales, centred, ``(heads, batch, max_tokens, width)``.
-        values: v in units of the prior, likewise, and behind them d(k).
-        state: :math:`\sum_j w(k_j) v_j^\top`, ``(heads, batch, inducing, width)``.
-        noise: of all tokens that there is room for, with one sample.
-        rows: of ``"full"``: queries, their w, and the rows of the residual's Cholesky factor.
-        length: number t of tokens.
-    """
-
+    # k over the lengthscales, centred, ``(heads, batch, max_tokens, width)``
     keys: Float[Tensor, "heads batch max_tokens dim"]
+    # v in units of the prior, likewise, and behind them d(k)
     values: Float[Tensor, "heads batch max_tokens columns"]
+    # :math:`\sum_j w(k_j) v_j^\top`, ``(heads, batch, inducing, width)``
     state: Float[Tensor, "heads batch inducing channels"]
-    noise: CausalNoise
+    noise: CausalNoise  # of all tokens that there is room for, with one sample
+    # Of ``"full"``: queries, their w, and the rows of the residual's Cholesky factor
     rows: tuple[Tensor, Tensor, Tensor] | None
-    length: int
+    length: int  # number t of tokens
 
 
 class CausalSparseGPAttention(InducingAttention):

@@ -29,17 +29,12 @@ from sgpa.random_features import feature_terms, features, orthogonal_frequencies
 
 
 class FeatureCache(NamedTuple):
-    """What a layer knows of the tokens so far.
+    """What a layer knows of the tokens so far."""
 
-    Attributes:
-        state: S_t, ``(heads, batch, features, width)``.
-        noise: ε' and, in place of tokens', ε of the features, one sample.
-        length: number t of tokens.
-    """
-
+    # S_t, ``(heads, batch, features, width)``
     state: Float[Tensor, "heads batch features channels"]
-    noise: CausalNoise
-    length: int
+    noise: CausalNoise  # ε' and, in place of tokens', ε of the features, one sample
+    length: int  # number t of tokens
 
 
 class CausalFeatureAttention(CausalSparseGPAttention):

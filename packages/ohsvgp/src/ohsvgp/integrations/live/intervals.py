@@ -22,11 +22,7 @@ _RATE, _MAX_REACH = 0.2, 4.0
 def judge_intervals(position: Position, stamp: float, value: float, tolerance: float) -> None:
     """Widen or narrow the reach of the horizons that have forecast a stamp, in place.
 
-    Args:
-        position: of the stream.
-        stamp: of the new value.
-        value: in the units of the stream.
-        tolerance: distance within which stamps are the same.
+    Stamps within ``tolerance`` are the same.
     """
     for k, at, low, high in position.pending:
         if abs(at - stamp) <= tolerance:
@@ -43,11 +39,7 @@ def widened_interval(
 ) -> tuple[Tensor, Tensor]:
     """Return the ends of the interval of each horizon, shape (horizon,) each.
 
-    Args:
-        position: of the stream, whose reaches are filled up.
-        ahead: of the next stamps.
-        horizon: number of stamps.
-        widen: whether reaches count; else the intervals are the model's.
+    Without ``widen`` the intervals are the model's; reaches are filled up for the horizon.
     """
     position.reach += [1.0] * (horizon - len(position.reach))
     if not widen or max(position.reach) == 1.0:

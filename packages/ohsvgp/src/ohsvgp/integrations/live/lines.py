@@ -14,21 +14,13 @@ _MISSING = ("", "na", "nan", "null", "none")
 
 
 class Line(NamedTuple):
-    """What a line holds.
+    """What a line holds."""
 
-    Attributes:
-        text: of the stamp.
-        stamp: a number, or seconds since 1970.
-        calendar: whether it is a date.
-        zoned: whether it names its time zone.
-        value: None where it is missing.
-    """
-
-    text: str
-    stamp: float
-    calendar: bool
-    zoned: bool
-    value: float | None
+    text: str  # of the stamp
+    stamp: float  # a number, or seconds since 1970
+    calendar: bool  # whether it is a date
+    zoned: bool  # whether it names its time zone
+    value: float | None  # None where it is missing
 
 
 @dataclass(frozen=True)

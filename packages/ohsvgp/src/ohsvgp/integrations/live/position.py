@@ -16,39 +16,27 @@ _LAST_SECOND = np.iinfo(np.int64).max // NANOSECONDS
 
 @dataclass
 class Position(StampSpacing):
-    """How far a stream has come; stamps of dates are in seconds since 1970.
+    """How far a stream has come; stamps of dates are in seconds since 1970."""
 
-    Attributes:
-        lines: lines of input that were read, those passed over too.
-        calendar: whether stamps are dates; None before it is known.
-        zoned: whether they name their time zone.
-        start: t0.
-        first_lines: stamps and values of the first lines, until they are learned.
-        centre: subtracted from values before they are learned.
-        scale: what they are divided by then.
-        losses: of the updates so far, as ``Losses``.
-        recent: latest stamps, values and errors.
-        fitted: lines that the latest fit saw.
-        since: lines since then.
-        pending: horizon, stamp, low and high end of intervals whose values have not come.
-        reach: of the interval of each horizon, in units of the model's.
-        answer: the last one that was given.
-    """
-
-    lines: int = 0
-    calendar: bool | None = None
-    zoned: bool | None = None
-    start: float | None = None
+    lines: int = 0  # lines of input that were read, those passed over too
+    calendar: bool | None = None  # whether stamps are dates; None before it is known
+    zoned: bool | None = None  # whether they name their time zone
+    start: float | None = None  # t0
+    # Stamps and values of the first lines, until they are learned
     first_lines: list[list[float]] = field(default_factory=list[list[float]])
-    centre: float = 0.0
-    scale: float = 1.0
+    centre: float = 0.0  # subtracted from values before they are learned
+    scale: float = 1.0  # what they are divided by then
+    # Of the updates so far, as ``Losses``
     losses: list[Any] = field(default_factory=lambda: list[Any](Losses()))
+    # Latest stamps, values and errors
     recent: list[list[float]] = field(default_factory=list[list[float]])
-    fitted: int = 0
-    since: int = 0
+    fitted: int = 0  # lines that the latest fit saw
+    since: int = 0  # lines since then
+    # horizon, stamp, low and high end of intervals whose values have not come
     pending: list[list[float]] = field(default_factory=list[list[float]])
+    # Of the interval of each horizon, in units of the model's
     reach: list[float] = field(default_factory=list[float])
-    answer: str = ""
+    answer: str = ""  # the last one that was given
 
     def observe(self, stamp: float) -> None:
         """Take up a stamp; a late one changes nothing."""

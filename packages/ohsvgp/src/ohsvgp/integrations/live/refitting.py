@@ -27,9 +27,7 @@ _Z_999, _CALM_MEAN_SQUARE = 3.291, 0.0625
 def refit_due(position: Position, refit: Refit) -> bool:
     """Return whether to fit the hyperparameters anew before the latest line is learned.
 
-    Args:
-        position: of the stream, the latest line counted.
-        refit: when the user wants it.
+    The position counts the latest line.
     """
     far = [abs(error) > _Z_999 for *_, error in position.recent[-2:]]
     if refit.period is None:
@@ -80,10 +78,6 @@ def lines_to_restart_from(position: Position, warmup: int) -> list[list[float]] 
 
     Half of those since one; or as many as the model began with whose squares are a sixteenth of
     what it expects, as those after a jump that a fit took for the stream's variance.
-
-    Args:
-        position: of the stream.
-        warmup: lines that the model began with.
     """
     rows = position.recent[-2 * warmup :]
     if warmup < _MIN_RESTART_LINES or len(rows) < warmup:

@@ -68,10 +68,6 @@ def parse_facts(state: bytes, source: str) -> dict[str, str]:
 def check_marks(separator: str, decimal: str) -> None:
     """Refuse marks of lines that could be in their cells.
 
-    Args:
-        separator: between cells.
-        decimal: of numbers.
-
     Raises:
         ValueError: no single mark, one of numbers and dates, or both the same.
     """

@@ -89,13 +89,7 @@ def video_covariance(
 def block(
     joint: VideoCovariance, rows: Sequence[int], columns: Sequence[int]
 ) -> Float64[Tensor, "blocks r c"]:
-    """Return the covariance of some frames with others, as matrices.
-
-    Args:
-        joint: of the video.
-        rows: frames.
-        columns: frames.
-    """
+    """Return the covariance of some frames with others, as matrices."""
     chosen = joint[:, list(rows)][:, :, :, list(columns)]
     return chosen.flatten(3).flatten(1, 2)
 

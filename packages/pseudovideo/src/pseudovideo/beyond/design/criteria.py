@@ -94,10 +94,6 @@ class Design(NamedTuple):
 def design_stages(videos: PseudoVideoConfig, spec: DesignSpec) -> tuple[Stage, ...]:
     """Return the stages in which videos are drawn, those of `VideoDiffusion`.
 
-    Args:
-        videos: the kind of video.
-        spec: has C.
-
     Raises:
         ValueError: C leaves no frame to be drawn after the first window.
     """
@@ -202,9 +198,7 @@ def gaussian_distance(
 ) -> Float64[Tensor, ""]:
     """Return the Fréchet distance of Gaussians of equal mean, tr A + tr B − 2 tr (AB)^{1/2}.
 
-    Args:
-        first: A, in independent blocks.
-        second: B, positive definite.
+    A is in independent blocks, B is positive definite.
     """
     factor = torch.linalg.cholesky(second)
     # Eigenvalues of AB are those of LᵀAL with B = L Lᵀ.

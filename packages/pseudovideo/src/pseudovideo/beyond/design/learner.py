@@ -30,15 +30,10 @@ from pseudovideo.diffusion.stages import Stage
 
 
 class Draw(NamedTuple):
-    """How a stage draws frames: ẑ = H c + noise of covariance Q.
+    """How a stage draws frames: ẑ = H c + noise of covariance Q."""
 
-    Attributes:
-        gain: H, without columns for the first stage.
-        noise: Q.
-    """
-
-    gain: Float64[Tensor, "blocks l g"]
-    noise: Float64[Tensor, "blocks l l"]
+    gain: Float64[Tensor, "blocks l g"]  # H, without columns for the first stage
+    noise: Float64[Tensor, "blocks l l"]  # Q
 
 
 def mean_error(joint: VideoCovariance, stage: Stage) -> Draw:
@@ -52,11 +47,7 @@ def limited_draw(
 ) -> Draw:
     """Return what ancestral steps with the regularised denoisers draw.
 
-    Args:
-        joint: of the videos.
-        stage: frames that are drawn, and given ones.
-        process: the diffusion's steps that are taken.
-        ridge: κ.
+    κ is `ridge`; the process has the diffusion's steps that are taken.
     """
     B = _gain(joint, stage, ridge)
     # R = V_zz − B V_cz = U diag(r) Uᵀ
@@ -94,10 +85,6 @@ def chain(joint: VideoCovariance, draws: dict[Stage, Draw]) -> VideoCovariance:
 
     ẑ_l = H ẑ_g + ξ: Cov(ẑ_l, ẑ_s) = H Cov(ẑ_g, ẑ_s) for earlier frames s, and
     Cov(ẑ_l) = H Cov(ẑ_g) Hᵀ + Q.
-
-    Args:
-        joint: of the true videos; its shape counts.
-        draws: of all stages, in their order.
     """
     blocks, frames, pixels = joint.shape[:3]
     drawn = torch.zeros(blocks, frames * pixels, frames * pixels).to(joint)

@@ -113,11 +113,7 @@ def ddpm_scheduler(
 
 
 def heads_have_one_width(config: UNetConfig) -> bool:
-    """Whether attention is at levels of one width alone, as diffusers' `UNet2DModel` needs it.
-
-    Args:
-        config: of the UNet.
-    """
+    """Whether attention is at levels of one width alone, as diffusers' `UNet2DModel` needs it."""
     return len(_attention_widths(config)) == 1
 
 
@@ -126,10 +122,6 @@ def image_model(folder: Path, scheduler: Any) -> ImageDiffusion:
 
     Fixed variances become learned ones that are constant, and so does the posterior's where the
     scheduler has none. Only safetensors are read.
-
-    Args:
-        folder: of the pipeline.
-        scheduler: of the pipeline.
 
     Raises:
         ValueError: a UNet that is not improved DDPM's, or a process without its linear or cosine

@@ -82,11 +82,6 @@ def check_scheduler(scheduler: Any, process: GaussianDiffusion, steps: int) -> N
     With the exact networks of images N(0, 1) and N(0, 0.3²) it must draw images that are as wide,
     to within the errors of DDIM.
 
-    Args:
-        scheduler: of diffusers.
-        process: of the model.
-        steps: that it shall take.
-
     Raises:
         ValueError: the scheduler is none of diffusers, has another prediction or ᾱ, doesn't start
             from pure noise, or fails or draws something else in so many steps.
