@@ -27,9 +27,6 @@ def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: s
     Everything that can be refused is refused before anything is written. Under torchrun every
     process does each job, and the main one writes.
 
-    Returns:
-        The run's folder.
-
     Raises:
         ValueError: data, settings and folder don't go together.
         OSError: a file cannot be read or written.

@@ -133,9 +133,7 @@ class Gaussian:
     ) -> Float[Tensor, "..."]:
         """Draw samples mean + Lε that can be differentiated, LLᵀ the covariance.
 
-        Args:
-            sample_shape: leading dimensions of independent draws.
-            generator: source of randomness, on the mean's device.
+        Arguments are those of :meth:`DiagonalGaussian.rsample`.
 
         Returns:
             Samples of shape (*sample_shape, *b, n).

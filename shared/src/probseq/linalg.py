@@ -52,9 +52,6 @@ def safe_cholesky(
         jitter: relative jitter j of the first try; 1e-6 in float32 and 1e-8 in float64 if None.
         max_tries: number of values of j to try, the first one counted.
 
-    Returns:
-        L, lower triangular with positive diagonal, such that L Lᵀ = A + j·mean(diag A)·I.
-
     Raises:
         ValueError: ``matrix`` is not square or not float32/float64, ``jitter`` is not positive and
             finite, or ``max_tries`` no whole number of at least 1.
@@ -92,9 +89,6 @@ def triangular_inverse(L: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
 
     Args:
         L: lower triangular matrices; what lies above the diagonal is not read.
-
-    Returns:
-        L⁻¹, lower triangular.
 
     Raises:
         ValueError: ``L`` is not square or neither float32 nor float64.

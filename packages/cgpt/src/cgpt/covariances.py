@@ -73,11 +73,7 @@ def exact_covariance(
     (The paper says they are not.) With :math:`Z = (K_k + \sigma^2 I) V` the mean is plain
     asymmetric kernel attention :math:`\sigma_q \sigma_k \kappa(Q, K) V`.
 
-    Args:
-        queries: q, divided by the lengthscale.
-        keys: k, divided by the lengthscale.
-        scales: σ_q, σ_k, σ.
-        mask: true at real tokens.
+    Queries and keys are divided by the lengthscale; the mask is true at real tokens.
     """
     log_q, log_k = scales.log_queries, scales.log_keys
     k_q, k_qk, k_k = _kernels(

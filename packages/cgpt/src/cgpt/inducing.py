@@ -44,14 +44,7 @@ class FreeInducingInputs(nn.Module):
         origin: Float[Tensor, "heads 1 dim"],
         mask: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "heads 1 inducing dim"]:
-        """Return the inducing inputs over the lengthscale, minus ``origin``.
-
-        Args:
-            canonical: not needed here.
-            inverse_lengthscale: 1/ℓ.
-            origin: what was subtracted from the tokens, over the lengthscale.
-            mask: not needed here.
-        """
+        """Return the inducing inputs over the lengthscale, minus ``origin``."""
         return self.inputs * inverse_lengthscale[:, None] - origin[:, None]
 
 
@@ -98,14 +91,7 @@ class MixedInducingInputs(nn.Module):
     ) -> Float[Tensor, "heads batch inducing dim"]:
         """Mix the tokens of each sequence.
 
-        Args:
-            canonical: projected tokens over the lengthscale, minus ``origin``.
-            inverse_lengthscale: 1/ℓ.
-            origin: what was subtracted from the tokens, over the lengthscale.
-            mask: true at real tokens.
-
-        Returns:
-            The inducing inputs over the lengthscale, minus ``origin``.
+        Tokens and inducing inputs are over the lengthscale, minus ``origin``.
 
         Raises:
             ValueError: a sequence is longer than ``max_tokens``.

@@ -40,9 +40,6 @@ def penalised_loss(
             probabilities: in the ten thousands against a cross-entropy of about one.
         alpha: its weight α, see :func:`alpha_schedule`.
 
-    Returns:
-        Loss and parts.
-
     Raises:
         ValueError: ``alpha`` is negative or not finite, or see :func:`~probseq.checks.check_terms`.
     """

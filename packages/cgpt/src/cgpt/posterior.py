@@ -20,10 +20,6 @@ def predictive_mean(
 
     The observations are chosen as :math:`Z = (K_k + \sigma^2 I) V`, so that the inverse in
     :math:`\mathrm{Cov}(z_q, z_k) (K_k + \sigma^2 I)^{-1} Z` cancels.
-
-    Args:
-        joint: the predictive joint covariance.
-        values: V, zero at padding.
     """
     return joint.cross @ values
 
@@ -40,10 +36,7 @@ def predictive_covariance(
 
     where the second term is there with a noise-free p(z_o) only. It does not depend on the values.
 
-    Args:
-        joint: the predictive joint covariance.
-        mask: true at real tokens.
-        jitter: relative jitter of the Cholesky factor; ``None`` for machine epsilon.
+    The jitter is relative, ``None`` for machine epsilon.
 
     Raises:
         CholeskyError: K_k + σ²I cannot be factorised.
@@ -65,14 +58,8 @@ def draw_samples(
 ) -> Float[Tensor, "samples batch heads tokens channels"]:
     r"""Draw exact joint samples :math:`\nu + \mathrm{chol}(V)\,\epsilon`, one factor for all.
 
-    Args:
-        mean: ν.
-        covariance: V, zero where one token of a pair is padding.
-        mask: true at real tokens.
-        num_samples: number of draws.
-        prior_variance: σ_q² of each head, the measure of V's round-off.
-        jitter: relative jitter of the Cholesky factor; ``None`` for machine epsilon.
-        generator: source of the draws.
+    The prior variance of each head, σ_q², is the measure of V's round-off; the jitter is relative,
+    ``None`` for machine epsilon.
 
     Raises:
         CholeskyError: V cannot be factorised.

@@ -58,16 +58,8 @@ def marginals_log_density(
 ) -> Float[Tensor, "batch heads"]:
     r"""Compute :math:`\log p(\nu) + \log p(z_k)`, the sum that Eqs. 27 and 36 write down.
 
-    Args:
-        joint: from :func:`~cgpt.covariances.density_joint`; its cross-covariance is not used.
-        mean: ν, zero at padding.
-        observations: z_k, zero at padding.
-        mask: true at real tokens.
-        nugget: added to the variances of z_q.
-        jitter: relative jitter of Cholesky factors; ``None`` for machine epsilon.
-
-    Raises:
-        CholeskyError: a covariance cannot be factorised.
+    Arguments and errors are those of :func:`joint_log_density`; the joint's cross-covariance is not
+    used.
     """
     queries = plus_diagonal(joint.queries, nugget)
     return expected_log_density(queries, None, mean, mask, jitter=jitter) + expected_log_density(
@@ -93,17 +85,8 @@ def jensen_bound(
 
     and the same for the keys, with Σ_k + σ²I; :math:`G P G^\top` is Cov(z_q) − Σ_q.
 
-    Args:
-        joint: from :func:`~cgpt.covariances.density_joint`; its cross-covariance is not used.
-        conditionals: from :func:`~cgpt.covariances.conditional_covariances`.
-        mean: ν, zero at padding.
-        observations: z_k, zero at padding.
-        mask: true at real tokens.
-        nugget: added to the variances of z_q.
-        jitter: relative jitter of Cholesky factors; ``None`` for machine epsilon.
-
-    Raises:
-        CholeskyError: a covariance cannot be factorised.
+    Arguments and errors are those of :func:`marginals_log_density`; ``conditionals`` are those of
+    :func:`~cgpt.covariances.conditional_covariances`.
     """
     total = torch.zeros((), dtype=mean.dtype, device=mean.device)
     for conditional, covariance, values, added in (

@@ -126,10 +126,7 @@ def sparse_posterior(
 ) -> SparsePosterior:
     r"""Condition :math:`z_q` on :math:`z_k` = ``values`` (58), from right to left.
 
-    Args:
-        features: see :func:`sparse_features`.
-        values: :math:`z_k = X W_v`; rows of padding are not read.
-        noise_variance: σ².
+    Rows of padding in the values, :math:`z_k = X W_v`, are not read; the noise variance is σ².
 
     Raises:
         CholeskyError: a matrix holds NaN or infinity.
@@ -153,10 +150,6 @@ def covariance_root(
 
     In whitened coordinates M is :math:`\sigma^2 D^{-1} [D + A^\top A + A^\top C D_k^{-1} C^\top A]
     D^{-1}`, so S = :math:`\sigma D^{-1}` times the Cholesky factor of the bracket.
-
-    Args:
-        posterior: see :func:`sparse_posterior`.
-        noise_variance: σ².
     """
     m = posterior.coefficients.shape[-2]
     cross = posterior.gram[..., :m, m:]
@@ -181,11 +174,7 @@ def row_noise(
     leave unexplained, :math:`\mathrm{diag}(K_q - Q_q)` with :math:`Q_q = K_{qm} K_{mm}^{-1}
     K_{mq}`: far away, the prior's σ_q² comes back.
 
-    Args:
-        rows: :math:`W_q`, or :math:`W_k` for the keys.
-        scale: σ_q, or σ_k.
-        noise_variance: σ².
-        conditional: which.
+    Rows are :math:`W_q` with σ_q, or :math:`W_k` with σ_k, for the keys.
     """
     noise_variance = noise_variance[:, None, None, None]
     if conditional == "sor":
@@ -200,13 +189,7 @@ def predictive_variance(
     root: Float[Tensor, "heads batch inducing inducing"],
     noise: Float[Tensor, "heads batch_or_1 tokens_or_1 1"],
 ) -> Float[Tensor, "heads batch tokens 1"]:
-    """Diagonal of V, the same for all output dimensions, in O(T m²).
-
-    Args:
-        features: see :func:`sparse_features`.
-        root: see :func:`covariance_root`.
-        noise: see :func:`row_noise`.
-    """
+    """Diagonal of V, the same for all output dimensions, in O(T m²)."""
     return noise + (features.queries @ root).square().sum(-1, keepdim=True)
 
 
@@ -215,9 +198,6 @@ def factorise(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"
 
     They need no jitter; ``safe_cholesky``, which adds one always, is called where one fails all the
     same, and reports.
-
-    Args:
-        matrix: symmetric matrices.
 
     Raises:
         CholeskyError: a matrix holds NaN or infinity, or is indefinite beyond repair.

@@ -42,11 +42,6 @@ def pick_tokens(
     n > p real tokens is number floor(j (n - 1) / (p - 1)), first and last included. Where n <= p,
     token j is row j of f(X), and the remaining rows of the projection weights take no part. (The
     authors pick among all positions, padding included.)
-
-    Args:
-        x: tokens, zero at padding.
-        mask: true at real tokens.
-        size: largest number of picks p.
     """
     tokens = x.shape[1]
     picks = torch.arange(min(tokens, size), device=x.device)
@@ -71,12 +66,7 @@ def projection_weights(
     rows: Float[Tensor, "batch picked dim"],
     weight: Float[Tensor, "two heads size rank"],
 ) -> Float[Tensor, "batch two heads rank width"]:
-    r"""Data-dependent projections :math:`W_e^\top f(X)` and :math:`W_r^\top f(X)` of each head.
-
-    Args:
-        rows: f(X), see :func:`pick_tokens`.
-        weight: W_e and W_r.
-    """
+    r"""Data-dependent projections :math:`W_e^\top f(X)` and :math:`W_r^\top f(X)` of each head."""
     heads, picked = weight.shape[1], rows.shape[1]
     stacked = rearrange(weight[:, :, :picked], "two h p s -> h (two s) p")
     # One product a head for the whole batch.
@@ -94,10 +84,6 @@ def scores(
 
     The cosine map is applied to the scores and not to the features: there are fewer of them. A
     token whose projection is zero has :math:`\phi = 0`.
-
-    Args:
-        projected: queries and keys, not normalised.
-        weights: see :func:`projection_weights`.
     """
     result, _ = cast(
         "tuple[Tensor, Tensor]",
@@ -113,10 +99,6 @@ def kernel_matrix(
     r"""Return the kernel :math:`\langle f(X)\phi_q(x_i), f(X)\phi_k(x_j)\rangle`, T×T.
 
     Nothing needs it but an analysis of its singular values.
-
-    Args:
-        projected: queries and keys, not normalised.
-        rows: f(X), see :func:`pick_tokens`.
     """
     norm = projected.square().sum(-2, keepdim=True)
     queries, keys = (projected * _inverse_norm(norm)).unbind(1)

@@ -25,9 +25,6 @@ class Concatenation(nn.Module):
     """The halves of W_1, N×2N, of all heads: for sequences of up to N tokens.
 
     A shorter sequence takes the corner of W_1 that belongs to its tokens.
-
-    Args:
-        max_tokens: N.
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -44,12 +41,7 @@ class Concatenation(nn.Module):
 
 
 class LowRankConcatenation(nn.Module):
-    r"""W_1 = A Bᵀ with A in R^{N×s} and B in R^{2N×s}, linear in the number of tokens.
-
-    Args:
-        max_tokens: N.
-        rank: s.
-    """
+    r"""W_1 = A Bᵀ with A in R^{N×s} and B in R^{2N×s}, linear in the number of tokens."""
 
     def __init__(self, max_tokens: int, rank: int) -> None:
         super().__init__()

@@ -41,9 +41,6 @@ def negative_elbo(
         penalty: sum of the layers' penalties, from the transformer's output.
         penalty_scale: weight of the penalty; 1 is the paper's objective, less tempers it.
 
-    Returns:
-        Loss and parts.
-
     Raises:
         ValueError: ``logits`` is empty, ``labels`` does not belong to it (see
             :func:`~probseq.checks.check_labels`), ``penalty`` is not one number, or

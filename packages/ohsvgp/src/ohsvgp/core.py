@@ -218,9 +218,6 @@ def whitened_update(
         Psi: Ψ at the new inputs, from ``features``.
         precision: λ of every point; without batch dimensions G has none either.
         shift: s of every point.
-
-    Returns:
-        The site on v_b.
     """
     # Ψ diag(λ) Ψᵀ and Ψ s.
     G = (Psi * precision[..., None, :]) @ Psi.mT
@@ -299,9 +296,6 @@ def online_bound(
         mask: True at points that count; all if None.
         moments: ``posterior`` of ``new``, where it is known.
         num_weights: of ``residual``.
-
-    Returns:
-        F with what was lost.
     """
 
     def total(terms: Tensor) -> Tensor:

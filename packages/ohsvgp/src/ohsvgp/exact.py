@@ -166,9 +166,6 @@ def log_marginal_likelihood(
         weights: what the noise of each point is divided by; one if None.
         features: Φ of a mean beside the process, whose weights are N(0, I) a priori; none if None.
 
-    Returns:
-        The log evidence, differentiable in kernel and noise.
-
     Raises:
         ValueError: x and y of different length, or σ² not above 0.
         CholeskyError: the matrix holds NaN or infinity, or the noise is below round-off.

@@ -34,13 +34,8 @@ def fit_process(
 ) -> FitInfo:
     """Maximise the evidence of a batch, or the online energy, over kernel and likelihood, in place.
 
-    Args:
-        process: what has the parameters.
-        state: what is remembered; None before the first data.
-        batch: the data.
-        generator: of the inducing set; each evaluation starts from its state.
-        options: of the search.
-        seed: of its restarts.
+    The state is None before the first data; each evaluation starts from the state of the generator,
+    of the inducing set.
 
     Raises:
         ValueError: as ``OnlineGP.fit_hyperparameters``.
@@ -95,14 +90,7 @@ def refitted(
 ) -> Generator[None]:
     """Fit the hyperparameters if it is time, and take them back if what follows fails.
 
-    Args:
-        process: what has the parameters.
-        state: what is remembered; None before the first data.
-        batch: the data of the next update.
-        generator: of the inducing set; it is not advanced.
-        refit: when to fit.
-        updates: how many there were before.
-        seed: of ``fit_process``.
+    The state is None before the first data; the generator, of the inducing set, is not advanced.
     """
 
     def probability() -> float:

@@ -75,13 +75,7 @@ def data_limits(
     below and the largest from above; the prior variance of now where nothing is left. Limits are
     widened by a factor of three where the values of now lie beyond.
 
-    Args:
-        kernel: covariance function.
-        likelihood: observation model.
-        x: inputs, shape (n, d).
-        y: targets, shape (*b, n).
-        mask: True at targets that count; all if None.
-        features: those of the mean, shape (n, p).
+    Targets count where the mask is True, all if None; features are those of the mean.
     """
     units = _units(kernel, likelihood, x, y, mask, features)
     limits: dict[str, Limits] = {}

@@ -123,12 +123,6 @@ class Kernel(nn.Module):
     def diag(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*#b n"]:
         """Return the variances k(x_i, x_i): the diagonal of ``kernel(x, x)`` in O(n).
 
-        Args:
-            x: inputs.
-
-        Returns:
-            The variances.
-
         Raises:
             ValueError: as in :meth:`forward`.
         """

@@ -52,9 +52,6 @@ def scaled_squared_distance(
         exact: sum squared differences instead of expanding the square. Some four times slower, and
             needed where a square root follows, which turns an error of 1e-7 into one of 3e-4.
 
-    Returns:
-        The squared distances, never negative.
-
     Raises:
         ValueError: see :func:`check_points`.
     """

@@ -107,9 +107,6 @@ class KLMatching:
             labels: their true classes; not used by ``"predicted-class"``.
             mode: ``"true-class"`` or ``"predicted-class"``.
 
-        Returns:
-            The detector.
-
         Raises:
             ValueError: a bad shape, NaN, rows that don't sum to 1, labels out of range, or an
                 unknown mode.

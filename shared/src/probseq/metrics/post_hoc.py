@@ -29,9 +29,6 @@ def scale_log_probs(log_probs: Float[Tensor, "n c"], temperature: float) -> Floa
         log_probs: logarithms of the predictive probabilities.
         temperature: T > 0; above 1 the predictions become less sure.
 
-    Returns:
-        Logarithms of the scaled probabilities.
-
     Raises:
         ValueError: a bad shape, NaN or infinity, or a temperature that is not positive.
     """

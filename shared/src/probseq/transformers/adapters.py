@@ -196,9 +196,6 @@ def replace_attention(
             full length. ``None`` leaves the modules as they were made.
         generator: source of random choices in the calibration.
 
-    Returns:
-        The model.
-
     Raises:
         ValueError: the model has no attention that is known, a layer is not there, has a deviation
             already or cannot have one, or the calibration cannot be used. The model is as it was.

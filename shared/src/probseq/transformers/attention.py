@@ -122,12 +122,7 @@ class MultiHeadAttention(nn.Module):
 class SoftmaxAttention(MultiHeadAttention):
     """Scaled dot-product attention (thesis Eq. 3.1).
 
-    Args:
-        dim: token width.
-        num_heads: heads; must divide ``dim``.
-        dropout: rate on the output.
-
-    Works in half precision too.
+    Arguments are those of :class:`MultiHeadAttention`.
 
     Raises:
         ValueError: ``num_heads`` does not divide ``dim``, or ``dropout`` is out of range.
@@ -231,12 +226,8 @@ def softmax_attention(
 ) -> Float[Tensor, "batch heads tokens channels"]:
     r"""Compute :math:`\mathrm{softmax}(q k^\top / \sqrt d) v` of every head (thesis Eq. 3.1).
 
-    Args:
-        q: queries.
-        k: keys.
-        v: values.
-        mask: true at real tokens; the others take no part.
-        causal: whether later tokens take no part either.
+    The mask is true at real tokens, the others take no part; if ``causal``, later tokens take none
+    either.
     """
     if mask is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)

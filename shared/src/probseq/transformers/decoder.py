@@ -199,9 +199,6 @@ class CausalTransformer(nn.Module):
             temperature: the logarithm of the mean is divided by it.
             generator: source of the draws.
 
-        Returns:
-            The sequences with what was added.
-
         Raises:
             ValueError: an argument is out of range, or the sequences get too long.
         """

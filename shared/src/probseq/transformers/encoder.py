@@ -42,10 +42,6 @@ class FeedForward(nn.Sequential):
 class Encoder(nn.Module):
     """Transformer encoder around any attention module of the common protocol.
 
-    Args:
-        config: settings of the backbone.
-        attention: called with each block's index, returns its attention module.
-
     Attributes:
         norms: two a block, or a single one for all if ``config.shared_norm``.
     """
@@ -74,12 +70,6 @@ class Encoder(nn.Module):
 
         With ``num_samples`` the batch is folded out where the first random draw happens: what
         comes before is computed once.
-
-        Args:
-            x: embedded tokens.
-            mask: true at real tokens.
-            generator: source of the attention modules' draws.
-            num_samples: number of samples S; ``None`` for a single unfolded pass.
 
         Returns:
             Token values, ``(S * batch, tokens, dim)`` if samples were asked for, and the sum of the
@@ -124,9 +114,6 @@ class Encoder(nn.Module):
             attend: called with a block's index, what its attention takes, and the map that this has
                 gone through since the previous attention; where it gives more rows than it was
                 given, it has folded samples into the batch.
-
-        Returns:
-            Token values and the sum of the penalties.
         """
         penalty = torch.zeros((), device=x.device)
         for index in range(self.config.depth):

@@ -138,9 +138,6 @@ def exchange_attention(
             token width and number of heads.
         layers: ``"last"``, ``"all"``, indices (negative ones count from the end) or names.
 
-    Returns:
-        The model.
-
     Raises:
         ValueError: the model has no attention that is known, a layer is not there or is more than
             attention of all tokens to all, or what was made is no attention module. The model is as

@@ -53,12 +53,7 @@ class Tempered(nn.Module):
     def forward(
         self, inputs: Any, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "batch classes"]:
-        """Return the logarithms of predictive probabilities.
-
-        Args:
-            inputs: a tensor, or a mapping of keyword arguments, as the model takes.
-            generator: source of the draws.
-        """
+        """Return the logarithms of predictive probabilities."""
         samples = self.num_samples if guests(self.model) else None
         inputs = on_device(inputs, self.model)
         log_probs = log_probabilities(self.model, inputs, samples, generator)

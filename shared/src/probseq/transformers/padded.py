@@ -16,13 +16,8 @@ class PooledTransformer(nn.Module):
     class token start from N(0, 1), as in the code of SGPA and KEP-SVGP: at the scale of embedded
     tokens, so that pooling by the mean sees from the first step on where a token stands.
 
-    Args:
-        config: settings of the backbone; ``pooling="cls"`` puts a learned token in front.
-        embed: from inputs to tokens of width ``config.dim``.
-        max_length: longest sequence, at least 1.
-        positions: add a learned vector to each place.
-        num_outputs: width of the output.
-        attention: called with each block's index, returns its attention module.
+    With ``pooling="cls"`` a learned token comes in front; ``attention`` is called with each block's
+    index.
     """
 
     def __init__(

@@ -41,9 +41,6 @@ def predict_probabilities(
             the predictive distribution; ``"logits"``, the softmax of the mean logit, is what the
             authors of KEP-SVGP report.
 
-    Returns:
-        Probabilities that sum to one.
-
     Raises:
         ValueError: ``num_samples`` is no whole number of at least 1, or ``average`` is unknown.
     """
@@ -155,12 +152,8 @@ class Predictor:
     ) -> tuple[Tensor, ...]:
         """Predict a whole set, on the CPU; the global random generators are left as they were.
 
-        Args:
-            model: in eval mode, on the device.
-            inputs: raw ones, of any number.
-            device: where batches are predicted.
-            seed: of all draws.
-            progress: called after each batch with the number of its inputs.
+        Raw inputs of any number are predicted in batches on the device; ``progress`` is called
+        after each with the number of its inputs.
         """
         chunks: list[tuple[Tensor, ...]] = []
         size = max(1, _TOKENS_AT_ONCE // (self.tokens * (self.num_samples or 1)))

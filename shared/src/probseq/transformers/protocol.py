@@ -81,13 +81,8 @@ def check_tokens(
 ) -> None:
     """Refuse tokens or a mask that an attention module cannot take.
 
-    Args:
-        x: tokens.
-        mask: true at real tokens, or ``None``.
-        dim: token width.
-        weight: the module's first weight, see :func:`check_dtype`; ``x`` where another layer, which
-            has none, stands in its place.
-        half: see :func:`check_dtype`.
+    The weight is the first of the module, see :func:`check_dtype`, as of ``half``; ``x`` where
+    another layer, which has none, stands in its place.
 
     Raises:
         ValueError: ``x`` is not ``(batch, tokens, dim)``, is empty or of a dtype that the module's

@@ -88,11 +88,7 @@ class AttentionConfig(Settings, ABC):
         """
 
     def penalty_weight(self, progress: float) -> float:
-        """Return the weight of the penalty in the loss.
-
-        Args:
-            progress: share of the training steps done.
-        """
+        """Return the weight of the penalty in the loss."""
         return 1.0
 
 

@@ -74,11 +74,6 @@ class VisionTransformer(PooledTransformer):
     ) -> TransformerOutput:
         """Classify images.
 
-        Args:
-            images: normalised images, ``(batch, channels, image_size, image_size)``.
-            generator: source of the attention modules' draws.
-            num_samples: number of Monte Carlo samples S, run as one batch.
-
         Returns:
             Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.
 
@@ -98,11 +93,6 @@ class VisionTransformer(PooledTransformer):
 
 def count_tokens(config: TransformerConfig, *, image_size: int, patch_size: int) -> int:
     """Return the number of tokens of an image: its patches, and the class token if there is one.
-
-    Args:
-        config: settings of the backbone.
-        image_size: height and width of the image, in pixels.
-        patch_size: height and width of a patch.
 
     Raises:
         ValueError: ``patch_size`` does not divide ``image_size``, or one of them is no whole number

@@ -49,9 +49,6 @@ def learn_nodes(
     Positions are in units of ``scale``, the kernel's lengthscale in each dimension; the objective
     is the bound in nats.
 
-    Returns:
-        The best set.
-
     Raises:
         CholeskyError: the bound could not be computed at a step; the message says at which.
     """

@@ -165,12 +165,7 @@ def _answers(
 ) -> dict[int, tuple[_Ahead, int]]:
     """Return the forecasts of series that share their stamps and gaps, and the place of each.
 
-    Args:
-        models: those of ``forecast_groups``.
-        stamps: sorted, shape (n,).
-        values: shape (B, n), NaN at the same stamps.
-        block: B numbers of series.
-        horizon: steps to forecast.
+    Stamps are sorted; values are NaN at the same stamps; the block has B numbers of series.
     """
     try:
         ahead = _forecast(models or _default_models(stamps), stamps, values, horizon)

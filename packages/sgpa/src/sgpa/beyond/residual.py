@@ -163,11 +163,8 @@ class ResidualSparseGPAttention(nn.Module):
     ) -> ResidualCache:
         """Return what is known before the first token, for a causal layer.
 
-        Args:
-            batch: number of sequences; samples count as sequences.
-            max_tokens: room for so many tokens.
-            generator: source of the noise, all of which is drawn here.
-            noise: of one sample and at least ``max_tokens`` tokens, in place of new draws.
+        Samples count as sequences. The noise, of one sample and at least ``max_tokens`` tokens, is
+        in place of new draws, all of which are made here.
 
         Raises:
             ValueError: the layer is not causal, a count is no whole number of at least 1, or
@@ -222,10 +219,6 @@ class ResidualSparseGPAttention(nn.Module):
     ) -> DiagonalGaussian:
         """Return the posterior marginals of the heads' outputs, before ``to_out`` mixes them.
 
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at real tokens.
-
         Returns:
             A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
 
@@ -252,11 +245,6 @@ class ResidualSparseGPAttention(nn.Module):
         Each head has the queries of M tokens that are drawn at random, and one lengthscale,
         ℓ² = ½ median |q − q'|² over random pairs; σ² is a hundredth of the variance that softmax
         attention's output has over the tokens, unless an initial variance was given.
-
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at real tokens.
-            generator: source of the draws.
 
         Raises:
             ValueError: ``x`` or ``mask`` has a wrong shape or type, there are fewer than M tokens

@@ -40,9 +40,6 @@ def inception_score(probabilities: Float[Tensor, "n k"], *, splits: int = 10) ->
         probabilities: p(y|x) of each sample; rows sum to 1.
         splits: number of parts, 10 by convention.
 
-    Returns:
-        The score with its splits and N.
-
     Raises:
         ValueError: a bad shape, NaN, rows that don't sum to 1, or fewer samples than splits.
 

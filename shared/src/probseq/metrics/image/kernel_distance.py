@@ -51,9 +51,6 @@ def kernel_distance(
         subset_size: features of each side in a subset; papers take 1,000.
         generator: draws the subsets; None is torch's own.
 
-    Returns:
-        The distance with what it was taken from.
-
     Raises:
         ValueError: a bad shape, dimensions that differ, NaN or infinity, no subset, or subsets of
             less than two features or more than a side has.

@@ -41,12 +41,8 @@ def refit_to_lines(
 ) -> None:
     """Fit the hyperparameters to the latest lines, in place.
 
-    Args:
-        model: whose kernel and likelihood are fitted.
-        refit: options of the fit.
-        position: of the stream.
-        unit: of the model's times, as a difference of stamps.
-        first: whether these are the first lines: from several lengthscales, of unknown unit.
+    The unit of the model's times is a difference of stamps; the first lines are fitted from several
+    lengthscales, of unknown unit.
     """
     lines = position.recent if first else position.recent[-LATEST:]
     stamps, values, _ = zip(*sorted(lines), strict=True)
