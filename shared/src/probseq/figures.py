@@ -208,13 +208,8 @@ def small_multiples(
 ) -> "Figure":
     """Draw one panel for each method, its curve before the others' in grey, with the same axes.
 
-    Args:
-        curves: of each method, more than colours can tell apart.
-        title: of the figure.
-        x_label: below all panels.
-        y_label: beside all panels.
-        y_limits: ends of the vertical axis; by default those of the curves.
-        diagonal: whether y = x is drawn between the ends of each curve.
+    With `diagonal`, y = x is drawn between the ends of each curve; limits are by default those of
+    the curves.
     """
     figure, grid = panels(len(curves), _MULTIPLES_ACROSS, (2.7, 2.4), extra=(0.4, 0.6))
     for panel, name in zip(grid, curves, strict=True):
@@ -243,13 +238,7 @@ def small_multiples(
 def curves_plot(
     numbers: Mapping[str, Mapping[str, Curve]], *, title: str, x_label: str
 ) -> "Figure":
-    """Draw a panel for each number, in it a curve for each method, with error bars.
-
-    Args:
-        numbers: by the label of the vertical axis, curves of the same methods.
-        title: of the figure.
-        x_label: below each panel.
-    """
+    """Draw a panel for each number, in it a curve for each method, with error bars."""
     figure, grid = panels(len(numbers), 3, (3.4, 3.2), shared=False)
     for axes, (label, curves) in zip(grid, numbers.items(), strict=True):
         for place, (name, (x, y, errors, _)) in enumerate(curves.items()):

@@ -55,11 +55,8 @@ class LossMonitor:
     def add(self, step: int, loss: Tensor, terms: Mapping[str, Tensor], *, size: int) -> bool:
         """Record a step's loss and its terms; return whether losses were checked now.
 
-        Args:
-            step: number of the step, counted from 1.
-            loss: mean over the global batch, or this rank's part of the sum.
-            terms: terms of the loss, by name, as the loss; the same names at each step.
-            size: examples of the global batch.
+        The loss is a mean over the global batch, of `size` examples, or this rank's part of the
+        sum; terms have the same names at each step.
         """
         names = ["loss", *terms]
         if "loss" in terms or names != (self._names or names):
@@ -113,11 +110,8 @@ class LossMonitor:
 class MetricsLog:
     """`metrics.jsonl`: one JSON object a line, appended and flushed at once.
 
-    Args:
-        path: the run's folder.
-        step: step at which the run goes on. Rows of later steps are dropped: they were written
-            after the checkpoint, and come again.
-        tensorboard: also write each number as a TensorBoard scalar.
+    Rows of later steps than `step` are dropped: they were written after the checkpoint, and come
+    again.
     """
 
     def __init__(self, path: Path, *, step: int, tensorboard: bool = False) -> None:
@@ -199,12 +193,7 @@ class _Detail(io.TextIOBase):
 class JobsBar(tqdm):
     """The bar over all jobs, with the time left; `jobs_bar` makes it.
 
-    Args:
-        total: number of jobs.
-        finished: how many were finished before.
-        seconds: estimate of the time that the others take; 0: not known.
-        at_once: how many are done at the same time.
-        options: of `tqdm`.
+    So many were finished before; the others are estimated to take so many seconds, 0: not known.
     """
 
     def __init__(

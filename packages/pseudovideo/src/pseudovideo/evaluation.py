@@ -56,14 +56,8 @@ def reconstruction(
 ) -> dict[str, Any]:
     """Measure reconstructed images, and how many codes they take.
 
-    Args:
-        tokenizer: on `device`, in eval mode.
-        images: the test part, as bytes.
-        corruption: of the tokenizer's training.
-        extractor: of the features that the distance compares.
-        seed: of the corruptions' noise.
-        batch_size: images at a time.
-        device: where videos are made.
+    The tokenizer is in eval mode on the device, where videos are made of images, bytes of the test
+    part, by the corruption of its training.
 
     Returns:
         psnr: mean over images of the last frame's PSNR in dB, the range being -1..1; None where an
@@ -112,13 +106,8 @@ def mean_bound(
 ) -> float:
     """Return the mean bound on −log p of images, in bits per dimension; of HVAEs in nats.
 
-    Args:
-        model: of images.
-        images: the test part, as bytes.
-        labels: class of each, where the model has classes.
-        generator: of the noise, on the model's device; a `RowGenerator` shares images among ranks.
-        batch_size: images at a time.
-        options: further ones of `ImageDiffusion.bits_per_dim`.
+    Images are bytes of the test part; a `RowGenerator` shares them among ranks. Options are those
+    of `ImageDiffusion.bits_per_dim`.
     """
     device = model.device
     bound = model.bound if isinstance(model, HVAE) else model.bits_per_dim
@@ -185,16 +174,9 @@ def frame_prediction(
 ) -> dict[str, Any]:
     """Measure how well a model predicts each frame from the true frames before it.
 
-    Args:
-        model: of videos.
-        corruption: the videos that it was trained on.
-        images: the test part, as bytes.
-        train: the training part, whose covariance the exact errors have.
-        labels: class of each test image, where the model has classes.
-        num_samples: draws of each frame.
-        seed: of the videos' noise.
-        generator: of the predictions' noise; a `RowGenerator` shares images among ranks.
-        options: further ones of `VideoDiffusion.predict_frames`.
+    Images are bytes of both parts; the exact errors have the covariance of the training part. The
+    seed is that of the videos' noise, the generator that of the predictions': a `RowGenerator`
+    shares images among ranks. Options are those of `VideoDiffusion.predict_frames`.
 
     Returns:
         frames: numbers from 1 of those that are predicted from others, the image last.

@@ -74,13 +74,7 @@ def sample_classes(
 ) -> Classes:
     """Return the classes of samples.
 
-    Args:
-        spec: the model's.
-        n: number of samples.
-        labels: class of each; None draws them where the model has classes, see `draw_labels`.
-        guidance: g, see `Classes`.
-        generator: of that draw.
-        device: the model's.
+    Labels None are drawn where the model has classes, see `draw_labels`.
 
     Raises:
         ValueError: labels that are not the model's, or guidance that it was not trained for.
@@ -156,12 +150,8 @@ def check_labels(
 ) -> None:
     """Refuse labels that are not the model's.
 
-    Args:
-        labels: what was given; its values are looked at on the CPU only, where that costs no
-            synchronisation.
-        spec: the model's.
-        count: how many there must be.
-        none: whether the token that says nothing is one of them, where the model knows it.
+    Values are looked at on the CPU only, where that costs no synchronisation; if `none`, the token
+    that says nothing is one of them, where the model knows it.
 
     Raises:
         ValueError: labels for a model without classes, none for one with classes, not one int64 for

@@ -42,15 +42,8 @@ def draw_samples(
 ) -> tuple[UInt8[Tensor, "n c h w"], UInt8[Tensor, "m t c h w"]]:
     """Return the last frames of all samples, and the first samples with all their frames.
 
-    Args:
-        model: what draws.
-        num: samples n.
-        labels: class of each, as of the model's `sample`.
-        keep: samples m that are kept whole, fewer where there are fewer.
-        batch_size: samples drawn at once.
-        progress: called after each batch with the number of its samples.
-        options: of the model's `sample`, as its generator; from a `RowGenerator` all ranks draw
-            together.
+    So many as `keep` says are kept whole, fewer where there are fewer. Other arguments are those of
+    the model's `sample`; from a `RowGenerator` all ranks draw together.
     """
     images: list[Tensor] = []
     videos: list[Tensor] = []
@@ -83,12 +76,8 @@ def film(
 ) -> Film:
     """Draw samples and watch: what an image model takes images to be, frames, or levels.
 
-    Args:
-        model: what draws.
-        n: number of samples, drawn at once.
-        snapshots: about how many there are of a diffusion model's steps.
-        generator: as of `sample`.
-        options: further ones of the model's `sample`.
+    They are drawn at once, with about so many snapshots of a diffusion model's steps; other
+    arguments are those of the model's `sample`.
     """
     frames: list[Tensor] = []
     done: list[int] = []

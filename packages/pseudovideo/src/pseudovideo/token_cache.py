@@ -67,14 +67,6 @@ class TokenCache:
     ) -> "TokenCache":
         """Read what `write_token_cache` wrote; what is given is compared with it.
 
-        Args:
-            folder: holds the cache.
-            tokenizer: whose tokens they must be.
-            config: settings that the videos must have.
-            images: what the tokens must be of.
-            labels: the classes that must be stored beside them.
-            seed: that the videos must have.
-
         Raises:
             FileNotFoundError: no cache is there, or none that was finished; the message names the
                 file that is missing.

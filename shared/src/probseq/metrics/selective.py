@@ -135,12 +135,8 @@ def failure_fpr(
 ) -> Float[Tensor, ""]:
     """Return the share of errors that are accepted with a share ``tpr`` of the right answers.
 
-    Args:
-        confidence: e.g. the largest probability of each sample.
-        correct: whether each prediction was right; the positive class.
-        tpr: the true-positive rate to reach.
-        mode: ``"first"``, or ``"nearest"`` for KEP-SVGP's numbers; see
-            :func:`probseq.metrics.ranking.fpr_at_tpr`.
+    Arguments are those of :func:`risk_coverage_curve` and
+    :func:`probseq.metrics.ranking.fpr_at_tpr`.
 
     Returns:
         A scalar in 0..1; lower is better.

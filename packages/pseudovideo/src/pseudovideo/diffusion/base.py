@@ -180,12 +180,8 @@ def frame_noise(
 ) -> Float[Tensor, "b l c h w"]:
     """Return noise of one step; that of a frame is the same whatever other frames are asked for.
 
-    Args:
-        numbers: of the samples, counted over all batches.
-        frames: numbers of the frames.
-        shape: of one frame.
-        seed: of all samples.
-        step: t, or S for the noise that sampling starts from.
+    Samples are counted over all batches; the step is t, or S for the noise that sampling starts
+    from.
     """
     noises = [draw_noise(numbers, shape, seed=seed, step=step, frame=frame) for frame in frames]
     return torch.stack(noises, dim=1)
@@ -206,13 +202,8 @@ def sample_stage(
     a prediction made of almost pure noise is a hundred times as wrong as the network is, and must
     not run away: theirs are kept within `FRAME_LIMIT`.
 
-    Args:
-        model: predicts noise and variances.
-        stage: which frames.
-        observed: pixels of its observed frames.
-        sampler: how, and which samples.
-        start: the noise of the latent frames to start from; None draws it.
-        watch: called after each step t with t and the latent frames.
+    Without `start` the noise of the latent frames is drawn; `watch` is called after each step t
+    with t and these frames.
     """
     diffusion, numbers, seed, classes, eta, solver = sampler
     batch, count, shape = len(observed), len(stage.latent), observed.shape[2:]
@@ -252,13 +243,9 @@ def sample_videos(
 ) -> Float[Tensor, "b T c h w"]:
     """Draw whole videos, stage after stage.
 
-    Args:
-        model: predicts noise and variances.
-        start: the noise that sampling starts from (`frame_noise` of step S), shown by `watch` for
-            frames that are not begun.
-        sampler: how, and which samples.
-        watch: called at first and after each step with the number of steps that are left in all
-            stages, and the videos as they are.
+    At first and after each step `watch` is called with the number of steps that are left in all
+    stages, and the videos as they are: frames that are not begun are those of `start`, the noise of
+    step S.
     """
     videos, steps, plan = start.clone(), sampler.diffusion.num_steps, model.stages
     if watch is not None:

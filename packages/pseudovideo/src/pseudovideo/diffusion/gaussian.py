@@ -311,13 +311,8 @@ class GaussianDiffusion:
         Song, Meng & Ermon 2021, "Denoising diffusion implicit models", equations 12 and 16. Where
         the predicted image is clipped, ε is that of the clipped one, as in improved DDPM.
 
-        Args:
-            output: of the network; its variances play no part.
-            x_t: what it was given.
-            t: steps.
-            noise: standard normal; None only where `eta` or all t are 0.
-            eta: η in 0..1: 0 draws nothing, 1 has the posterior's variance.
-            limit: as of `reverse`.
+        Arguments are those of `step`; the network's variances play no part. Of η in 0..1, 0 draws
+        nothing, and 1 has the posterior's variance.
 
         Raises:
             ValueError: `eta` is outside 0..1, or `limit` is not positive.

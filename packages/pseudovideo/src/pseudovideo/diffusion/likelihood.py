@@ -95,13 +95,8 @@ def vlb_terms(
 ) -> Float[Tensor, " n"]:
     """Return the bound's term of step t, in bits per dimension.
 
-    Args:
-        diffusion: the process.
-        output: of the network for `x_t`.
-        x0: images.
-        x_t: their noisy states.
-        t: steps.
-        limit: keep the predicted image within ±limit; None lets it be.
+    The output is the network's for `x_t`, noisy states of the images; its image is kept within
+    ±`limit`, if there is one.
     """
     mean, log_variance = diffusion.posterior(x0, x_t, t)
     reverse = diffusion.reverse(output, x_t, t, limit=limit)

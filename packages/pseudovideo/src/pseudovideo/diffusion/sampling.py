@@ -61,12 +61,8 @@ def draw_noise(
 ) -> Float32[Tensor, "n ..."]:
     """Return standard normal noise of one step of some samples.
 
-    Args:
-        numbers: of the samples, counted over all batches; on the device where the noise is wanted.
-        shape: of one sample.
-        seed: of all samples, from `draw_seed`.
-        step: t, or S for the noise that sampling starts from.
-        frame: of a video.
+    Samples are counted over all batches, on the device where the noise is wanted; the seed is that
+    of `draw_seed`, and the step t, or S for the noise that sampling starts from.
     """
     count = math.prod(shape)
     normals = counter_normal(numbers, count, seed=seed, epoch=frame * _FRAME + step)
@@ -104,12 +100,8 @@ def sampling_process(
 ) -> GaussianDiffusion:
     """Return the process that a sampler walks; refuse what makes no samples.
 
-    Args:
-        diffusion: that was learned.
-        num_steps: steps to take; None takes all.
-        eta: None or η of DDIM.
-        solver: None, or what goes without `eta`.
-        counts: numbers that must be 1 at least, by the names of the arguments.
+    The process was learned in all its steps; `counts` are numbers that must be 1 at least, by the
+    names of the arguments.
 
     Raises:
         ValueError: names the argument.

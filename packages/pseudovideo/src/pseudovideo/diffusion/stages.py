@@ -85,13 +85,7 @@ def draw_windows(
     latent or observed by a coin, until a set does not fit any more. Deviation: it also ends once
     C+1 frames are taken, without which C+1 = T would never end.
 
-    Args:
-        batch: number of videos b.
-        num_frames: T.
-        context: C.
-        masks: how windows are drawn.
-        generator: of the draws, on any device; torch's global one if not given.
-        device: where the windows are wanted.
+    They are of b = `batch` videos of T frames, with a context of C.
 
     Raises:
         ValueError: `context` does not fit, or `masks` is unknown.

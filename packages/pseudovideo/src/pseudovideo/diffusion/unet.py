@@ -77,12 +77,8 @@ def apply_unet(
 ) -> Float[Tensor, "b o h w"]:
     """Return the output of a UNet.
 
-    Args:
-        unet: of `build_unet`.
-        x: input, in any precision: what is around the network may need more digits than its
-            weights have.
-        times: steps on the scale of 1,000; fractions are allowed.
-        labels: tokens of the classes, where the network has them.
+    Times are on the scale of 1,000; fractions are allowed. What is around the network, its input
+    too, may need more digits than its weights have.
     """
     weight = next(unet.parameters())
     return unet(x.to(weight.dtype), times, class_labels=labels, return_dict=False)[0]

@@ -148,17 +148,8 @@ class VideoDiffusion(FrameDiffusion):
     ) -> Float[Tensor, "b k c h w"]:
         """Draw a frame given the true C frames before it, in eval mode; see `frame_errors`.
 
-        Args:
-            videos: true videos, on the model's device.
-            frame: number of the frame, C..T−1.
-            labels: class of each video, where the model has classes.
-            num_samples: samples K for each video.
-            num_steps: as of `sample`.
-            eta: as of `sample`.
-            solver: as of `sample`.
-            generator: draws the one seed that all noise follows from.
-            batch_size: samples drawn at once.
-            progress: called after each batch with the number of its samples.
+        The frame is one of C..T−1, with K samples for each video; other arguments are those of
+        `sample`.
 
         Raises:
             ValueError: as of `sample`; videos or labels of another kind than the model's, videos

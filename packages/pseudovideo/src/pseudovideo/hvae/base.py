@@ -101,12 +101,8 @@ class HVAE(Pretrained):
     ) -> Float[Tensor, "b c h w"]:
         """Return z_T of samples.
 
-        Args:
-            numbers: of the samples.
-            images: the training images, in −1..1, where the prior consists of them.
-            seed: of all that is drawn.
-            labels: class of each sample; None: of any.
-            image_labels: classes of the images.
+        The prior may consist of the training images, in −1..1, with their classes; labels None are
+        of any class.
         """
 
     def decode(
@@ -314,12 +310,8 @@ class HVAE(Pretrained):
     ) -> Float[Tensor, "b c h w"]:
         """Return z_0 of z_T, level by level; arguments as of `sample`.
 
-        Args:
-            z: frames of level T.
-            numbers: of the samples: those with the same have the same noise.
-            classes: of the samples.
-            seed: of the noise.
-            watch: called after every step with t−1 and z_{t−1}.
+        Samples of the same number have the same noise; `watch` is called after every step with t−1
+        and z_{t−1}.
         """
         for level in range(self.config.num_levels, 0, -1):
             frames = classes.twice(z)

@@ -289,9 +289,7 @@ def save_samples(
 def save_pngs(images: UInt8[Tensor, "n c h w"], folder: Path | str) -> list[Path]:
     """Write each image as a PNG of its own, at its own size, as `00000.png` and so on.
 
-    Args:
-        images: bytes.
-        folder: of the files; it is made.
+    The folder is made.
 
     Raises:
         ValueError: `images` are none.
@@ -367,10 +365,7 @@ def save_grids(
 ) -> Path:
     """Write several grids of images side by side, such as samples of several models, as PNG.
 
-    Args:
-        grids: images by the title of each grid.
-        file: the file; its folder is made.
-        title: stands above all.
+    Grids have their titles; the folder of the file is made.
 
     Raises:
         ValueError: no images, or neither grey nor colour.
@@ -398,12 +393,7 @@ def save_rows(
 ) -> Path:
     """Write rows of images with a label each, and heads above the columns, as PNG.
 
-    Args:
-        labels: of the rows.
-        rows: images (n, c, h, w) of each row, equally many.
-        file: the file; its folder is made.
-        heads: above the columns; none by default.
-        title: stands above all.
+    Each row has equally many; the folder of the file is made.
     """
     for label, row in zip(labels, rows, strict=True):
         check_images(f"row {label!r}", row, 4)
@@ -433,10 +423,7 @@ def save_strips(
 ) -> Path:
     """Write videos as strips, one below the other, the image on the right, as PNG.
 
-    Args:
-        videos: grey or colour.
-        file: the file; its folder is made.
-        title: stands above them.
+    The folder of the file is made.
 
     Raises:
         ValueError: no videos, or neither grey nor colour.

@@ -113,14 +113,8 @@ class TokenPrior(Pretrained):
     ) -> Float[Tensor, "n f c y x"]:
         """Draw token grids and decode them, batch by batch.
 
-        Args:
-            n: number of videos.
-            tokenizer: whose tokens this prior has learned; decodes them, on the prior's device.
-            labels: class of each video; None draws them, where the prior has classes.
-            guidance: see `sample_tokens`.
-            generator: see `sample_tokens`.
-            batch_size: videos that are drawn and decoded at once; another size is another draw.
-            options: further ones of `sample_tokens`, such as `temperature`.
+        Arguments and options are those of `sample_tokens`; the tokenizer is on the prior's device.
+        Another `batch_size` is another draw.
 
         Returns:
             Frames; the last one is the image.

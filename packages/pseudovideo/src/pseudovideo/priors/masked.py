@@ -174,10 +174,6 @@ def draw_masks(
 
     At least one place, since u < 1, and all of them for the smallest u: the first step of sampling
     is trained too.
-
-    Args:
-        tokens: the sequences; only their shape and device matter.
-        generator: draws; torch's global one if not given.
     """
     masks = _draw_masks(batch_rows(len(tokens), generator), tokens, generator)
     return rows_here(masks, len(tokens), generator)

@@ -173,12 +173,7 @@ def rank_designs(
 ) -> list[Design]:
     """Measure designs, and return them from the least distance of the limited learner on.
 
-    Args:
-        covariance: of the images, as `image_covariance` gives.
-        shape: (c, h, w) of an image.
-        designs: kinds of videos; one frame is the image model.
-        spec: as of `measure_design`.
-        progress: called with 1 after each.
+    Arguments are those of `measure_design`; after each `progress` is called with 1.
 
     Raises:
         ValueError: as `check_design`, before any is measured.
