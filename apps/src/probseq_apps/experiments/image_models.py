@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import nn
 
-from probseq.draws import RowGenerator
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
@@ -48,11 +47,7 @@ from pseudovideo.integrations.improved_ddpm import load_improved_ddpm
 from pseudovideo.pixels import to_bytes, to_unit
 from pseudovideo.pretrained import Pretrained
 from pseudovideo.samples import Film, film
-from pseudovideo.spec import (
-    HVAEConfig,
-    UNetConfig,
-    unet_values,
-)
+from pseudovideo.spec import HVAEConfig, UNetConfig, unet_values
 
 MODELS = "models"
 DRAWN = (stages.SAMPLES, "process", "interpolations")  # folders of what is drawn from a model
@@ -132,7 +127,7 @@ class DiffusionVariant:
         elif asked.likelihood_images:
             images = data.test[: asked.likelihood_images]
             counted = len(images)
-            generator = row_generator_for(model, self.seed, "likelihood")
+            generator = stages.row_generator_for(model, derive_seed(self.seed, "likelihood"))
             total = -(-counted // _BATCH) * self.steps
             with log.bar(total=total, unit=" steps", desc="likelihood") as bar:
                 labels = stages.labels_of(self.settings.classes, data, "test", counted)
@@ -164,7 +159,7 @@ class DiffusionVariant:
                 num_samples=samples,
                 **self._sampling(),
                 seed=derive_seed(self.seed, "test videos"),
-                generator=row_generator_for(model, self.seed, "frame errors"),
+                generator=stages.row_generator_for(model, derive_seed(self.seed, "frame errors")),
                 progress=bar.update,
             )
 
@@ -216,7 +211,7 @@ class HvaeVariant:
         evaluations = levels * self.settings.classes.passes
         drawn = {"sampler": "ancestral", "sampling_steps": levels, "evaluations": evaluations}
         labels = stages.labels_of(self.settings.classes, data, "test", len(images))
-        generator = row_generator_for(model, self.seed, "bound")
+        generator = stages.row_generator_for(model, derive_seed(self.seed, "bound"))
         return {
             "levels": levels,
             "noise_std": model.config.noise_std,
@@ -249,16 +244,6 @@ def training_of(variant: Variant, data: GenerationData) -> stages.Training:
     if labels is not None:
         batch = (*batch, labels)
     return stages.Training(objective, model, batch, variant.loss, config, torch.channels_last)
-
-
-def generator_for(model: nn.Module, seed: int, purpose: str) -> torch.Generator:
-    """Return a generator on the model's device."""
-    return stages.generator_for(model, derive_seed(seed, purpose))
-
-
-def row_generator_for(model: nn.Module, seed: int, purpose: str) -> RowGenerator:
-    """Return a generator on the model's device for draws that all ranks share."""
-    return stages.row_generator_for(model, derive_seed(seed, purpose))
 
 
 def find_variant(folder: Path) -> Variant | None:
@@ -306,15 +291,11 @@ def read_variant(variant: Variant, folder: Path) -> TrainedVariant:
 
 def variants_of(settings: ModelSettings) -> dict[Job, Variant]:
     """Return a model for each arm and seed."""
-    variants: dict[Job, Variant] = {}
-    for seed in settings.seeds:
-        if isinstance(settings, DiffusionSettings):
-            for arm in settings.arms:
-                variants[Job(arm, seed)] = DiffusionVariant(settings.one_model(arm, seed))
-        else:
-            for arm in settings.arms:
-                variants[Job(arm, seed)] = HvaeVariant(settings.one_model(arm, seed))
-    return variants
+    kind: Any = DiffusionVariant if isinstance(settings, DiffusionSettings) else HvaeVariant
+    make: Any = settings.one_model
+    return {
+        Job(arm, seed): kind(make(arm, seed)) for seed in settings.seeds for arm in settings.arms
+    }
 
 
 def jobs(settings: ModelSettings) -> list[Job]:
@@ -440,11 +421,13 @@ def draw_files(
         options = variant.sample_options(run.data, device)
         labels, few = stages.labels_for(model, num, seed=seed), min(num, _FILMED)
         first, pairs = (None if labels is None else labels[:n] for n in (few, _PAIRS))
-        generator = generator_for(model, variant.seed, "samples")
+        generator = stages.generator_for(model, derive_seed(variant.seed, "samples"))
         filmed = partial(film, model, few, labels=first, generator=generator, **options)
         # Between two samples by DDIM without noise, whatever draws them
         plain = {name: value for name, value in options.items() if name not in ("eta", "solver")}
-        plain["generator"] = generator_for(model, variant.seed, "interpolations")
+        plain["generator"] = stages.generator_for(
+            model, derive_seed(variant.seed, "interpolations")
+        )
 
         def between() -> stages.Between:
             return stages.Between(to_bytes(interpolate(model, _PAIRS, labels=pairs, **plain)))

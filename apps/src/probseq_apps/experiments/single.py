@@ -58,16 +58,6 @@ def load_tokenizer_images(settings: TokenizerSettings, options: Options) -> Gene
     return data
 
 
-def tokenizer_config(settings: TokenizerSettings, data: GenerationData) -> dict[str, Any]:
-    """Return settings, and those of the training loop, whose folder this is."""
-    return {"settings": settings.to_dict(), "train": settings.train_config().to_dict()}
-
-
-def describe_tokenizer(settings: TokenizerSettings, data: GenerationData) -> str:
-    """Return a line about the images."""
-    return stages.describe_images(data)
-
-
 def train_tokenizer(
     settings: TokenizerSettings, data: GenerationData, results: Results, at: RunFolder
 ) -> str:
@@ -88,8 +78,11 @@ TOKENIZER_WORKFLOW = Workflow(
     one_process="generate run trains it on several",
     folders=(stages.PRETRAINED,),
     load=load_tokenizer_images,
-    config=tokenizer_config,
-    describe=describe_tokenizer,
+    config=lambda settings, _: {
+        "settings": settings.to_dict(),
+        "train": settings.train_config().to_dict(),
+    },
+    describe=lambda _, data: stages.describe_images(data),
     report=train_tokenizer,
 )
 
@@ -121,11 +114,6 @@ def prior_config(settings: PriorSettings, data: Tokenized) -> dict[str, Any]:
     return config | ({"classes": data.counts} if data.counts else {})
 
 
-def describe_prior(settings: PriorSettings, data: Tokenized) -> str:
-    """Return a line about the images."""
-    return stages.describe_images(data.images)
-
-
 def train_prior(settings: PriorSettings, data: Tokenized, results: Results, at: RunFolder) -> str:
     """Train the prior, from where it stopped, and return what came out."""
     settings, (tokenizer, images, counts) = _resolved(settings), data
@@ -135,11 +123,6 @@ def train_prior(settings: PriorSettings, data: Tokenized, results: Results, at: 
     maker = PriorPart(settings, counts)
     trained = maker.train(cache, at.path, recipe=at.recipe, label=label)
     return f"{label} after {trained.steps:,} steps in {trained.seconds:.0f} s: {at.path}"
-
-
-def tokenizer_data(settings: PriorSettings, data: Tokenized) -> str:
-    """Return the name of the tokenizer's images."""
-    return data.tokenizer.maker.settings.data
 
 
 def _resolved(settings: PriorSettings) -> PriorSettings:
@@ -153,9 +136,9 @@ PRIOR_WORKFLOW = Workflow(
     one_process="generate run trains it on several",
     folders=(stages.PRETRAINED, TOKENS),
     load=load_tokenizer,
-    data_name=tokenizer_data,
+    data_name=lambda _, data: data.tokenizer.maker.settings.data,
     config=prior_config,
-    describe=describe_prior,
+    describe=lambda _, data: stages.describe_images(data.images),
     report=train_prior,
 )
 
@@ -190,17 +173,12 @@ def draw(settings: SampleSettings, source: Draw, results: Results, at: RunFolder
     return f"{len(samples.images)} images in {float(samples.seconds):.1f} s: {at.path}"
 
 
-def source_data(settings: SampleSettings, source: Draw) -> str:
-    """Return the name of the images that the model learned from."""
-    return source.data_name
-
-
 SAMPLE_WORKFLOW = Workflow(
     kind=GENERATE_SAMPLE,
     command="generate sample",
     one_process="nothing is trained",
     load=load_source,
-    data_name=source_data,
+    data_name=lambda _, source: source.data_name,
     report=draw,
 )
 
@@ -370,17 +348,12 @@ def measure(settings: EvaluateSettings, data: Evaluated, results: Results, at: R
     return text
 
 
-def evaluated_data(settings: EvaluateSettings, data: Evaluated) -> str:
-    """Return the name of the real images."""
-    return data.data_name
-
-
 EVALUATE_WORKFLOW = Workflow(
     kind=GENERATE_EVALUATE,
     command="generate evaluate",
     one_process="nothing is trained",
     load=load_evaluated,
-    data_name=evaluated_data,
+    data_name=lambda _, data: data.data_name,
     check=check_evaluated,
     report=measure,
 )

@@ -8,11 +8,7 @@ from matplotlib.figure import Figure
 
 from probseq.summary import Summary, summarise
 from probseq_apps.data.images import GenerationData
-from probseq_apps.report.generate_plots import (
-    draw_diffusion,
-    draw_hvae,
-    draw_tokens,
-)
+from probseq_apps.report.generate_plots import draw_diffusion, draw_hvae, draw_tokens
 from probseq_apps.report.lead import Lead, lead_table, outcome
 from probseq_apps.report.quality_tables import frame_table, quality_table
 from probseq_apps.report.report import PAGES, Report

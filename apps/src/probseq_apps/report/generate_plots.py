@@ -165,7 +165,10 @@ def draw_models(
         files.append(save_gif(rows[:_FILM], file.with_suffix(".gif"), captions=captions))
     for name, one in drawn.items():
         title = f"{words(name)}, seed {seed}: images between two samples"
-        files.append(_save_between(one.between, plots / f"between-{name}.png", title=title))
+        pairs = [to_unit(row) for row in one.between]
+        labels = [f"pair {number + 1}" for number in range(len(pairs))]
+        heads = ["sample", *[""] * (one.between.shape[1] - 2), "sample"]
+        files.append(save_rows(labels, pairs, plots / f"between-{name}.png", heads, title=title))
         options = {"features": features, "title": f"{words(name)}, seed {seed}: {_NEAREST}"}
         file = plots / f"nearest-{name}.png"
         files.append(_save_copies(one.copies, one.images, data.train, file, **options))
@@ -262,10 +265,3 @@ def _save_copies(
     rows = [samples[copies.samples], train[copies.by_pixels], train[copies.by_features]]
     labels = ["sample", "nearest training image by pixels", f"nearest by {features}"]
     return save_rows(labels, [to_unit(row) for row in rows], file, title=title)
-
-
-def _save_between(rows: Tensor, file: Path, *, title: str) -> Path:
-    """Write images (n, k, c, h, w) between pairs of samples, a row for each pair."""
-    labels = [f"pair {number + 1}" for number in range(len(rows))]
-    heads = ["sample", *[""] * (rows.shape[1] - 2), "sample"]
-    return save_rows(labels, [to_unit(row) for row in rows], file, heads, title=title)
