@@ -163,9 +163,8 @@ def density_joint(latent: LatentCovariances, predictive: JointCovariance) -> Joi
         \begin{bmatrix} \Sigma_q + G P G^\top & G P G_k^\top \\
         \cdot & \Sigma_k + \sigma^2 I + G_k P G_k^\top \end{bmatrix}.
 
-    Args:
-        latent: see :func:`latent_covariances`.
-        predictive: of the same, which shares what does not differ.
+    Latent inputs are those of :func:`latent_covariances`, and so is ``predictive``, which shares
+    what does not differ.
     """
     if latent.noise_queries is None or latent.noise_keys is None:
         return predictive

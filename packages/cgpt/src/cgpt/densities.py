@@ -32,14 +32,9 @@ def block_log_density(
 ) -> Float[Tensor, "batch heads"]:
     r"""Compute :math:`\sum_d \log \mathcal{N}([\nu_d; z_d]; 0, C)` as log p(z) + log p(ν | z).
 
-    Args:
-        queries: covariance of ν, zero where one token of a pair is padding, as the others.
-        cross: covariance of ν and z.
-        keys: covariance of z.
-        mean: ν, zero at padding.
-        observations: z, zero at padding.
-        mask: true at real tokens; the others are not counted.
-        jitter: relative jitter of Cholesky factors; ``None`` for machine epsilon.
+    Covariances are zero where one token of a pair is padding, means and observations at padding;
+    only real tokens, where the mask is true, are counted. The jitter is relative, ``None`` for
+    machine epsilon.
 
     Raises:
         CholeskyError: a covariance cannot be factorised.
@@ -62,12 +57,8 @@ def expected_log_density(
 
     .. math:: \log \mathcal{N}(z; 0, C) - \tfrac12 \mathrm{tr}(C^{-1} D)
 
-    Args:
-        covariance: C, zero where one token of a pair is padding.
-        spread: D, zero there too; ``None`` for zero: then it is the log density.
-        values: z, zero at padding.
-        mask: true at real tokens; the others are not counted.
-        jitter: relative jitter of the Cholesky factor; ``None`` for machine epsilon.
+    Without spread, D = 0, it is the log density; other arguments are as of
+    :func:`block_log_density`.
 
     Raises:
         CholeskyError: C cannot be factorised.

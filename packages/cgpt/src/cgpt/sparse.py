@@ -86,16 +86,8 @@ def sparse_features(
 ) -> SparseFeatures:
     r"""Whiten the covariances :math:`K_{qm}, K_{om}, K_{o\ell}, K_{k\ell}`.
 
-    Args:
-        queries: projected tokens, as the next two.
-        canonical: inputs :math:`X_o` of the canonical process.
-        keys: the inputs of :math:`z_k`.
-        inducing: the m-set, in the space of the canonical inputs.
-        key_inducing: the l-set, there too.
-        query_scale: σ_q.
-        key_scale: σ_k.
-        mask: true at real tokens.
-        jitter: relative jitter of the Cholesky factors.
+    Queries, canonical inputs and keys are projected tokens; both inducing sets, m and l, are in the
+    space of the canonical inputs. The jitter is relative.
 
     Raises:
         CholeskyError: the covariance of the inducing inputs cannot be factorised.

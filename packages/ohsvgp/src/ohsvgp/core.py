@@ -286,16 +286,9 @@ def online_bound(
 
     Sums over batches of data bound the log evidence only as long as the inducing set stays.
 
-    Args:
-        carried: the old site on v_b, with c, from ``carry_site``.
-        new: the updated site on v_b.
-        Psi: Ψ at the new inputs.
-        K_ff: prior variances k(x, x) there.
-        y: targets.
-        noise: σ², of a shape that broadcasts with y.
-        mask: True at points that count; all if None.
-        moments: ``posterior`` of ``new``, where it is known.
-        num_weights: of ``residual``.
+    The carried site, with c, is that of ``carry_site``, the new one is updated. The noise σ²
+    broadcasts with y; points count where the mask is True, all if None; ``moments`` is the
+    ``posterior`` of the new site, where it is known, and ``num_weights`` is of ``residual``.
     """
 
     def total(terms: Tensor) -> Tensor:
@@ -324,12 +317,8 @@ def uncollapsed_bound(
     F = Σ E_q[log p(y|f)] − KL(q(v_b) ‖ N(0, I)) + E_q[log t_b(v_b)];
     with α = 0 the last term is E_q[log q_a(u_a)/p_a(u_a)].
 
-    Args:
-        expected_log_likelihood: Σ_i E_q[log p(y_i | f_i)] over the new points.
-        unexplained: of ``Bound``, to be handed on.
-        carried: the old site on v_b, from ``carry_site``.
-        mean: m.
-        covariance: S.
+    The first argument is Σ_i E_q[log p(y_i | f_i)] over the new points; ``unexplained`` is that of
+    ``Bound``, to be handed on; the carried site is that of ``carry_site``.
 
     Returns:
         F with what was lost, which no q(v_b) can recover.

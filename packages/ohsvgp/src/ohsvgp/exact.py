@@ -115,13 +115,8 @@ def exact_posterior(
 
     mean = K_*f (K_ff + σ²I)⁻¹ y, covariance = K_** − K_*f (K_ff + σ²I)⁻¹ K_f*.
 
-    Args:
-        kernel: prior covariance function.
-        noise: σ², a number or one per series.
-        x: inputs of the data; times are points of one dimension.
-        y: targets; leading dimensions are independent series.
-        x_new: where to predict.
-        full_cov: whether to return the covariance of f or only its diagonal.
+    The noise is a number or one per series; leading dimensions of y are independent series, and
+    times are points of one dimension.
 
     Returns:
         ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``; noise is not included.
@@ -157,14 +152,9 @@ def log_marginal_likelihood(
 ) -> Float[Tensor, "*b"]:
     """Return log N(y; 0, K_ff + σ²I + ΦΦᵀ) in nats, one per series.
 
-    Args:
-        kernel: prior covariance function.
-        noise: σ², a number or one per series.
-        x: inputs.
-        y: targets; leading dimensions are independent series.
-        mask: True at points that count; all if None.
-        weights: what the noise of each point is divided by; one if None.
-        features: Φ of a mean beside the process, whose weights are N(0, I) a priori; none if None.
+    The noise is a number or one per series, divided by the weights; leading dimensions of y are
+    independent series. Points count where the mask is True, all if None. Features are Φ of a mean
+    beside the process, whose weights are N(0, I) a priori.
 
     Raises:
         ValueError: x and y of different length, or σ² not above 0.

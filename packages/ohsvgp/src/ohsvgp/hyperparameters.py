@@ -127,17 +127,9 @@ def fit(
 
     Those with ``requires_grad=False`` stay; the best values that were evaluated remain.
 
-    Args:
-        kernel: covariance function.
-        likelihood: observation model.
-        objective: its value in nats at the parameters of now, differentiable in them.
-        targets: those that the objective takes; the loss is per target.
-        name: of the objective.
-        options: steps, priors and restarts of the search; with priors the objective is that of
-            greatest posterior.
-        seed: of the restarts.
-        limits: of parameters by name, which hold the values of now; without them the noise alone
-            has a lower one.
+    The objective, in nats and differentiable in the parameters, takes so many targets as the loss
+    is divided by; with priors it is that of greatest posterior. Limits, by name, hold the values of
+    now; without them the noise alone has a lower one.
 
     Raises:
         ValueError: a prior of a parameter that is not fitted, no targets, no parameter that

@@ -66,13 +66,7 @@ class MultiHeadAttention(nn.Module):
     ) -> AttentionOutput:
         """Attend, or draw what attention gives; see the class.
 
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at real tokens.
-            token_map: the map that the tokens went through since the previous attention output;
-                global inducing inputs go through it too. ``None`` in the first block.
-            generator: source of the draws.
-            num_samples: draw S samples from one posterior and fold them into the batch.
+        Arguments are those of :class:`~probseq.transformers.protocol.AttentionModule`.
 
         Returns:
             Values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the penalty in

@@ -30,13 +30,8 @@ def path_order(
     "given": as they come (the thesis' oracle, OHSVGP-o). "kernel-max" and "kernel-min": every point
     is the one nearest to, or farthest from, the one before in the kernel. "random": a permutation.
 
-    Args:
-        rule: one of the four.
-        kernel: the covariance function k that says what is near.
-        x: inputs.
-        previous: where the path so far ends, which the greedy rules start from; the origin if
-            None, as the thesis says for the first task. It leaves later tasks open.
-        generator: source of randomness of "random"; torch's own if None.
+    The greedy rules start from ``previous``, where the path so far ends, or if None from the
+    origin, as the thesis says for the first task; it leaves later tasks open.
 
     Raises:
         ValueError: another rule.

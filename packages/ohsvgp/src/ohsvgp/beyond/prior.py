@@ -100,13 +100,8 @@ def fit_prior(
 ) -> tuple[Kernel, Likelihood]:
     """Return the prior whose evidence on some data is greatest, each fitted to them in place.
 
-    Args:
-        starts: kernels and likelihoods to start from.
-        x: inputs, few enough for the exact evidence.
-        y: targets.
-        seed: of models whose evidence is no exact one.
-        mean: of the model.
-        **options: of ``OnlineGP.fit_hyperparameters``.
+    Inputs are few enough for the exact evidence; the seed is for models that have none. Options are
+    those of ``OnlineGP.fit_hyperparameters``.
 
     Raises:
         CholeskyError: the evidence can be computed for none of them.

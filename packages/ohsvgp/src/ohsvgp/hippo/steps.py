@@ -84,14 +84,8 @@ def evolve(
 ) -> Float[Tensor, "*b m g"]:
     """Carry the coefficients of all signals to ``end`` by equal steps, one product a step.
 
-    Args:
-        system: the system.
-        c: coefficients at ``start``; one column for each signal.
-        signal: values of all signals at given times.
-        start: start time.
-        end: end time, after ``start``.
-        num_steps: number of steps.
-        method: "euler", "bilinear" or "exact".
+    The coefficients at ``start`` have a column for each signal; the method is "euler", "bilinear"
+    or "exact".
 
     Raises:
         ValueError: no step, or no time to go.

@@ -59,15 +59,7 @@ def natural_update(
     They end when no bound rises any more, which takes fewer than ten where the likelihood is
     log-concave.
 
-    Args:
-        likelihood: observation model.
-        carried: the old site on v_b, from ``core.carry_site``.
-        Psi: Ψ at the new inputs, from ``core.features``.
-        K_ff: prior variances there.
-        y: targets; any value in the support where masked.
-        mask: True at points that count; all if None.
-        iterations: most steps to take.
-        num_weights: of ``core.residual``.
+    The carried site and Ψ are those of ``core``; y is any value in the support where it is masked.
 
     Returns:
         The site on v_b, without gradients, and the bound there. The bound is differentiable in the

@@ -85,14 +85,9 @@ class TimeLayer(nn.Module, ABC):
     ) -> AttentionOutput:
         """Draw f(t) at every token, independently, and mix the heads.
 
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at tokens that are observed. Others inform nothing, but have values: f at
-                their time, given the tokens before.
-            times: stamps of the tokens, in order, shared by the sequences; 0, 1, 2, … if None.
-            token_map: not needed.
-            generator: source of the draws.
-            num_samples: draw S samples from one posterior and fold them into the batch.
+        Tokens at which the mask is False are not observed: they inform nothing, but have values, f
+        at their time given the tokens before. Stamps, in order, are shared by the sequences; 0, 1,
+        2, … if None.
 
         Returns:
             Sampled values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the KL

@@ -126,13 +126,9 @@ class ResidualSparseGPAttention(nn.Module):
     ) -> AttentionOutput:
         """Draw the attention output from its posterior.
 
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at real tokens.
-            token_map: not needed: inducing inputs are queries.
-            generator: source of the draws.
-            num_samples: draw S samples from one posterior and fold them into the batch.
-            noise: of at least as many tokens, in place of new draws.
+        Arguments are those of :class:`~sgpa.attention.SparseGPAttention`; inducing inputs are
+        queries, which need no ``token_map``. The noise, of at least as many tokens, is in place of
+        new draws.
 
         Returns:
             Sampled values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the KL
