@@ -14,6 +14,7 @@ from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine import fit
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
+from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import DamagedFileError, read_json, write_json
 from probseq_apps.engine.trainer import Trainer
 from probseq_apps.experiments import image_models, stages
@@ -23,7 +24,6 @@ from probseq_apps.experiments.image_models import (
     DiffusionVariant,
     HvaeVariant,
     find_variant,
-    generator_for,
     load_model_images,
     read_variant,
     train_variant,
@@ -422,7 +422,7 @@ def test_solvers_draw_the_samples_and_are_counted(tmp_path, arm):
     expected = {"sampler": "heun", "sampling_steps": 3, "evaluations": passed}
     assert {name: found[name] for name in expected} == expected
     model = opened(tmp_path / "models" / f"{arm}-seed0")
-    generator = generator_for(model, 0, "samples")
+    generator = stages.generator_for(model, derive_seed(0, "samples"))
     own = {"num_steps": 3, "solver": SOLVERS["heun"], "generator": generator}
     images, _ = draw_samples(model, 20, **own)
     kept = load_drawn(Samples, tmp_path / "samples" / f"{arm}-seed0.npz")

@@ -1,8 +1,5 @@
 """Checks of the transformers that baselines change, and the features before the last layer."""
 
-from typing import Any
-
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -43,20 +40,11 @@ def check_plain(model: nn.Module, *, method: str) -> Backbone:
     return backbone
 
 
-def pooled_features(
-    model: Backbone,
-    inputs: Tensor,
-    *,
-    generator: torch.Generator | None = None,
-    num_samples: int | None = None,
-) -> Float[Tensor, "folded dim"]:
+def pooled_features(model: Backbone, inputs: Tensor) -> Float[Tensor, "folded dim"]:
     """Return the pooled features that a model feeds into its last layer."""
     captured: list[Tensor] = []
-
-    def capture(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        captured.append(arguments[0])
-
-    with model.head.linear.register_forward_pre_hook(capture):
-        model(inputs, generator=generator, num_samples=num_samples)
+    hook = model.head.linear.register_forward_pre_hook
+    with hook(lambda _, arguments: captured.append(arguments[0])):
+        model(inputs)
     (features,) = captured
     return features

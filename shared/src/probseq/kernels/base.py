@@ -210,6 +210,10 @@ class ARDKernel(Kernel):
         """ℓ."""
         return self.lengthscale
 
+    def _variance(self, x: Tensor) -> Tensor:
+        # Not torch.broadcast_shapes, which imports sympy: seconds in the first call of a process.
+        return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
+
 
 class Constant(Kernel):
     """k(x, z) = σ_f²: a function that has one unknown value everywhere.

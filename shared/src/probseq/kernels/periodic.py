@@ -78,9 +78,6 @@ class Periodic(ARDKernel):
             exponent = exponent - 2 * sine.square() * inverse[..., j, None]
         return self.outputscale[..., None, None] * exponent.exp()
 
-    def _variance(self, x: Tensor) -> Tensor:
-        return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
-
 
 class SpectralMixture(Kernel):
     """Σ_q w_q Π_j exp(−2π² σ_qj² τ_j²) cos(2π μ_qj τ_j), τ = x − z (Wilson and Adams 2013).

@@ -83,10 +83,6 @@ class StationaryKernel(ARDKernel):
             return [Spectrum(0.0, ((self.smoothness, ell),))]
         return [Spectrum(-NormalDist().inv_cdf(share / 2) / ell)]
 
-    def _variance(self, x: Tensor) -> Tensor:
-        # Not torch.broadcast_shapes, which imports sympy: seconds in the first call of a process.
-        return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
-
 
 class RBF(StationaryKernel):
     """Squared exponential kernel σ_f² exp(−r²/2); see ``ARDKernel`` for the arguments."""
@@ -215,6 +211,3 @@ class RationalQuadratic(ARDKernel):
         distance = scaled_squared_distance(x, z, scale, exact=False)
         decay = torch.exp(-alpha * torch.log1p(distance / (2 * alpha)))
         return self.outputscale[..., None, None] * decay
-
-    def _variance(self, x: Tensor) -> Tensor:
-        return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
