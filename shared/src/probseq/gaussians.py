@@ -133,13 +133,10 @@ class Gaussian:
     ) -> Float[Tensor, "..."]:
         """Draw samples mean + Lε that can be differentiated, LLᵀ the covariance.
 
-        Arguments are those of :meth:`DiagonalGaussian.rsample`.
+        Arguments and errors are those of :meth:`DiagonalGaussian.rsample`.
 
         Returns:
             Samples of shape (*sample_shape, *b, n).
-
-        Raises:
-            ValueError: ``sample_shape`` is not a tuple of whole numbers of at least 0.
         """
         noise = _noise(self.mean, sample_shape, generator)
         return self.mean + (safe_cholesky(self.covariance) @ noise[..., None])[..., 0]
@@ -147,14 +144,10 @@ class Gaussian:
     def log_prob(self, value: Float[Tensor, "*#b n"]) -> Float[Tensor, "*#b"]:
         """Return the log-density of whole vectors.
 
-        Args:
-            value: points, broadcast against ``mean``.
+        Arguments and errors are those of :meth:`DiagonalGaussian.log_prob`.
 
         Returns:
             The log-densities in nats.
-
-        Raises:
-            ValueError: ``value`` does not hold vectors of length n.
         """
         _check_value(value, self.mean)
         L = safe_cholesky(self.covariance)

@@ -1,7 +1,7 @@
 """All figures of a comparison of methods on several sets, over their seeds.
 
-matplotlib comes with the extra ``plots``. Figures come by name; save one with
-``figure.savefig(path)``.
+matplotlib comes with the extra ``plots``: without it they raise ``MissingExtraError``. Figures come
+by name; save one with ``figure.savefig(path)``.
 """
 
 import math
@@ -55,9 +55,6 @@ def class_figures(
 
     Returns:
         `reliability`, `risk-coverage`, and `ood-NAME` for each other set.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     bins = {name: calibration_bins(*_pooled(seeds, "test")) for name, seeds in methods.items()}
     risks = {name: _risk_coverage(seeds) for name, seeds in methods.items()}
@@ -83,9 +80,6 @@ def shift_figures(methods: Mapping[str, Mapping[str, Summary]]) -> "dict[str, Fi
     Returns:
         `shift` and `cifar-c`, as far as they were measured; of more than seven methods, each
         metric has a figure, such as `shift-nll`, with a panel for each method.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     figures: dict[str, Figure] = {}
     for kind, title in _SHIFTS.items():
@@ -126,9 +120,6 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
     Returns:
         `predicted`, `coverage`, `error-by-variance`, and for each other set `ood-NAME`, of
         standard deviations, and `ood-NAME-roc`.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     tests = {method: [seed["test"] for seed in seeds] for method, seeds in methods.items()}
     flat = {m for m, pairs in tests.items() if all(is_constant(p.variance) for p, _ in pairs)}

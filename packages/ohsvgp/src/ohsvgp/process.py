@@ -250,11 +250,7 @@ class Process:
     def energy(self, state: OnlineState | None, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return ``UpdateInfo.energy`` of new data, differentiable in kernel and likelihood.
 
-        Arguments are those of ``update``.
-
-        Raises:
-            ValueError: as ``update``.
-            CholeskyError: as ``update``.
+        Arguments and errors are those of ``update``.
         """
         self.changed(state)
         # With gradients: sets of cosines and of features depend on hyperparameters themselves.

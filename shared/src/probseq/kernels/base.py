@@ -218,13 +218,7 @@ class ARDKernel(Kernel):
 class Constant(Kernel):
     """k(x, z) = σ_f²: a function that has one unknown value everywhere.
 
-    Args:
-        dim: number of input dimensions.
-        batch_shape: shape of a batch of independent kernels.
-        outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
-
-    Raises:
-        ValueError: as ``ARDKernel``.
+    Arguments and errors are those of ``ARDKernel``, which has a lengthscale beside them.
     """
 
     def __init__(
@@ -331,11 +325,7 @@ class Product(_Composite):
 
     The scales of the factors multiply: the evidence knows only their product.
 
-    Args:
-        parts: kernels of one ``dim``, whose batches broadcast.
-
-    Raises:
-        ValueError: no kernels, or kernels that do not go together.
+    Arguments and errors are those of ``Sum``.
     """
 
     @property

@@ -1,7 +1,8 @@
 """Figures of calibration, selective prediction and ranking, of classes and of numbers.
 
 They are built with matplotlib's object-oriented API on the Agg canvas: no window, no global state,
-safe in threads. Save one with ``figure.savefig(path)``. matplotlib comes with the extra ``plots``.
+safe in threads. Save one with ``figure.savefig(path)``. matplotlib comes with the extra ``plots``:
+without it each raises ``MissingExtraError``, and without a method ``ValueError``.
 """
 
 import math
@@ -57,10 +58,6 @@ def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure"
 
     Returns:
         A figure with up to four panels a row.
-
-    Raises:
-        ValueError: no method given.
-        MissingExtraError: matplotlib is not installed.
     """
     _check_any("bins_by_name", bins_by_name)
     columns = min(len(bins_by_name), _MAX_COLUMNS)
@@ -99,10 +96,6 @@ def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
 
     Returns:
         A figure with one panel; of more than seven methods each has its own.
-
-    Raises:
-        ValueError: no method given.
-        MissingExtraError: matplotlib is not installed.
     """
     _check_any("curves", curves)
     areas = [f"AURC {float(risk.double().mean()):.4f}" for _, risk in curves.values()]
@@ -127,10 +120,6 @@ def roc_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
 
     Returns:
         A figure with one square panel; of more than seven methods each has its own.
-
-    Raises:
-        ValueError: no method given.
-        MissingExtraError: matplotlib is not installed.
     """
     _check_any("curves", curves)
     areas = [
@@ -156,10 +145,6 @@ def predicted_plot(
     Args:
         predictions: (targets, mean, variance) by method.
         target: name of the predicted number, for the axes.
-
-    Raises:
-        ValueError: no method given.
-        MissingExtraError: matplotlib is not installed.
     """
     _check_any("predictions", predictions)
     figure, grid = panels(len(predictions), _MAX_COLUMNS, (2.7, 2.9))
@@ -182,10 +167,6 @@ def interval_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figu
 
     Args:
         curves: (probability, share inside) by method.
-
-    Raises:
-        ValueError: no method given.
-        MissingExtraError: matplotlib is not installed.
     """
     _check_any("curves", curves)
     figure, axes = _number_panel(curves, marker="o")
@@ -202,10 +183,6 @@ def selective_error_plot(
     Args:
         curves: (coverage, error) by method, from :func:`probseq.metrics.selective_error`.
         target: name of the predicted number, for the axis.
-
-    Raises:
-        ValueError: no method given.
-        MissingExtraError: matplotlib is not installed.
     """
     _check_any("curves", curves)
     figure, axes = _number_panel(curves, marker=None)
@@ -221,10 +198,6 @@ def spread_plot(spreads: Mapping[str, Mapping[str, Tensor]], *, target: str = "t
     Args:
         spreads: by method, standard deviations of the function values by the set's name.
         target: name of the predicted number, for the axis.
-
-    Raises:
-        ValueError: no method given.
-        MissingExtraError: matplotlib is not installed.
     """
     _check_any("spreads", spreads)
     # What is much for one method is little for another.

@@ -116,10 +116,7 @@ class MultiHeadAttention(nn.Module):
 class SoftmaxAttention(MultiHeadAttention):
     """Scaled dot-product attention (thesis Eq. 3.1).
 
-    Arguments are those of :class:`MultiHeadAttention`.
-
-    Raises:
-        ValueError: ``num_heads`` does not divide ``dim``, or ``dropout`` is out of range.
+    Arguments and errors are those of :class:`MultiHeadAttention`.
     """
 
     stochastic, takes_half, first = False, True, "to_qkv"

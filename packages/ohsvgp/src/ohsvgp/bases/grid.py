@@ -12,11 +12,7 @@ class UniformGrid(TimeBasis):
 
     A single point lies in the middle of the window.
 
-    Args:
-        num_inducing: M.
-
-    Raises:
-        ValueError: M below 1.
+    M is at least 1.
     """
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
