@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator
 from types import FrameType
@@ -42,8 +43,4 @@ def handling(handler: Callable[[int, FrameType | None], None], *signums: int) ->
 
 def exit_on_sigterm() -> contextlib.AbstractContextManager[None]:
     """Return a context in which SIGTERM raises `SystemExit(143)`, so that work is cleaned up."""
-    return handling(_leave, signal.SIGTERM)
-
-
-def _leave(signum: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)
+    return handling(lambda signum, _: sys.exit(128 + signum), signal.SIGTERM)

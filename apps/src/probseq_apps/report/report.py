@@ -70,7 +70,10 @@ class Report:
             RuntimeError: the plots cannot be drawn; the report stands without them.
         """
         fields = ("experiment", "recipe", "settings", "data")
-        numbers = {**{key: getattr(self, key) for key in fields}, **self.numbers, **_machine()}
+        numbers = {**{key: getattr(self, key) for key in fields}, **self.numbers}
+        numbers["versions"] = {name: version(name) for name in _PACKAGES}
+        numbers["versions"]["python"] = platform.python_version()
+        numbers["machine"] = platform.platform()
         write_atomic(folder / "report.json", json.dumps(numbers, indent=2, allow_nan=False) + "\n")
         page, text = self._page(numbers), self._text()
         # What was measured took long: it is written before plots are drawn, and shown anyway.
@@ -167,12 +170,6 @@ def save_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png")
     return [folder / f"{name}.png" for name in figures]
-
-
-def _machine() -> dict[str, object]:
-    """Return the versions of the software, and the machine."""
-    versions = {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
-    return {"versions": versions, "machine": platform.platform()}
 
 
 def _listed(lines: Sequence[str]) -> str:

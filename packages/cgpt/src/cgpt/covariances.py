@@ -211,7 +211,9 @@ def masked_cholesky(
     return safe_cholesky(matrix, jitter=torch.finfo(matrix.dtype).eps if jitter is None else jitter)
 
 
-def plus_diagonal(matrix: Float[Tensor, "*batch n n"], value: float) -> Float[Tensor, "*batch n n"]:
+def plus_diagonal(
+    matrix: Float[Tensor, "*batch n n"], value: float | Tensor
+) -> Float[Tensor, "*batch n n"]:
     """Add ``value`` to the diagonal."""
     return matrix + value * torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 

@@ -36,6 +36,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from cgpt.covariances import plus_diagonal
 from cgpt.names import SparseConditional
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.linalg import safe_cholesky, triangular_inverse
@@ -125,11 +126,11 @@ def sparse_posterior(
     """
     m = features.queries.shape[-1]
     variance = noise_variance[:, None, None, None]
-    gram = _plus_diagonal(features.canonical.mT @ features.canonical, variance)
+    gram = plus_diagonal(features.canonical.mT @ features.canonical, variance)
     key_gram = features.keys.mT @ features.keys
     key_values = features.keys.mT @ values
     cholesky = factorise(gram[..., :m, :m])
-    key_cholesky = factorise(_plus_diagonal(key_gram, variance))
+    key_cholesky = factorise(plus_diagonal(key_gram, variance))
     canonical_mean = torch.cholesky_solve(key_values, key_cholesky)
     coefficients = torch.cholesky_solve(gram[..., :m, m:] @ canonical_mean, cholesky)
     return SparsePosterior(coefficients, gram, cholesky, key_gram, key_cholesky, key_values)
@@ -148,7 +149,7 @@ def covariance_root(
     through_keys = cross @ torch.cholesky_solve(cross.mT, posterior.key_cholesky)
     variance = noise_variance[:, None, None, None]
     # D + AᵀA = 2D - σ²I.
-    factor = factorise(_plus_diagonal(2.0 * posterior.gram[..., :m, :m] + through_keys, -variance))
+    factor = factorise(plus_diagonal(2.0 * posterior.gram[..., :m, :m] + through_keys, -variance))
     root = torch.cholesky_solve(factor, posterior.cholesky)
     return variance.sqrt() * root
 
@@ -202,10 +203,6 @@ def factorise(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"
     if bool(info.any() | ~diagonal.isfinite().all()):  # one look: each waits for a GPU
         return safe_cholesky(matrix, jitter=epsilon)
     return cholesky
-
-
-def _plus_diagonal(matrix: Tensor, value: Tensor) -> Tensor:
-    return matrix + value * torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
 def _block_diagonal(first: Tensor, second: Tensor) -> Tensor:

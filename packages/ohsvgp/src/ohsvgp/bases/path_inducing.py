@@ -113,7 +113,8 @@ class PathPoints(Inducing):
         """
         if not isinstance(other, PathPoints):
             raise TypeError(f"other must be a PathPoints like this set, got {type(other).__name__}")
-        if not self._begins(other):
+        begins = torch.equal(self.nodes, other.nodes[: self.nodes.shape[0]])
+        if not begins or other.num_inducing != self.num_inducing:
             return self.cross(kernel, other.nodes) @ other.weights.mT
         (M, old), n = self.weights.shape, other.nodes.shape[0]
         R = legs_propagator(M, float(old), float(n), like=self.nodes)
@@ -139,10 +140,6 @@ class PathPoints(Inducing):
         """Return whether what is cached is that of the kernel, and no gradients must reach it."""
         wanted = torch.is_grad_enabled() and any(p.requires_grad for p in kernel.parameters())
         return not wanted and torch.equal(self.hyperparameters, hyperparameters(kernel))
-
-    def _begins(self, other: "PathPoints") -> bool:
-        shared = other.nodes[: self.nodes.shape[0]]
-        return other.num_inducing == self.num_inducing and torch.equal(self.nodes, shared)
 
 
 def cell_weights(M: int, start: int, stop: int) -> Float[Tensor, "m n"]:

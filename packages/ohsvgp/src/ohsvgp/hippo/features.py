@@ -25,7 +25,7 @@ def legt_projections(
     """Return √(2m+1) iᵐ e^{iω(t−θ/2)} j_m(ωθ/2): scaled Legendre polynomials on [t − θ, t]."""
     m = torch.arange(M, device=w.device)
     scale = (2 * m + 1).to(w.dtype).sqrt()
-    powers = torch.tensor([1, 1j, -1, -1j], dtype=_complex(w), device=w.device)[m % 4]
+    powers = torch.tensor([1, 1j, -1, -1j], dtype=w.dtype.to_complex(), device=w.device)[m % 4]
     phase = _cis(w * (t - 0.5 * window))
     bessel = scale[:, None] * spherical_bessel(M, w * (0.5 * window))
     return powers[:, None] * bessel * phase[..., None, :]
@@ -102,10 +102,6 @@ def spherical_bessel(M: int, a: Float[Tensor, "*b f"]) -> Float[Tensor, "*b {M} 
     values = torch.stack(orders, dim=-2)
     odd = (torch.arange(M, device=a.device) % 2 == 1)[:, None]
     return torch.where(odd & (a < 0)[..., None, :], -values, values)
-
-
-def _complex(w: Tensor) -> torch.dtype:
-    return torch.complex128 if w.dtype == torch.float64 else torch.complex64
 
 
 def _cis(angle: Tensor) -> Tensor:

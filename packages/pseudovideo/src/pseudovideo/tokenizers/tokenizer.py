@@ -40,9 +40,6 @@ class Tokenizer(Pretrained):
     `encode`, `decode` and `reconstruct` are for users: they check values and keep no gradients.
     `forward` is for training: it checks shapes alone, since looking at values would make the
     processor wait for the device at every step.
-
-    Args:
-        config: sizes and settings; kept as `config`.
     """
 
     config_class: ClassVar[type[TokenizerConfig]] = TokenizerConfig
@@ -180,9 +177,6 @@ class CViViT(Tokenizer):
 
 def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
     """Return a new tokenizer: `VQVAE` for one frame, `CViViT` for several.
-
-    Args:
-        config: sizes and settings.
 
     Raises:
         ValueError: the settings fit neither.

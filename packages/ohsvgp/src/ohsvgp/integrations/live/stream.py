@@ -129,8 +129,8 @@ class LiveStream:
         if (clock := model.clock) is not None:
             self.position.calendar = clock.unit is not None
             self.position.start = clock.origin / (1 if clock.unit is None else NANOSECONDS)
-        if file is not None:
-            self._take_up(file)
+        if file is not None and (facts := read_facts(file)) is not None:
+            self._restore(facts, lambda: load_file(file), str(file))
         self.save()  # a file that cannot be written is refused before anything is learned
 
     def follow(
@@ -357,11 +357,6 @@ class LiveStream:
         if self.step is not None:
             return self._in_stamps(self.step)
         return self.position.step
-
-    def _take_up(self, path: Path) -> None:
-        facts = read_facts(path)
-        if facts is not None:
-            self._restore(facts, lambda: load_file(path), str(path))
 
     def _restore(
         self, facts: dict[str, str], tensors: Callable[[], dict[str, Tensor]], source: str
