@@ -48,11 +48,6 @@ def sequential_splits(
 
     A point for evaluation belongs to the first task that ends at or after it, or to the last.
 
-    Args:
-        key: of each point.
-        test: which points are for evaluation.
-        num_tasks: number of tasks.
-
     Raises:
         ValueError: there are fewer points to learn than tasks, or a task has none for evaluation.
     """

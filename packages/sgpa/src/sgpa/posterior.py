@@ -183,12 +183,7 @@ def attention_posterior(
 def whiten(
     centred: Float[Tensor, "heads batch tokens dim"], terms: InducingTerms
 ) -> Float[Tensor, "heads batch tokens inducing"]:
-    r"""Return W = C(q, Z) chol(C(Z, Z) + jI)⁻ᵀ, in float64 up to the last step.
-
-    Args:
-        centred: q over the lengthscales, minus ``terms.centre``.
-        terms: see :func:`global_terms`.
-    """
+    r"""Return W = C(q, Z) chol(C(Z, Z) + jI)⁻ᵀ, in float64 up to the last step."""
     # One product a head for the whole batch.
     rows = rearrange(centred, "h b t d -> h (b t) d").double()
     whitened = (rbf_matrix(rows, terms.features) @ terms.whitener.mT).to(centred.dtype)
@@ -230,9 +225,6 @@ def residual_deviation(
     r"""Return the deviation :math:`\sqrt{1 - \|w_t\|^2}` that inducing inputs leave open.
 
     It is over the prior's, and clamped for round-off only.
-
-    Args:
-        whitened: the rows :math:`w_t`.
     """
     return (1.0 - whitened.square().sum(-1, keepdim=True)).clamp(min=_VARIANCE_FLOOR).sqrt()
 
@@ -281,8 +273,7 @@ def correlation_matrix(scaled: Float[Tensor, "*b n dim"]) -> Float[Tensor, "*b n
     Summed differences: at short lengthscales the expansion of the square loses so many digits in
     float32 that two equal inputs make the matrix indefinite beyond any jitter.
 
-    Args:
-        scaled: inputs, divided by the lengthscales.
+    Inputs are divided by the lengthscales.
     """
     unit = torch.ones_like(scaled[..., :1, :])
     return flush_subnormals(

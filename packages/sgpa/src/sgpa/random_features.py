@@ -51,11 +51,6 @@ def orthogonal_frequencies(
     """Draw frequencies whose rows are orthogonal in blocks, each as long as a Gaussian row.
 
     Each row has the law of a standard normal vector.
-
-    Args:
-        count: frequencies.
-        dim: their dimension.
-        generator: source of the draws.
     """
     blocks = -(-count // dim)
     gaussian = torch.randn(2, blocks, dim, dim, generator=generator)
@@ -122,13 +117,8 @@ def feature_posterior(
 ) -> AttentionPosterior:
     """Compute mean and W from features; see :func:`sgpa.posterior.attention_posterior`.
 
-    Args:
-        queries: q = k_a, not yet divided by the lengthscale.
-        values: v_a.
-        kernel: hyperparameters.
-        frequencies: Ω.
-        terms: see :func:`feature_terms`.
-        mask: true at real tokens; padding enters neither the mean of other tokens nor the KL.
+    Arguments are those of :func:`sgpa.posterior.attention_posterior`, terms those of
+    :func:`feature_terms`.
     """
     # a = q/ℓ and d(q); all is over d(q), as there.
     scaled = queries / kernel.lengthscale[:, None]

@@ -90,12 +90,8 @@ def fits_plot(
 ) -> "Figure":
     """Draw predictions after a task each, in panels with the same axes.
 
-    Args:
-        shown: by the panel's title, predictions and the task after which they are shown.
-        labels: of time and values.
-        title: of the figure.
-        across: panels side by side.
-        size: of a panel in inches.
+    Predictions, by the panel's title, come with the task after which they are shown; the size is
+    that of a panel in inches.
     """
     figure, grid = panels(len(shown), across, size, extra=(0.4, 1.0))
     for axes, (name, (fits, task)) in zip(grid, shown.items(), strict=True):

@@ -80,10 +80,7 @@ def corrupted_signal(
 ) -> Float[Tensor, "b steps c h w"]:
     """Return the part of the frames 1..T−1 that is linear in the images, A_t x.
 
-    Args:
-        images: float32 or float64, any values.
-        config: the kind of video.
-        hidden: standard normal numbers that the A_t of each image depend on, for `patch-mask`.
+    The A_t of each image depend on standard normal numbers, `hidden`, for `patch-mask`.
 
     Raises:
         ValueError: there are no such videos of images of this shape, or `hidden` is missing.

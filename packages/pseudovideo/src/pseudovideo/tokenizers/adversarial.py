@@ -17,12 +17,7 @@ from pseudovideo.ranks import mean_over_ranks
 def hinge_generator_loss(
     discriminator: nn.Module, fake: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, ""]:
-    """Return −E D(fake), with gradients to `fake` alone.
-
-    Args:
-        discriminator: images to logits.
-        fake: the generator's images.
-    """
+    """Return −E D(fake), with gradients to `fake` alone."""
     frozen = {name: value.detach() for name, value in discriminator.named_parameters()}
     return -functional_call(discriminator, frozen, (fake,)).mean()
 
@@ -45,10 +40,6 @@ def r1_penalty(discriminator: nn.Module, images: Float[Tensor, "b c y x"]) -> Fl
     In the parameters' precision whatever autocast says, since gradients of gradients of bfloat16
     are mostly noise. (Mescheder et al. 2018; StyleGAN2 has γ/2 of it at every 16th step, times
     16.)
-
-    Args:
-        discriminator: images to logits.
-        images: real ones.
     """
     with torch.autocast(images.device.type, enabled=False):
         dtype = next(discriminator.parameters()).dtype

@@ -18,10 +18,6 @@ def nearest_codes(
     Matrix products, some ten thousand points at a time. Of codes that are equally far the lowest
     index is taken. Both are taken from the codes' mean, far from which the squares would
     lose the digits in which the distances differ.
-
-    Args:
-        points: x.
-        codebook: e, of the same type.
     """
     origin = codebook.mean(dim=0)
     codebook = codebook - origin
@@ -45,11 +41,7 @@ def cluster_sums(
     A product with the one-hot matrix, which adds in the same order at every run: `index_add_`
     does not on a GPU. Points that are not finite count for nothing.
 
-    Args:
-        points: what was assigned.
-        indices: the code of each point.
-        codebook_size: K.
-        over_ranks: whether the points of all ranks count.
+    The points of all ranks count if `over_ranks`.
 
     Returns:
         Counts and sums.
@@ -70,10 +62,6 @@ def random_points(points: Float[Tensor, "n d"], count: int) -> Float[Tensor, "{c
     """Draw rows of all ranks by the global random generator; all ranks get the same rows.
 
     They are distinct where there are enough of them, and else come again and again.
-
-    Args:
-        points: what is drawn from.
-        count: rows to draw.
     """
     points = rows_of_ranks(points)
     order = from_first_rank(torch.randperm(len(points), device=points.device))
@@ -85,10 +73,7 @@ def k_means(
 ) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"]]:
     """Run Lloyd's algorithm on the points of all ranks; a code that nobody chooses stays.
 
-    Args:
-        points: what is clustered.
-        codebook: where it starts, the same on all ranks.
-        steps: assignments and averages.
+    It starts at the codebook, the same on all ranks.
 
     Returns:
         The codebook, and how many points choose each of its codes.

@@ -12,11 +12,6 @@ def patchify(
 ) -> Float[Tensor, "b t h w p"]:
     """Cut videos into patches of `temporal_patch` frames and `patch_size` pixels a side.
 
-    Args:
-        videos: frames, whose numbers and sides are multiples of the patch.
-        temporal_patch: frames of a patch.
-        patch_size: side of a patch.
-
     Returns:
         The values of each patch in the order (frame, row, column, channel).
     """
@@ -32,13 +27,7 @@ def patchify(
 def unpatchify(
     patches: Float[Tensor, "b t h w p"], temporal_patch: int, patch_size: int
 ) -> Float[Tensor, "b f c y x"]:
-    """Put patches together again: the inverse of `patchify`.
-
-    Args:
-        patches: values of each patch.
-        temporal_patch: frames of a patch.
-        patch_size: side of a patch.
-    """
+    """Put patches together again: the inverse of `patchify`."""
     return rearrange(
         patches,
         "b t h w (f y x c) -> b (t f) c (h y) (w x)",
@@ -55,11 +44,6 @@ class PatchStem(nn.Module):
     LayerNorm on the raw patch, a linear map, LayerNorm. The first of these takes each patch's mean
     and standard deviation out, so that the network never sees brightness and contrast: a black and
     a white image are the same to it. It is kept to reproduce results that were won with it.
-
-    Args:
-        patch_dim: values of a patch.
-        dim: width of the transformer.
-        stem: which of the two.
     """
 
     def __init__(self, patch_dim: int, dim: int, stem: Stem) -> None:

@@ -112,9 +112,6 @@ class Tokenizer(Pretrained):
     def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
         """Return frames of token grids, clamped to −1..1.
 
-        Args:
-            indices: tokens, 0..K−1.
-
         Raises:
             ValueError: the grid or the values are not this tokenizer's.
         """
@@ -191,10 +188,6 @@ _NOISE = 8.0
 def check_shape(videos: Tensor, config: TokenizerConfig) -> None:
     """Refuse videos of another kind than a tokenizer was built for; costs no device sync.
 
-    Args:
-        videos: what should be floating-point (b, T, c, h, w).
-        config: of the tokenizer.
-
     Raises:
         ValueError: says which of the dimensions is wrong, and how.
     """
@@ -237,9 +230,6 @@ def check_range(videos: Tensor) -> None:
     The last frame, the image, must lie in −1..1. The frames before it may leave that range, since
     noise does, but not as far as pixels 0..255 would.
 
-    Args:
-        videos: (b, T, c, h, w), not empty.
-
     Raises:
         ValueError: what the range is.
     """
@@ -264,10 +254,6 @@ def check_range(videos: Tensor) -> None:
 
 def check_indices(indices: Tensor, grid: TokenGrid) -> None:
     """Refuse tokens of another grid or codebook; waits for the device once.
-
-    Args:
-        indices: what should be int64 (b, t, h, w).
-        grid: of the tokenizer.
 
     Raises:
         ValueError: the shape, type or values are wrong.

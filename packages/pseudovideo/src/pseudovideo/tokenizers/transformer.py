@@ -31,11 +31,7 @@ def _blocks(config: TokenizerConfig, depth: int) -> nn.ModuleList:
 
 
 class SpatialTransformer(nn.Module):
-    """Attention within each slot of time, with learned positions of rows and columns.
-
-    Args:
-        config: of the tokenizer.
-    """
+    """Attention within each slot of time, with learned positions of rows and columns."""
 
     def __init__(self, config: TokenizerConfig) -> None:
         super().__init__()
@@ -56,8 +52,7 @@ class SpatialTransformer(nn.Module):
 class TemporalTransformer(nn.Module):
     """Attention across the slots of each place, with learned positions of the slots.
 
-    Args:
-        config: of the tokenizer; its `causal` says whether a slot sees only the ones before.
+    If the settings are causal, a slot sees itself and the ones before only.
     """
 
     def __init__(self, config: TokenizerConfig) -> None:
@@ -78,11 +73,7 @@ class TemporalTransformer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Patches, spatial blocks, temporal blocks, a norm.
-
-    Args:
-        config: of the tokenizer; without temporal blocks it is that of images.
-    """
+    """Patches, spatial blocks, temporal blocks, a norm."""
 
     def __init__(self, config: TokenizerConfig) -> None:
         super().__init__()
@@ -100,11 +91,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The encoder mirrored: temporal blocks, spatial blocks, a norm, a linear map to pixels.
-
-    Args:
-        config: of the tokenizer.
-    """
+    """The encoder mirrored: temporal blocks, spatial blocks, a norm, a linear map to pixels."""
 
     def __init__(self, config: TokenizerConfig) -> None:
         super().__init__()

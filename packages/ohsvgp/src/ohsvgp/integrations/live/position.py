@@ -47,10 +47,6 @@ class Position(StampSpacing):
 def as_times(stamps: Sequence[float], calendar: bool) -> np.ndarray:
     """Return stamps as the model takes them.
 
-    Args:
-        stamps: numbers, or seconds since 1970.
-        calendar: whether they are dates.
-
     Raises:
         ValueError: dates that int64 nanoseconds don't reach.
     """
