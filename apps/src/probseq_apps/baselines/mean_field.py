@@ -41,12 +41,8 @@ class MeanFieldLinear(nn.Module):
     With :math:`q(W_{ij}) = N(\mu_{ij}, \sigma_{ij}^2)` an output given its input x is
     :math:`N(\mu x, \sigma^2 x^2)` (Kingma et al. 2015, Eq. 6: local reparametrisation).
 
-    Args:
-        linear: layer whose weights become the means.
-        current: the forward pass, shared with the other layers.
-        draw: see `mean_field_model`.
-        prior_std: standard deviation p of the prior N(0, p²).
-        initial_std: standard deviation σ to start from.
+    The weights of `linear` become the means; the forward pass is shared with the other layers. Of
+    `draw` see `mean_field_model`.
     """
 
     def __init__(

@@ -25,10 +25,6 @@ class SpectralBound(nn.Module):
     The largest singular value is :math:`u^\top W v`. The vectors start as W's own, and each
     training pass improves them by a step of power iteration, as W changes slowly; in eval mode
     they stay. They are buffers, so that saved models keep them.
-
-    Args:
-        weight: the matrix at the start.
-        bound: the largest spectral norm c.
     """
 
     def __init__(self, weight: Float[Tensor, "out in"], *, bound: float) -> None:
@@ -78,12 +74,8 @@ class GaussianProcessHead(nn.Module):
     Differences from the paper: its scale s of the prior is 1, under which a posterior can hardly
     change a prediction: the divisor stays below 1.2 anywhere. The constant b has no prior.
 
-    Args:
-        dim: width of the inputs h.
-        num_classes: width of the output.
-        num_features: number of random features, half cosines, half sines.
-        lengthscale: lengthscale ℓ of the kernel, not learned: the features that go in are.
-        prior_std: standard deviation s of each logit under the prior.
+    The lengthscale ℓ is not learned: the features that go in are. Random features are half cosines,
+    half sines; each logit has the standard deviation s under the prior.
     """
 
     def __init__(

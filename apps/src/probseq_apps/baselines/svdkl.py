@@ -20,9 +20,7 @@ class GaussianProcesses(nn.Module):
 
     Each has a constant mean, an RBF kernel, and inducing inputs of its own, whitened.
 
-    Args:
-        num_processes: number of processes G.
-        num_inducing: inducing inputs M of each; they start evenly spaced from -2 to 2.
+    Inducing inputs start evenly spaced from -2 to 2.
     """
 
     def __init__(self, num_processes: int, num_inducing: int) -> None:

@@ -62,12 +62,8 @@ def read_folder(
 ) -> tuple[list[Part], tuple[str, ...], tuple[str, ...]]:
     """Return training, validation and test part, the class names (none without), and notes.
 
-    Args:
-        root: the folder; the module's text tells its layout.
-        image_size: side in pixels to crop and resize to.
-        num_train: read only so many of the training images, chosen by a fixed permutation.
-        classes: the images are to be classified; every part needs folders of classes.
-        skip_unreadable: leave files out that can't be read, instead of refusing all.
+    The module's text tells the layout; training images are chosen by a fixed permutation. With
+    `classes` every part needs folders of classes.
     """
     if image_size is not None and image_size < 1:
         raise DataError(f"image_size must be at least 1, got {image_size}")

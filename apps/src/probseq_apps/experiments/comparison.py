@@ -234,13 +234,8 @@ def stored_runs(
 ) -> tuple[list[Job], list[dict[str, dict[str, Tensor]]]]:
     """Return for each seed the job that counts, and its stored predictions by set and field.
 
-    Args:
-        row: of the report.
-        settings: with the seeds.
-        at: folder of the comparison.
-        make: does a job again, whose predictions were deleted.
-        loss: of the validation part: of several values of a setting the lowest one counts. None
-            where each setting has one value.
+    What makes a job again is called where predictions were deleted. Of several values of a setting
+    the one of lowest loss on the validation part counts.
     """
     file = LAPLACE_PREDICTIONS if "kflla" in row.additions else PREDICTIONS
     chosen: list[Job] = []

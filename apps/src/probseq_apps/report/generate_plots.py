@@ -200,11 +200,8 @@ def save_curves(
 
     Seeds whose logs have other steps, as those that have just begun, have lines of their own.
 
-    Args:
-        runs: folders of each run's seeds by `ARM`, `ARM, STEM` or `ARM, STEM, PRIOR`: a colour an
-            arm, a line style a stem.
-        file: the picture.
-        quantities: numbers, drawn where any run has them.
+    Runs are folders of their seeds by `ARM`, `ARM, STEM` or `ARM, STEM, PRIOR`: a colour an arm, a
+    line style a stem. Quantities are drawn where any run has them.
     """
     names = [(*label.split(", "), "", "")[:3] for label in runs]
     logs = [[read_metrics(folder) for folder in folders] for folders in runs.values()]

@@ -22,10 +22,8 @@ def outcome(columns: Lead, plain: Sequence[str] = (), of: str = "seeds") -> list
 
     A model leads where the 95% interval of the paired differences over the seeds is above 0.
 
-    Args:
-        columns: metrics by title.
-        plain: titles of the rows that anybody would try first.
-        of: what a summary's values are of.
+    Plain are the titles of the rows that anybody would try first; `of` says what the values of a
+    summary are.
     """
     sentences: list[str] = []
     for measure, rows in [item for item in columns.items() if item[0].direction][:2]:

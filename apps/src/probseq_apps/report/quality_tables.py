@@ -35,9 +35,8 @@ def quality_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Return heads and cells of a table of what `measure` says, a row for each model.
 
-    Args:
-        rows: measurements over the seeds by the row's name; cells are means over the seeds, with
-            the mean ends of the 95% intervals. What no row has is left out.
+    Cells are means over the seeds, with the mean ends of the 95% intervals. What no row has is left
+    out.
     """
     every = [one for runs in rows.values() for one in runs]
     heads, columns = ["quality of samples", "n"], list[list[str]]()
@@ -55,8 +54,7 @@ def frame_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Return heads and cells of a table of what `measure_videos` says, a row for each frame.
 
-    Args:
-        rows: measurements over the seeds by the model's name. What no row has is left out.
+    Measurements are over the seeds; what no row has is left out.
     """
     heads = ["frames of samples", "n", "FD ↓", "FD, real test videos", "KID ↓", "precision ↑"]
     heads += ["recall ↑", "density", "coverage ↑"]

@@ -146,12 +146,7 @@ def summary_table(
 ) -> Table:
     """Return a table of means with standard errors, the best of each column marked.
 
-    Args:
-        title: head of the column of names.
-        measures: of the columns.
-        rows: a summary a column, by the name of the row.
-        counts: number of entries behind each row.
-        decimals: of the numbers.
+    A row has a summary a column, and a number of entries behind it.
     """
     best = {
         (row, place + _FACTS)

@@ -16,10 +16,7 @@ def exponential_sums(
     With L_i = Σ_{j ≤ i} W_j e^{−(s_i − s_j)} and R_i = Σ_{j ≥ i} W_j e^{−(s_j − s_i)} for nodes
     in order, and s_i ≤ x < s_{i+1}, the sum is e^{−(x − s_i)} L_i + e^{−(s_{i+1} − x)} R_{i+1}.
 
-    Args:
-        weights: W.
-        nodes: s in units of the lengthscale, in any order.
-        x: in units of the lengthscale, in any order.
+    Nodes and x, in any order, are in units of the lengthscale.
     """
     batch = torch.broadcast_tensors(weights[..., 0, 0], nodes[..., 0], x[..., 0])[0].shape
     M, Q = weights.shape[-2:]

@@ -11,19 +11,12 @@ from ohsvgp.stream.window import next_length
 
 
 class Data(NamedTuple):
-    """New observations, checked.
+    """New observations, checked."""
 
-    Attributes:
-        x: inputs of shape (n, d), times counted from t0.
-        y: targets of shape (*b, n), zero where masked.
-        mask: True at points that count; None for all.
-        weights: what the noise of each target is divided by; None for one.
-    """
-
-    x: Tensor
-    y: Tensor
-    mask: Tensor | None = None
-    weights: Tensor | None = None
+    x: Tensor  # inputs of shape (n, d), times counted from t0
+    y: Tensor  # targets of shape (*b, n), zero where masked
+    mask: Tensor | None = None  # True at points that count; None for all
+    weights: Tensor | None = None  # what the noise of each target is divided by; None for one
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,12 +48,7 @@ class FeatureExtractor(Protocol):
 
 
 class FrozenExtractor(nn.Module):
-    """A network whose weights take no gradient and which always stays in eval mode.
-
-    Args:
-        name: in tables.
-        dimension: width of the features.
-    """
+    """A network whose weights take no gradient and which always stays in eval mode."""
 
     def __init__(self, name: str, dimension: int) -> None:
         super().__init__()
