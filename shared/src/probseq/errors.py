@@ -28,9 +28,6 @@ def require(module: str, *, extra: str, distribution: str) -> ModuleType:
         extra: name of the extra that installs it.
         distribution: name of the distribution that has the extra, e.g. ``"probseq"``.
 
-    Returns:
-        The imported module.
-
     Raises:
         MissingExtraError: the library is not installed.
     """

@@ -139,9 +139,6 @@ def write_token_cache(
         batch_size: videos that are encoded at once.
         progress: called after each batch with the number of its images.
 
-    Returns:
-        The stored cache.
-
     Raises:
         ValueError: images or settings that don't fit the tokenizer, labels that are not one int64
             of at least 0 for each image, or more than 32,768 codes.

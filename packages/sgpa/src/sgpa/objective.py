@@ -48,9 +48,6 @@ def negative_elbo(
         penalty: sum of the layers' KL divergences, from the transformer's output.
         kl_scale: weight of the KL divergence, see :func:`kl_annealing`; 1 is the ELBO.
 
-    Returns:
-        Loss and parts.
-
     Raises:
         ValueError: ``kl_scale`` is negative or not finite, or see
             :func:`~probseq.checks.check_terms`.

@@ -53,9 +53,6 @@ def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Floa
         logits: of one forward pass. With Monte Carlo samples, score each and average the scores.
         temperature: T > 0.
 
-    Returns:
-        Scores on the real line.
-
     Raises:
         ValueError: a bad shape, NaN or infinity, nothing given, or a temperature that is not
             positive and finite.

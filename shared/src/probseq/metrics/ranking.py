@@ -84,9 +84,6 @@ def auroc(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> Float[Te
 
     Arguments and errors are those of :func:`roc_curve`.
 
-    Returns:
-        A scalar in 0..1.
-
     Example:
         >>> float(auroc(torch.tensor([0.9, 0.4, 0.4]), torch.tensor([True, False, True])))
         0.75

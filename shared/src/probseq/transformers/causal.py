@@ -255,9 +255,6 @@ def causal_linear(
         columns: c.
         values: v.
         state: :math:`\sum_j c_j v_j^\top` of the tokens before these.
-
-    Returns:
-        The sums, and the state behind these tokens.
     """
     chunks: list[Tensor] = []
     for start in range(0, rows.shape[-2], _BLOCK):

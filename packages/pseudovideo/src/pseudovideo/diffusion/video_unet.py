@@ -164,9 +164,6 @@ class VideoUNet(nn.Module):
     ) -> Memories:
         """Pass observed frames through the network once.
 
-        Returns:
-            Their numbers, and their keys and values at each attention site.
-
         Raises:
             ValueError: the network is not `one_way`: what observed frames are to others then
                 depends on what is being denoised.

@@ -127,9 +127,6 @@ def save_gif(
             default.
         heads: stand above the columns.
 
-    Returns:
-        The file.
-
     Raises:
         MissingExtraError: pillow is not installed.
         ValueError: no videos, neither grey nor colour, another number of captions than of frames
@@ -269,9 +266,6 @@ def save_samples(
         title: stands above each; of the film the name by default.
         labels: classes of the samples; where given, the grid is that of `save_classes`.
         class_names: names of all classes.
-
-    Returns:
-        The files.
     """
     shown, moving = (to_unit(values) for values in (images[:_SAMPLES], videos[:_FILM]))
     if labels is None:

@@ -198,9 +198,6 @@ def unmasking_schedule(num_tokens: int, num_steps: int) -> list[int]:
         num_tokens: n.
         num_steps: S; no more than n steps are made.
 
-    Returns:
-        Falling numbers, the last one 0.
-
     Raises:
         ValueError: `num_steps` is below 1.
     """

@@ -35,9 +35,6 @@ def draw(
             `top_k`. Here and there, equals are left out from the highest token on.
         generator: of the draws; it must live on the logits' device.
 
-    Returns:
-        Tokens.
-
     Raises:
         ValueError: a temperature below 0 or between 0 and 1e-6, `top_k` below 1, or `top_p`
             outside (0, 1].

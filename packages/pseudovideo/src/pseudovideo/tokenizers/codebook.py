@@ -42,9 +42,6 @@ def cluster_sums(
     does not on a GPU. Points that are not finite count for nothing.
 
     The points of all ranks count if `over_ranks`.
-
-    Returns:
-        Counts and sums.
     """
     moments = points.new_zeros(codebook_size, 1 + points.shape[1])
     for piece, chosen in zip(points.split(_PIECE), indices.split(_PIECE), strict=True):

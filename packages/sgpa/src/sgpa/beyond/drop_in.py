@@ -46,9 +46,6 @@ def replace_attention(
         jitter: relative jitter of Cholesky factors.
         generator: source of the choice of inducing inputs.
 
-    Returns:
-        The model.
-
     Raises:
         ValueError: the model has no attention that is known, or an argument cannot be used; the
             model is as it was.

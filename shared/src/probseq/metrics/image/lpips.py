@@ -87,9 +87,6 @@ class LPIPS(nn.Module):
             images: floats in −1..1, grey or colour; clamp reconstructions.
             references: as many, of the same shape.
 
-        Returns:
-            A number >= 0 for each pair.
-
         Raises:
             ValueError: shapes that differ, values outside −1..1, or images too small for the trunk.
         """
