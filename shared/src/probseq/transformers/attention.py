@@ -116,7 +116,7 @@ class MultiHeadAttention(nn.Module):
 class SoftmaxAttention(MultiHeadAttention):
     """Scaled dot-product attention (thesis Eq. 3.1).
 
-    Arguments and errors are those of :class:`MultiHeadAttention`.
+    Works in half precision too. Arguments and errors are those of :class:`MultiHeadAttention`.
     """
 
     stochastic, takes_half, first = False, True, "to_qkv"
