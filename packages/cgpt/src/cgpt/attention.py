@@ -194,7 +194,9 @@ class CorrelatedGPAttention(MultiHeadAttention):
     ) -> Gaussian:
         """Return the predictive distribution of the heads' outputs, before ``to_out`` mixes them.
 
-        Mean and covariance are zero at padding.
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens; mean and covariance are zero at the others.
 
         Returns:
             A Gaussian over tokens of shape ``(batch, heads, dim / heads, tokens)``; the output

@@ -182,6 +182,10 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
     ) -> DiagonalGaussian:
         """Return the marginals of the heads' predictions, before ``to_out`` mixes them.
 
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+
         Returns:
             A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
         """

@@ -189,6 +189,10 @@ class KernelEigenPairAttention(MultiHeadAttention):
     ) -> Penalties:
         """Return the terms of the penalty, which a forward pass adds up.
 
+        Args:
+            x: tokens.
+            mask: true at real tokens.
+
         Raises:
             ValueError: as in :meth:`forward`.
         """
@@ -203,6 +207,10 @@ class KernelEigenPairAttention(MultiHeadAttention):
         mask: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch heads tokens tokens"]:
         """Return the attention kernel between all tokens, T×T, zero at padding; for analysis.
+
+        Args:
+            x: tokens.
+            mask: true at real tokens.
 
         Raises:
             ValueError: as in :meth:`forward`.

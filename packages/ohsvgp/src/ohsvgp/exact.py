@@ -115,8 +115,13 @@ def exact_posterior(
 
     mean = K_*f (K_ff + σ²I)⁻¹ y, covariance = K_** − K_*f (K_ff + σ²I)⁻¹ K_f*.
 
-    The noise is a number or one per series; leading dimensions of y are independent series, and
-    times are points of one dimension.
+    Args:
+        kernel: prior covariance function.
+        noise: σ², a number or one per series.
+        x: inputs of the data; times are points of one dimension.
+        y: targets; leading dimensions are independent series.
+        x_new: where to predict.
+        full_cov: whether to return the covariance of f or only its diagonal.
 
     Returns:
         ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``; noise is not included.

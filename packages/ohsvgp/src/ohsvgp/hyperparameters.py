@@ -103,7 +103,9 @@ class Refit:
     def due(self, updates: int, probability: Callable[[], float]) -> bool:
         """Return whether to fit before an update.
 
-        The probability, of errors at least as large as those of the batch, is asked if it matters.
+        Args:
+            updates: how many there were before.
+            probability: of errors at least as large as those of the batch, asked if it matters.
         """
         if updates == 0:
             return True

@@ -205,6 +205,10 @@ def eval_mode(model: nn.Module) -> Generator[None]:
 def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model:
     """Return the model that a folder holds, in eval mode on the CPU.
 
+    Args:
+        folder: what `save_pretrained` wrote.
+        kind: what it must be, such as `Tokenizer`.
+
     Raises:
         FileNotFoundError: a file is missing; the message names it.
         ValueError: the folder holds something else, or is damaged.

@@ -243,6 +243,11 @@ class SparseGPAttention(InducingAttention):
     ) -> DiagonalGaussian:
         """Return the posterior marginals of the heads' outputs, before ``to_out`` mixes them.
 
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+            token_map: as in :meth:`forward`.
+
         Returns:
             A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
 

@@ -123,6 +123,12 @@ class Kernel(nn.Module):
     def diag(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*#b n"]:
         """Return the variances k(x_i, x_i): the diagonal of ``kernel(x, x)`` in O(n).
 
+        Args:
+            x: inputs.
+
+        Returns:
+            The variances.
+
         Raises:
             ValueError: as in :meth:`forward`.
         """
@@ -218,7 +224,13 @@ class ARDKernel(Kernel):
 class Constant(Kernel):
     """k(x, z) = σ_f²: a function that has one unknown value everywhere.
 
-    Arguments and errors are those of ``ARDKernel``, which has a lengthscale beside them.
+    Args:
+        dim: number of input dimensions.
+        batch_shape: shape of a batch of independent kernels.
+        outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
+
+    Raises:
+        ValueError: as ``ARDKernel``.
     """
 
     def __init__(
@@ -325,7 +337,11 @@ class Product(_Composite):
 
     The scales of the factors multiply: the evidence knows only their product.
 
-    Arguments and errors are those of ``Sum``.
+    Args:
+        parts: kernels of one ``dim``, whose batches broadcast.
+
+    Raises:
+        ValueError: no kernels, or kernels that do not go together.
     """
 
     @property

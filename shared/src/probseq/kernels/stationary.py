@@ -162,8 +162,15 @@ class Matern52(StationaryKernel):
 class RationalQuadratic(ARDKernel):
     """σ_f² (1 + r²/2α)^(−α): RBF kernels of all lengthscales about ℓ, the wider the smaller α.
 
-    The initial α broadcasts as ``outputscale``; other arguments and errors are those of
-    ``ARDKernel``.
+    Args:
+        dim: number of input dimensions d.
+        batch_shape: shape of a batch of independent kernels, e.g. ``(num_heads,)``.
+        alpha: initial value of α, broadcast to (*batch_shape).
+        lengthscale: initial value, broadcast to (*batch_shape, 1, dim).
+        outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
+
+    Raises:
+        ValueError: as ``ARDKernel``.
     """
 
     def __init__(

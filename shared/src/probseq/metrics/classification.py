@@ -42,10 +42,15 @@ def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor,
 def accuracy(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
     """Return the share of samples whose most probable class is right; ties go to the first class.
 
-    Arguments and errors are those of :func:`nll`.
+    Args:
+        probs: predictive probabilities; rows sum to 1.
+        labels: true classes, 0..C-1.
 
     Returns:
         A scalar in 0..1; higher is better.
+
+    Raises:
+        ValueError: a bad shape, NaN, rows that don't sum to 1, or labels out of range.
     """
     probs = check_probs(probs)
     labels = check_labels(labels, *probs.shape)
@@ -55,10 +60,15 @@ def accuracy(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Te
 def brier(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
     """Return the Brier score (1/N) Σ_n Σ_c (p_nc − 1[y_n = c])², summed over classes: 0..2.
 
-    Arguments and errors are those of :func:`nll`.
+    Args:
+        probs: predictive probabilities; rows sum to 1.
+        labels: true classes, 0..C-1.
 
     Returns:
         A scalar in 0..2; lower is better.
+
+    Raises:
+        ValueError: a bad shape, NaN, rows that don't sum to 1, or labels out of range.
     """
     probs = check_probs(probs)
     labels = check_labels(labels, *probs.shape)
@@ -77,10 +87,15 @@ def matthews_correlation(
     of samples and h = tr K the hits (Gorodkin 2004):
     MCC = (h s − t·p) / sqrt((s² − p·p)(s² − t·t)).
 
-    Arguments and errors are those of :func:`nll`; ties go to the first class.
+    Args:
+        probs: predictive probabilities; rows sum to 1. Ties go to the first class.
+        labels: true classes, 0..C-1.
 
     Returns:
         A scalar in −1..1; 0 where one class holds all predictions or all labels.
+
+    Raises:
+        ValueError: a bad shape, NaN, rows that don't sum to 1, or labels out of range.
     """
     probs = check_probs(probs)
     labels = check_labels(labels, *probs.shape)

@@ -36,10 +36,14 @@ def max_softmax_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
 def entropy_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
     """Return the entropy −Σ_c p_c log p_c in nats, with 0 log 0 = 0 (Chan et al. 2021).
 
-    Arguments and errors are those of :func:`max_softmax_score`.
+    Args:
+        probs: predictive probabilities; rows sum to 1.
 
     Returns:
         Scores in 0..log C.
+
+    Raises:
+        ValueError: a bad shape, NaN, or rows that don't sum to 1.
     """
     return torch.special.entr(check_probs(probs).double()).sum(dim=1)
 
@@ -185,10 +189,15 @@ def ood_roc(
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
     """Return the ROC curve of scores that grow with OOD, which is the positive class.
 
-    Arguments and errors are those of :func:`ood_metrics`.
+    Args:
+        in_scores: scores of in-distribution samples.
+        out_scores: scores of OOD samples.
 
     Returns:
         False-positive and true-positive rates, as :func:`probseq.metrics.plots.roc_plot` takes.
+
+    Raises:
+        ValueError: bad shapes, NaN or infinity, or nothing given.
     """
     curve = roc_curve(*_labelled(in_scores, out_scores))
     return curve.fpr, curve.tpr

@@ -82,7 +82,15 @@ def roc_curve(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> RocC
 def auroc(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
     """Return the area under the ROC curve: P(score of positive > of negative) + ½ P(equal).
 
-    Arguments and errors are those of :func:`roc_curve`.
+    Args:
+        scores: higher means more likely positive.
+        positive: which samples are positive.
+
+    Returns:
+        A scalar in 0..1.
+
+    Raises:
+        ValueError: bad shapes, NaN or infinity, nothing given, or one class only.
 
     Example:
         >>> float(auroc(torch.tensor([0.9, 0.4, 0.4]), torch.tensor([True, False, True])))

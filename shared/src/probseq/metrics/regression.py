@@ -38,10 +38,15 @@ def rmse(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tenso
 def mae(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
     """Return the mean absolute error (1/N) Σ |ŷ − y|.
 
-    Arguments and errors are those of :func:`rmse`.
+    Args:
+        mean: predictions; with samples, their mean.
+        targets: true values, of the same shape.
 
     Returns:
         A scalar in the unit of the targets; lower is better.
+
+    Raises:
+        ValueError: shapes that differ, NaN or infinity, or nothing given.
     """
     return _errors(mean, targets).abs().mean()
 

@@ -79,10 +79,15 @@ def selective_error(
 def aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
     """Return the area under the risk-coverage curve, (1/N) Σ_k (errors of the k surest)/k.
 
-    Arguments and errors are those of :func:`risk_coverage_curve`.
+    Args:
+        confidence: e.g. the largest probability of each sample.
+        correct: whether each prediction was right.
 
     Returns:
         A scalar in 0..1; lower is better.
+
+    Raises:
+        ValueError: as :func:`risk_coverage_curve`.
 
     Example:
         >>> float(aurc(torch.tensor([0.9, 0.6]), torch.tensor([True, False])))
@@ -100,10 +105,15 @@ def e_aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Floa
     Geifman et al. (2019) and the code of the papers take its limit r + (1 − r) log(1 − r), r = E/N,
     instead, which is NaN at r = 1 and makes an ideal ranking's excess O(1/N), not 0.
 
-    Arguments and errors are those of :func:`risk_coverage_curve`.
+    Args:
+        confidence: e.g. the largest probability of each sample.
+        correct: whether each prediction was right.
 
     Returns:
         A scalar >= 0; 0 for an ideal ranking, and where all or none are correct.
+
+    Raises:
+        ValueError: as :func:`risk_coverage_curve`.
     """
     area = aurc(confidence, correct)
     # The ideal ranking's curve is that of confidence = correct, through the same code: the excess
@@ -116,7 +126,9 @@ def failure_auroc(
 ) -> Float[Tensor, ""]:
     """Return the AUROC with "correct" as the positive class and confidence as the score.
 
-    Arguments are those of :func:`risk_coverage_curve`.
+    Args:
+        confidence: e.g. the largest probability of each sample.
+        correct: whether each prediction was right.
 
     Returns:
         A scalar in 0..1; higher is better.
@@ -135,8 +147,12 @@ def failure_fpr(
 ) -> Float[Tensor, ""]:
     """Return the share of errors that are accepted with a share ``tpr`` of the right answers.
 
-    Arguments are those of :func:`risk_coverage_curve` and
-    :func:`probseq.metrics.ranking.fpr_at_tpr`.
+    Args:
+        confidence: e.g. the largest probability of each sample.
+        correct: whether each prediction was right; the positive class.
+        tpr: the true-positive rate to reach.
+        mode: ``"first"``, or ``"nearest"`` for KEP-SVGP's numbers; see
+            :func:`probseq.metrics.ranking.fpr_at_tpr`.
 
     Returns:
         A scalar in 0..1; lower is better.

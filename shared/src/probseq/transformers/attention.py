@@ -116,7 +116,15 @@ class MultiHeadAttention(nn.Module):
 class SoftmaxAttention(MultiHeadAttention):
     """Scaled dot-product attention (thesis Eq. 3.1).
 
-    Works in half precision too. Arguments and errors are those of :class:`MultiHeadAttention`.
+    Args:
+        dim: token width.
+        num_heads: heads; must divide ``dim``.
+        dropout: rate on the output.
+
+    Works in half precision too.
+
+    Raises:
+        ValueError: ``num_heads`` does not divide ``dim``, or ``dropout`` is out of range.
     """
 
     stochastic, takes_half, first = False, True, "to_qkv"

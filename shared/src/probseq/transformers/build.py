@@ -62,8 +62,15 @@ def text_transformer(
 ) -> TextTransformer:
     """Build a text transformer; ``text_transformer(*preset, ...)`` takes a ``Preset``.
 
-    Arguments are those of :func:`vision_transformer`; ``vocab_size`` counts padding (0), and
-    ``num_classes`` is 1 for regression.
+    Args:
+        backbone: settings of the backbone.
+        attention: settings of the attention modules.
+        vocab_size: number of token ids, padding (0) included.
+        max_length: longest sequence.
+        num_classes: number of classes; 1 for regression.
+        kernel: as in :func:`vision_transformer`, as the two that follow.
+        initial_variance: of the kernel, where the settings leave it open.
+        num_data: number of training texts.
 
     Raises:
         ValueError: a size is out of range, or the settings of the attention do not fit the
@@ -94,8 +101,16 @@ def sequence_transformer(
 ) -> SequenceTransformer:
     """Build a transformer of sequences of vectors.
 
-    Arguments are those of :func:`vision_transformer`; ``positions`` adds learned embeddings of the
-    places.
+    Args:
+        backbone: settings of the backbone.
+        attention: settings of the attention modules.
+        input_dim: width of a vector.
+        max_length: longest sequence.
+        num_outputs: width of the output.
+        positions: add learned embeddings of the places.
+        kernel: as in :func:`vision_transformer`, as the two that follow.
+        initial_variance: of the kernel, where the settings leave it open.
+        num_data: number of training sequences.
 
     Raises:
         ValueError: as :func:`text_transformer`.

@@ -267,7 +267,12 @@ class CausalTransformer(nn.Module):
 def bits_per_token(
     logits: Float[Tensor, "*samples batch tokens classes"], tokens: Int[Tensor, "batch tokens"]
 ) -> Float[Tensor, "batch tokens"]:
-    """Return −log₂ of the mean probability of each next token."""
+    """Return −log₂ of the mean probability of each next token.
+
+    Args:
+        logits: of a decoder, with samples in front or without.
+        tokens: the tokens that came next.
+    """
     log_probs = logits.log_softmax(-1)
     if logits.ndim == 4:
         log_probs = log_probs.logsumexp(0) - math.log(len(logits))
@@ -302,8 +307,11 @@ def evaluate_tokens(
 ) -> TokenMetrics:
     """Measure how well a decoder predicts each token of windows from those before it.
 
-    Nothing is asked of the first token of each window; a decoder that does not draw needs no
-    samples.
+    Args:
+        model: the decoder, in eval mode.
+        tokens: windows of a text; nothing is asked of the first token of each.
+        num_samples: Monte Carlo samples of a decoder that draws; another needs none.
+        generator: source of the draws.
 
     Raises:
         ValueError: `tokens` are no windows of at least 2, or `num_samples` is below 1.

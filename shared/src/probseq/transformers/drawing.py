@@ -126,6 +126,10 @@ def held_functions(
     function in each layer. The batch must keep its size and order: caches refuse to be reordered,
     as beam search does. Other threads are not concerned.
 
+    Args:
+        model: with deviations.
+        generator: source of the draws.
+
     Raises:
         ValueError: the model has no deviation, a batch has another size than the first, a cache is
             reordered, or activations are checkpointed for gradients.

@@ -122,7 +122,9 @@ def rbf_matrix(
 
     In float32 the expansion of the square needs ``x`` and ``z`` near the origin: centre both first.
 
-    Inputs are divided by the lengthscales.
+    Args:
+        x: inputs, divided by the lengthscales.
+        z: inputs, divided by the lengthscales.
 
     Raises:
         ValueError: see :func:`~probseq.kernels.distances.check_points`.

@@ -152,8 +152,12 @@ class Predictor:
     ) -> tuple[Tensor, ...]:
         """Predict a whole set, on the CPU; the global random generators are left as they were.
 
-        Raw inputs of any number are predicted in batches on the device; ``progress`` is called
-        after each with the number of its inputs.
+        Args:
+            model: in eval mode, on the device.
+            inputs: raw ones, of any number.
+            device: where batches are predicted.
+            seed: of all draws.
+            progress: called after each batch with the number of its inputs.
         """
         chunks: list[tuple[Tensor, ...]] = []
         size = max(1, _TOKENS_AT_ONCE // (self.tokens * (self.num_samples or 1)))

@@ -78,8 +78,11 @@ class SequenceTransformer(PooledTransformer):
     ) -> TransformerOutput:
         """Read the outputs off sequences.
 
-        By default the mask is true at vectors that aren't all zero; whatever stands at padding is
-        ignored. S samples are run as one batch.
+        Args:
+            x: vectors, zeros at padding; with a mask, whatever stands at padding is ignored.
+            mask: true at real vectors; the default is those that aren't all zero.
+            generator: source of the attention modules' draws.
+            num_samples: number of Monte Carlo samples S, run as one batch.
 
         Returns:
             Outputs as ``logits``, ``(batch, num_outputs)`` or ``(S, batch, num_outputs)``, and the

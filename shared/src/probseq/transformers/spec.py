@@ -88,7 +88,11 @@ class AttentionConfig(Settings, ABC):
         """
 
     def penalty_weight(self, progress: float) -> float:
-        """Return the weight of the penalty in the loss."""
+        """Return the weight of the penalty in the loss.
+
+        Args:
+            progress: share of the training steps done.
+        """
         return 1.0
 
 

@@ -62,7 +62,11 @@ class TextTransformer(PooledTransformer):
     ) -> TransformerOutput:
         """Classify sequences.
 
-        By default the mask is ``tokens != 0``; S samples are run as one batch.
+        Args:
+            tokens: token ids, 0 at padding.
+            mask: true at real tokens; the default is ``tokens != 0``.
+            generator: source of the attention modules' draws.
+            num_samples: number of Monte Carlo samples S, run as one batch.
 
         Returns:
             Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.

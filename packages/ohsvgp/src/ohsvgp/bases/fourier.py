@@ -27,8 +27,14 @@ class FouT(QuadratureBasis):
 
     While t < θ the window begins before t0; K_uu is the same at all times for a stationary kernel.
 
-    The window is θ, above 0, in units of the time stamps; other arguments and errors are those of
-    ``QuadratureBasis``.
+    Args:
+        num_inducing: M.
+        window: θ, in units of the time stamps.
+        num_nodes: Q Gauss-Legendre nodes on one panel; see ``QuadratureBasis`` if None. (Equally
+            spaced nodes would be no better than a trapezium rule: f is not periodic.)
+
+    Raises:
+        ValueError: M below 1, Q below M, or θ not above 0.
     """
 
     def __init__(self, num_inducing: int, window: float, *, num_nodes: int | None = None) -> None:
@@ -61,7 +67,12 @@ class Cosine(QuadratureBasis):
     Half-waves of an interval one lengthscale wider than the window at both ends: there the slope
     of a sum of cosines is zero, which f's is not inside the window. Not in the thesis.
 
-    Arguments and errors are those of ``QuadratureBasis``.
+    Args:
+        num_inducing: M.
+        num_nodes: Q Gauss-Legendre nodes on one panel; see ``QuadratureBasis`` if None.
+
+    Raises:
+        ValueError: M below 1 or Q below M.
     """
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:

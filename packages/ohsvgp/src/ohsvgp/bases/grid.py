@@ -12,7 +12,11 @@ class UniformGrid(TimeBasis):
 
     A single point lies in the middle of the window.
 
-    M is at least 1.
+    Args:
+        num_inducing: M.
+
+    Raises:
+        ValueError: M below 1.
     """
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:

@@ -106,7 +106,12 @@ class RandomSubset(PointBasis):
     not follow the number of points seen: the authors' doesn't either, and forgetting is part of
     the method.
 
-    Arguments and errors are those of ``PointBasis``; Bui et al. learn the points.
+    Args:
+        num_inducing: M.
+        learn: learn the points by Adam on the online bound, as Bui et al. do; None to leave them.
+
+    Raises:
+        ValueError: M below 1.
     """
 
     def choose(
@@ -127,7 +132,12 @@ class PivotedCholesky(PointBasis):
     are only the start (OVC-optZ). Points about which the others tell everything are not taken:
     there may be fewer than M even among more candidates.
 
-    Arguments and errors are those of ``PointBasis``.
+    Args:
+        num_inducing: M.
+        learn: learn the points by Adam on the online bound; None to leave them.
+
+    Raises:
+        ValueError: M below 1.
     """
 
     def choose(

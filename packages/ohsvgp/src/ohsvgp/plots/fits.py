@@ -70,7 +70,13 @@ class Fits:
 
 
 def after_tasks_plot(fits: Fits, *, labels: tuple[str, str], title: str = "") -> "Figure":
-    """Draw the predictions after each task, in a panel each."""
+    """Draw the predictions after each task, in a panel each.
+
+    Args:
+        fits: predictions after each task.
+        labels: of time and values.
+        title: of the figure.
+    """
     tasks = len(fits.mean)
     shown = {f"after task {task + 1}": (fits, task) for task in range(tasks)}
     if tasks > 4:
@@ -90,8 +96,12 @@ def fits_plot(
 ) -> "Figure":
     """Draw predictions after a task each, in panels with the same axes.
 
-    Predictions, by the panel's title, come with the task after which they are shown; the size is
-    that of a panel in inches.
+    Args:
+        shown: by the panel's title, predictions and the task after which they are shown.
+        labels: of time and values.
+        title: of the figure.
+        across: panels side by side.
+        size: of a panel in inches.
     """
     figure, grid = panels(len(shown), across, size, extra=(0.4, 1.0))
     for axes, (name, (fits, task)) in zip(grid, shown.items(), strict=True):

@@ -95,7 +95,9 @@ def metrics_plot(
 ) -> "Figure":
     """Draw metrics over all learned tasks against their number (thesis Figures 4.3, 4.4).
 
-    The order, names of all methods, fixes their colours.
+    Args:
+        metrics: with values after each task by method.
+        order: names of all methods, which fixes their colours.
     """
     figure, grid = panels(len(metrics), 3, (4.6, 3.6), shared=False, extra=(0.2, 0.8))
     for axes, (metric, methods) in zip(grid, metrics, strict=True):
@@ -119,8 +121,10 @@ def metrics_plot(
 def per_task_plot(metric: Metric, methods: Mapping[str, Band], order: Sequence[str]) -> "Figure":
     """Draw a metric of each task after it and every later one (thesis Figures 4.6 to 4.13).
 
-    Matrices have a row after which task, and a column of which task; the order, names of all
-    methods, fixes their colours.
+    Args:
+        metric: what is measured.
+        methods: matrices by method: row after which task, column of which task.
+        order: names of all methods, which fixes their colours.
     """
     tasks = max(len(band.mean) for band in methods.values())
     figure, grid = panels(tasks, _ACROSS, (2.35, 2.2), extra=(0.5, 1.1))
@@ -146,7 +150,9 @@ def per_task_plot(metric: Metric, methods: Mapping[str, Band], order: Sequence[s
 def matrix_plot(metric: Metric, methods: Mapping[str, Band]) -> "Figure":
     """Draw one matrix a method: row after which task, column of which task; colours are shared.
 
-    Above the diagonal is NaN.
+    Args:
+        metric: what is measured.
+        methods: matrices by method; NaN above the diagonal.
     """
     matplotlib = require("matplotlib", extra="plots", distribution="ohsvgp")
     tasks = max(len(band.mean) for band in methods.values())

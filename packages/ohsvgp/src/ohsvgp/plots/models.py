@@ -33,7 +33,12 @@ def fit_plot(
 ) -> "Figure":
     """Draw a model's prediction of new values over the time of some data, and the data.
 
-    So many times are predicted as ``num_points`` says.
+    Args:
+        gp: a model of times and one series; it stays as it is.
+        t: times of the data, numbers or calendar stamps.
+        y: values, shape (n,).
+        labels: of time and values.
+        num_points: times that are predicted.
 
     Raises:
         ValueError: a model of points, or data that it would not take.
@@ -54,7 +59,11 @@ def tasks_plot(
 ) -> "Figure":
     """Draw the prediction after each task, learned by copies of a model.
 
-    A task has times and values; so many times are predicted as ``num_points`` says.
+    Args:
+        gp: a model of times and one series; it stays as it is.
+        tasks: times and values of each.
+        labels: of time and values.
+        num_points: times that are predicted.
 
     Raises:
         ValueError: no tasks, a model of points, or data that it does not take.
@@ -75,8 +84,12 @@ def forecast_plot(
 ) -> "Figure":
     """Draw data, and the forecast's mean with its intervals of 50 and 95 %.
 
-    The model has learned the data that are shown; the horizon is that of ``ohsvgp.forecast``:
-    stamps, or a number of steps.
+    Args:
+        gp: a model of times and one series that has learned the data; it stays as it is.
+        t: times of the data that are shown.
+        y: their values, shape (n,).
+        horizon: of ``ohsvgp.forecast``: stamps, or a number of steps.
+        labels: of time and values.
 
     Raises:
         ValueError: a model of points, or a horizon or data that it would not take.
@@ -100,7 +113,10 @@ def forecast_plot(
 def components_plot(gp: OnlineGP, t: Any, *, labels: tuple[str, str] = ("t", "y")) -> "Figure":
     """Draw each term of ``ohsvgp.decompose``: its mean and two standard deviations.
 
-    Times are in ascending order, also beyond the data.
+    Args:
+        gp: a model of times and one series; it stays as it is.
+        t: times in ascending order, also beyond the data.
+        labels: of time and values.
 
     Raises:
         ValueError: a model of points or of several series, or bad times.
@@ -129,7 +145,10 @@ def memory_plot(
     below that of the noise it is known better than by an observation. Below, in nats, what moves of
     the inducing variables lost of old knowledge, and what they did not take in of new observations.
 
-    Updates returned ``infos``, in order; without any there is the first panel alone.
+    Args:
+        gp: a model of times and one series that has learned some; it stays as it is.
+        infos: what its updates returned, in order; none for the first panel alone.
+        labels: of time and values.
 
     Raises:
         ValueError: a model of points, of several series, or one without data.

@@ -42,7 +42,11 @@ class Plane:
 
 
 def boundaries_plot(planes: Mapping[str, Plane]) -> "Figure":
-    """Draw a row for each model and a column for each task (thesis Figure 4.2)."""
+    """Draw a row for each model and a column for each task (thesis Figure 4.2).
+
+    Args:
+        planes: by the model's name.
+    """
     colors = require("matplotlib.colors", extra="plots", distribution="ohsvgp")
     tasks = max(len(one.probability) for one in planes.values())
     figure, grid = panels(tasks * len(planes), tasks, (2.5, 2.15), extra=(1.5, 0.9))

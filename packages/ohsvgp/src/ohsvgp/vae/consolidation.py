@@ -41,7 +41,12 @@ class Consolidation(nn.Module):
         return 0.5 * (self.fisher * (_flat(parameters) - self.anchor).square()).sum()
 
     def consolidate(self, parameters: Sequence[Tensor], fisher: Float[Tensor, " p"]) -> None:
-        """Add a task's information, and centre the penalty on the parameters of now."""
+        """Add a task's information, and centre the penalty on the parameters of now.
+
+        Args:
+            parameters: θ after the task.
+            fisher: the task's information, from ``diagonal_fisher``.
+        """
         self.fisher += fisher
         self.anchor.copy_(_flat(parameters).detach())
 

@@ -15,6 +15,9 @@ class SharedSet(Basis):
 
     ``PivotedCholesky`` under a batch of kernels allocates M points to every latent (OVC-per-dim of
     thesis 4.6.3); inside this it allocates M points to all of them together (OVC).
+
+    Args:
+        basis: chooses the set; it may not replace the kernel.
     """
 
     def __init__(self, basis: Basis) -> None:

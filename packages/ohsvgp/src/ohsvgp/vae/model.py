@@ -231,7 +231,13 @@ class OnlineSVGPVAE(nn.Module):
     def bound(self, t: Any, y: Any, *, num_samples: int = 1) -> Float[Tensor, ""]:
         """Return the bound of a task in nats, differentiable; absorb nothing, add no penalty.
 
-        Arguments and errors are those of ``fit_task``, with so many draws of f per time point.
+        Args:
+            t: as in ``fit_task``; so is ``y``.
+            y: data.
+            num_samples: draws of f per time point.
+
+        Raises:
+            ValueError: as ``fit_task``.
         """
         check_counts(num_samples=num_samples)
         task = self.prepare(t, y)[1]
@@ -277,8 +283,11 @@ class OnlineSVGPVAE(nn.Module):
     ) -> Float[Tensor, ""]:
         """Return the bound, its expected log-likelihood estimated from some time points.
 
-        Rows are positions of the time points to decode, all if None, with so many draws of f for
-        each.
+        Args:
+            task: the data.
+            window: the task's covariances.
+            rows: positions of the time points to decode; all if None.
+            num_samples: draws of f per time point.
         """
         q = self.amortised(task, window)
         mean, variance, y = q.latent.mean, q.latent.variance, task.y
@@ -302,7 +311,10 @@ class OnlineSVGPVAE(nn.Module):
     def window(self, task: Task, inducing: Inducing, *, learning: bool = False) -> Window:
         """Return the covariances of the task under the kernel of now.
 
-        When ``learning``, hyperparameters may move away from those of the state.
+        Args:
+            task: gives the times.
+            inducing: its inducing set.
+            learning: hyperparameters may move away from those of the state.
         """
         old = self.memory.state if self.carry else None
         return relate(

@@ -39,6 +39,9 @@ class PredictionErrors(NamedTuple):
 def image_spectrum(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, " pixels"]:
     """Return eigenvalues of the covariance of images, falling; zero beyond their number.
 
+    Args:
+        images: at least two.
+
     Raises:
         ValueError: fewer than two images, or values that are no finite floats.
     """

@@ -24,7 +24,12 @@ from pseudovideo.spec import CorruptionKind, PseudoVideoConfig
 
 @dataclass(frozen=True)
 class Mixture(Corruption):
-    """Noise around the frames of another corruption: z_t = a_t·A_t x + (L ε)_t."""
+    """Noise around the frames of another corruption: z_t = a_t·A_t x + (L ε)_t.
+
+    Args:
+        frames: has A.
+        noise: has a and L.
+    """
 
     frames: Corruption
     noise: Noise

@@ -78,6 +78,9 @@ def noise_coefficients(
 ) -> tuple[Float64[Tensor, " T"], Float64[Tensor, "T steps"]]:
     """Return coefficients a and L of z = a·x + L ε, with independent standard normal ε_1..ε_{T−1}.
 
+    Args:
+        config: a kind of noise.
+
     Returns:
         a, 1 for the image, and L, its last row 0; ε_t enters with frame T−t.
 

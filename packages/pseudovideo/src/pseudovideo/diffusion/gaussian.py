@@ -285,7 +285,12 @@ class GaussianDiffusion:
     ) -> Images:
         """Return x_{t−1} drawn from `reverse`; its mean at t = 0.
 
-        Arguments are those of `reverse`; noise is standard normal, None only where all t are 0.
+        Args:
+            output: of the network.
+            x_t: what it was given.
+            t: steps.
+            noise: standard normal; None only where all t are 0.
+            limit: as of `reverse`.
         """
         reverse = self.reverse(output, x_t, t, limit=limit)
         if noise is None:
@@ -311,8 +316,13 @@ class GaussianDiffusion:
         Song, Meng & Ermon 2021, "Denoising diffusion implicit models", equations 12 and 16. Where
         the predicted image is clipped, ε is that of the clipped one, as in improved DDPM.
 
-        Arguments are those of `step`; the network's variances play no part. Of η in 0..1, 0 draws
-        nothing, and 1 has the posterior's variance.
+        Args:
+            output: of the network; its variances play no part.
+            x_t: what it was given.
+            t: steps.
+            noise: standard normal; None only where `eta` or all t are 0.
+            eta: η in 0..1: 0 draws nothing, 1 has the posterior's variance.
+            limit: as of `reverse`.
 
         Raises:
             ValueError: `eta` is outside 0..1, or `limit` is not positive.

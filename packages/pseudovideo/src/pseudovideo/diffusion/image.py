@@ -25,6 +25,9 @@ from pseudovideo.spec import ImageDiffusionConfig
 class ImageDiffusion(FrameDiffusion):
     """A UNet that tells noise, and how sure it is, from noisy images.
 
+    Args:
+        config: sizes and process.
+
     Raises:
         MissingExtraError: diffusers is not installed.
     """

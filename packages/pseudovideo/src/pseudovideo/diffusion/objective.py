@@ -52,7 +52,13 @@ def hybrid_losses(
     The mean is frozen in the bound: its gradient reaches the second half of the channels only, as
     the squared error's reaches the first.
 
-    The output is the network's for `x_t`, noisy states of the images: prediction and variances.
+    Args:
+        diffusion: the process.
+        output: of the network for `x_t`: prediction and variances.
+        x0: images.
+        x_t: their noisy states.
+        noise: what was added.
+        t: steps.
 
     Raises:
         ValueError: tensors of different shapes, or as of `GaussianDiffusion`.

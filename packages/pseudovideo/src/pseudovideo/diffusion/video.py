@@ -33,6 +33,9 @@ from pseudovideo.spec import VideoDiffusionConfig
 class VideoDiffusion(FrameDiffusion):
     """A UNet that tells the noise of frames from noisy frames and given ones.
 
+    Args:
+        config: sizes, process and stages.
+
     Raises:
         MissingExtraError: diffusers is not installed.
     """
@@ -148,8 +151,17 @@ class VideoDiffusion(FrameDiffusion):
     ) -> Float[Tensor, "b k c h w"]:
         """Draw a frame given the true C frames before it, in eval mode; see `frame_errors`.
 
-        The frame is one of C..T−1, with K samples for each video; other arguments are those of
-        `sample`.
+        Args:
+            videos: true videos, on the model's device.
+            frame: number of the frame, C..T−1.
+            labels: class of each video, where the model has classes.
+            num_samples: samples K for each video.
+            num_steps: as of `sample`.
+            eta: as of `sample`.
+            solver: as of `sample`.
+            generator: draws the one seed that all noise follows from.
+            batch_size: samples drawn at once.
+            progress: called after each batch with the number of its samples.
 
         Raises:
             ValueError: as of `sample`; videos or labels of another kind than the model's, videos
@@ -194,7 +206,9 @@ class VideoDiffusion(FrameDiffusion):
     ) -> int:
         """Return how many frames pass through the network for one video.
 
-        Arguments are those of `sample`.
+        Args:
+            num_steps: as of `sample`.
+            solver: as of `sample`.
 
         Raises:
             ValueError: `num_steps` is no number of steps.

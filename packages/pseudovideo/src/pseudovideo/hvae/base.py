@@ -56,6 +56,9 @@ class HVAE(Pretrained):
 
     Of a model of classes the decoder is told the class, as improved DDPM's UNet is, and the encoder
     is not: loss and bound are those of p(x | class) with q(z_t|x).
+
+    Args:
+        config: sizes and settings.
     """
 
     config_class = HVAEConfig
@@ -101,8 +104,12 @@ class HVAE(Pretrained):
     ) -> Float[Tensor, "b c h w"]:
         """Return z_T of samples.
 
-        The prior may consist of the training images, in −1..1, with their classes; labels None are
-        of any class.
+        Args:
+            numbers: of the samples.
+            images: the training images, in −1..1, where the prior consists of them.
+            seed: of all that is drawn.
+            labels: class of each sample; None: of any.
+            image_labels: classes of the images.
         """
 
     def decode(
@@ -310,8 +317,12 @@ class HVAE(Pretrained):
     ) -> Float[Tensor, "b c h w"]:
         """Return z_0 of z_T, level by level; arguments as of `sample`.
 
-        Samples of the same number have the same noise; `watch` is called after every step with t−1
-        and z_{t−1}.
+        Args:
+            z: frames of level T.
+            numbers: of the samples: those with the same have the same noise.
+            classes: of the samples.
+            seed: of the noise.
+            watch: called after every step with t−1 and z_{t−1}.
         """
         for level in range(self.config.num_levels, 0, -1):
             frames = classes.twice(z)

@@ -118,6 +118,9 @@ class HeatHVAE(HVAE):
     training images of D dimensions the missing term lies between 0 and
     (log m)/D + ½(σ_h²/δ² − 1 − log σ_h²/δ²) nats per dimension; for other images it may be more.
     Keep it in mind beside the bound of `LearnedEncoderHVAE`, which has all terms.
+
+    Args:
+        config: sizes and settings.
     """
 
     def encode(

@@ -49,6 +49,11 @@ _CLASSES, _OF_CLASS = 20, 10
 def check_images(name: str, values: Tensor, dimensions: int) -> None:
     """Refuse what are no images.
 
+    Args:
+        name: of the argument.
+        values: its value.
+        dimensions: how many it must have.
+
     Raises:
         ValueError: another number of dimensions, an empty one, or neither grey nor colour.
     """
@@ -283,7 +288,9 @@ def save_samples(
 def save_pngs(images: UInt8[Tensor, "n c h w"], folder: Path | str) -> list[Path]:
     """Write each image as a PNG of its own, at its own size, as `00000.png` and so on.
 
-    The folder is made.
+    Args:
+        images: bytes.
+        folder: of the files; it is made.
 
     Raises:
         ValueError: `images` are none.
@@ -359,7 +366,10 @@ def save_grids(
 ) -> Path:
     """Write several grids of images side by side, such as samples of several models, as PNG.
 
-    Grids have their titles; the folder of the file is made.
+    Args:
+        grids: images by the title of each grid.
+        file: the file; its folder is made.
+        title: stands above all.
 
     Raises:
         ValueError: no images, or neither grey nor colour.
@@ -387,7 +397,12 @@ def save_rows(
 ) -> Path:
     """Write rows of images with a label each, and heads above the columns, as PNG.
 
-    Each row has equally many; the folder of the file is made.
+    Args:
+        labels: of the rows.
+        rows: images (n, c, h, w) of each row, equally many.
+        file: the file; its folder is made.
+        heads: above the columns; none by default.
+        title: stands above all.
     """
     for label, row in zip(labels, rows, strict=True):
         check_images(f"row {label!r}", row, 4)
@@ -417,7 +432,10 @@ def save_strips(
 ) -> Path:
     """Write videos as strips, one below the other, the image on the right, as PNG.
 
-    The folder of the file is made.
+    Args:
+        videos: grey or colour.
+        file: the file; its folder is made.
+        title: stands above them.
 
     Raises:
         ValueError: no videos, or neither grey nor colour.

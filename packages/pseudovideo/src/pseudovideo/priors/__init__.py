@@ -32,7 +32,12 @@ def build_token_prior(
 ) -> AutoregressivePrior | MaskedPrior:
     """Return a new prior over token grids.
 
-    The kind is that of ImageGPT and VideoGPT, or that of MaskGIT and Phenaki.
+    Args:
+        kind: ImageGPT's and VideoGPT's, or MaskGIT's and Phenaki's.
+        sizes: of its transformer.
+        grid: of the tokenizer.
+        tokenizer_fingerprint: see `PriorConfig`.
+        classes: that it knows; None for a prior without.
     """
     values: dict[str, Any] = {
         **{name: getattr(sizes, name) for name in ("dim", "depth", "num_heads")},

@@ -35,6 +35,9 @@ class AutoregressivePrior(TokenPrior):
     i sees token i − 1 (a learned start for the first) plus the position of token i, which is a sum
     of one learned vector per axis. Of a prior with classes each has a start of its own.
 
+    Args:
+        config: sizes.
+
     Raises:
         ValueError: the grid is empty, or K below 2.
     """

@@ -31,6 +31,9 @@ class MaskedPrior(TokenPrior):
     learned vector in the place of its token, so that a network pass tells of all of them at once.
     Of a prior with classes each has a learned vector that is added to every token.
 
+    Args:
+        config: the settings.
+
     Raises:
         ValueError: the grid is empty or `num_heads` doesn't divide `dim`.
     """

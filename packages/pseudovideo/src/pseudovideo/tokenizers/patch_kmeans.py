@@ -30,7 +30,8 @@ class PatchKMeans(Pretrained):
     It has the grid, the codebook size and so the bits of a tokenizer of the same settings. A
     tokenizer that reconstructs worse has not learned to use its tokens.
 
-    The sizes and `codebook_size` of a tokenizer count, to compare with.
+    Args:
+        config: of the tokenizer to compare with; its sizes and `codebook_size` count here.
     """
 
     config_class: ClassVar[type[TokenizerConfig]] = TokenizerConfig
@@ -101,6 +102,9 @@ class PatchKMeans(Pretrained):
     def encode(self, videos: Float[Tensor, "b f c y x"]) -> Int64[Tensor, "b t h w"]:
         """Return the nearest code of each patch.
 
+        Args:
+            videos: as of `Tokenizer.encode`.
+
         Raises:
             ValueError: videos are not of `config`, or nothing has been fitted.
         """
@@ -111,6 +115,9 @@ class PatchKMeans(Pretrained):
     @torch.no_grad()
     def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
         """Return the codes as pixels, clamped to −1..1.
+
+        Args:
+            indices: tokens, 0..K−1.
 
         Raises:
             ValueError: the grid or the values are not those of `config`, or nothing was fitted.

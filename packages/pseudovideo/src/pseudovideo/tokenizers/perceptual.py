@@ -40,6 +40,10 @@ class PerceptualLoss(nn.Module):
     ) -> Float[Tensor, ""]:
         """Return the mean distance of a batch.
 
+        Args:
+            images: with gradients.
+            references: what they shall look like.
+
         Raises:
             ValueError: there are neither one nor three channels.
         """

@@ -164,6 +164,9 @@ class VectorQuantizer(nn.Module):
     def encode(self, z: Float[Tensor, "*b d"]) -> Int64[Tensor, "*b"]:
         """Return the number of the nearest code of each input; learn nothing.
 
+        Args:
+            z: as of `forward`.
+
         Raises:
             ValueError: as of `forward`.
         """

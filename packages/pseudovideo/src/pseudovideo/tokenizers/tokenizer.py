@@ -40,6 +40,9 @@ class Tokenizer(Pretrained):
     `encode`, `decode` and `reconstruct` are for users: they check values and keep no gradients.
     `forward` is for training: it checks shapes alone, since looking at values would make the
     processor wait for the device at every step.
+
+    Args:
+        config: sizes and settings; kept as `config`.
     """
 
     config_class: ClassVar[type[TokenizerConfig]] = TokenizerConfig
@@ -112,6 +115,9 @@ class Tokenizer(Pretrained):
     def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
         """Return frames of token grids, clamped to −1..1.
 
+        Args:
+            indices: tokens, 0..K−1.
+
         Raises:
             ValueError: the grid or the values are not this tokenizer's.
         """
@@ -174,6 +180,9 @@ class CViViT(Tokenizer):
 
 def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
     """Return a new tokenizer: `VQVAE` for one frame, `CViViT` for several.
+
+    Args:
+        config: sizes and settings.
 
     Raises:
         ValueError: the settings fit neither.

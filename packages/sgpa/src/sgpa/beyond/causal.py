@@ -157,9 +157,14 @@ class CausalSparseGPAttention(InducingAttention):
     ) -> AttentionOutput:
         """Draw the attention output of each token from its posterior.
 
-        Arguments are those of :class:`~sgpa.attention.SparseGPAttention`; padding is on the left.
-        The noise, of at least as many tokens, is in place of new draws; :meth:`step` with the same
-        noise gives the same output.
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens, behind padding on the left.
+            token_map: as in :class:`~sgpa.attention.SparseGPAttention`.
+            generator: source of the draws.
+            num_samples: draw S samples from one posterior and fold them into the batch.
+            noise: of at least as many tokens, in place of new draws; :meth:`step` with the same
+                noise gives the same output.
 
         Returns:
             Sampled values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the KL
@@ -224,8 +229,11 @@ class CausalSparseGPAttention(InducingAttention):
     ) -> CausalCache:
         """Return what is known before the first token.
 
-        Samples count as sequences. The noise, of one sample and at least ``max_tokens`` tokens, is
-        in place of new draws, all of which are made here.
+        Args:
+            batch: number of sequences; samples count as sequences.
+            max_tokens: room for so many tokens.
+            generator: source of the noise, all of which is drawn here.
+            noise: of one sample and at least ``max_tokens`` tokens, in place of new draws.
 
         Raises:
             ValueError: a count is no whole number of at least 1, or ``noise`` has a wrong shape.
@@ -253,7 +261,10 @@ class CausalSparseGPAttention(InducingAttention):
     ) -> tuple[AttentionOutput, CausalCache]:
         """Draw the output of the next tokens, without gradients.
 
-        They are one or more of each sequence; the cache, of those before, must not be used again.
+        Args:
+            x: the next tokens, one or more of each sequence.
+            cache: of those before; it must not be used again.
+            token_map: as in :meth:`forward`.
 
         Returns:
             Values of these tokens and their KL divergence in nats a sequence, without its global

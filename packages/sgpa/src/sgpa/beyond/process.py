@@ -204,7 +204,11 @@ class QueryProcess(nn.Module):
     ) -> tuple[
         Float[Tensor, "heads batch tokens value"], Float[Tensor, "heads batch tokens value"]
     ]:
-        """Return mean and variance of the deviation at each query."""
+        """Return mean and variance of the deviation at each query.
+
+        Args:
+            queries: q, not scaled.
+        """
         with torch.autocast(queries.device.type, enabled=False):
             whitened, terms = self._whitened(full_precision(queries))
             # σ w m and σ² (1 − |w|² + |Rᵀw|²).
@@ -298,6 +302,10 @@ class QueryProcess(nn.Module):
 
         It is near 0 where queries are like those that the inducing inputs were placed on, and 1 far
         from them: compare training data with new ones.
+
+        Args:
+            queries: q, not scaled.
+            mask: true at real tokens.
         """
         whitened, _ = self._whitened(full_precision(queries))
         share = residual_deviation(whitened).square().squeeze(-1)

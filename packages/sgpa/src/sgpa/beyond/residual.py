@@ -126,9 +126,13 @@ class ResidualSparseGPAttention(nn.Module):
     ) -> AttentionOutput:
         """Draw the attention output from its posterior.
 
-        Arguments are those of :class:`~sgpa.attention.SparseGPAttention`; inducing inputs are
-        queries, which need no ``token_map``. The noise, of at least as many tokens, is in place of
-        new draws.
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+            token_map: not needed: inducing inputs are queries.
+            generator: source of the draws.
+            num_samples: draw S samples from one posterior and fold them into the batch.
+            noise: of at least as many tokens, in place of new draws.
 
         Returns:
             Sampled values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the KL
@@ -159,8 +163,11 @@ class ResidualSparseGPAttention(nn.Module):
     ) -> ResidualCache:
         """Return what is known before the first token, for a causal layer.
 
-        Samples count as sequences. The noise, of one sample and at least ``max_tokens`` tokens, is
-        in place of new draws, all of which are made here.
+        Args:
+            batch: number of sequences; samples count as sequences.
+            max_tokens: room for so many tokens.
+            generator: source of the noise, all of which is drawn here.
+            noise: of one sample and at least ``max_tokens`` tokens, in place of new draws.
 
         Raises:
             ValueError: the layer is not causal, a count is no whole number of at least 1, or
@@ -215,6 +222,10 @@ class ResidualSparseGPAttention(nn.Module):
     ) -> DiagonalGaussian:
         """Return the posterior marginals of the heads' outputs, before ``to_out`` mixes them.
 
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+
         Returns:
             A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
 
@@ -241,6 +252,11 @@ class ResidualSparseGPAttention(nn.Module):
         Each head has the queries of M tokens that are drawn at random, and one lengthscale,
         ℓ² = ½ median |q − q'|² over random pairs; σ² is a hundredth of the variance that softmax
         attention's output has over the tokens, unless an initial variance was given.
+
+        Args:
+            x: tokens, already normalised by the block.
+            mask: true at real tokens.
+            generator: source of the draws.
 
         Raises:
             ValueError: ``x`` or ``mask`` has a wrong shape or type, there are fewer than M tokens

@@ -68,6 +68,9 @@ class FeatureMoments:
     def update(self, features: Float[Tensor, "n d"]) -> "FeatureMoments":
         """Return the moments with a further batch.
 
+        Args:
+            features: n >= 1 features of the same dimension.
+
         Raises:
             ValueError: a bad shape, another dimension, nothing given, or NaN or infinity.
         """
@@ -77,6 +80,9 @@ class FeatureMoments:
 
     def merge(self, other: "FeatureMoments") -> "FeatureMoments":
         """Return the moments of two streams together.
+
+        Args:
+            other: moments of features of the same dimension.
 
         Raises:
             ValueError: the dimensions differ.

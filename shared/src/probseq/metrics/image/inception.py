@@ -91,6 +91,9 @@ class InceptionFeatures(FrozenExtractor):
 def distance_name(extractor: FeatureExtractor) -> str:
     """Return the name of the Fréchet distance of an extractor's features.
 
+    Args:
+        extractor: of the features.
+
     Returns:
         "FID" for the Inception weights that all papers share, else "FD(name)".
     """

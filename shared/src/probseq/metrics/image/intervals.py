@@ -114,7 +114,12 @@ def kernel_interval(
       − 2 Σ_{i,j} w_j k(x_i, y_j)/(nm),
     in which a sample that is drawn twice does not meet itself.
 
-    Arguments are those of `frechet_interval`.
+    Args:
+        real: features of the reference.
+        fake: features of samples.
+        draws: number of bootstrap draws.
+        level: of the interval.
+        generator: draws; None is torch's own.
 
     Raises:
         ValueError: a bad shape, dimensions that differ, fewer than two features on either side, no
@@ -154,7 +159,11 @@ def inception_interval(
 ) -> Interval:
     """Return the inception score of all samples as one split, with its interval.
 
-    Arguments are those of `inception_score`, and as of `frechet_interval`.
+    Args:
+        probabilities: p(y|x) of each sample; rows sum to 1.
+        draws: number of bootstrap draws.
+        level: of the interval.
+        generator: draws; None is torch's own.
 
     Raises:
         ValueError: a bad shape, NaN, rows that don't sum to 1, no two samples, no two draws, or a

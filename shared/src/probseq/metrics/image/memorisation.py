@@ -42,6 +42,10 @@ class Memorisation(NamedTuple):
 def nearest(features: Float[Tensor, "n d"], references: Float[Tensor, "m d"]) -> Nearest:
     """Return the nearest reference of each feature, in blocks that fit into memory.
 
+    Args:
+        features: of what is looked up; pixels, too.
+        references: among which.
+
     Raises:
         ValueError: a bad shape, dimensions that differ, NaN or infinity.
     """

@@ -89,7 +89,13 @@ def precision_recall_intervals(
     samples are too low: their spread s counts alone, around the estimate. Of a share p the interval
     is Wilson's for p(1 − p)/s² samples, or for all where p is 0 or 1.
 
-    Arguments are those of `precision_recall`, and as of `frechet_interval`.
+    Args:
+        real: features of the reference.
+        fake: features of samples.
+        neighbours: k.
+        draws: number of bootstrap draws.
+        level: of the intervals.
+        generator: draws; None is torch's own.
 
     Returns:
         An interval for each of the four, by name; the value is the estimate.

@@ -48,6 +48,9 @@ def parse_address(text: str) -> tuple[str, int]:
 class LivePage:
     """Serves the page until it is closed.
 
+    Args:
+        address: as in ``parse_address``.
+
     Attributes:
         url: of the page.
 

@@ -33,6 +33,9 @@ VideoCovariance = Float64[Tensor, "blocks T m T m"]
 def image_covariance(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, "d d"]:
     """Return the covariance of images and of their rounding, Σ + D I.
 
+    Args:
+        images: in −1..1, at least two.
+
     Raises:
         ValueError: fewer than two images, or values that are no finite floats.
     """

@@ -173,7 +173,12 @@ def rank_designs(
 ) -> list[Design]:
     """Measure designs, and return them from the least distance of the limited learner on.
 
-    Arguments are those of `measure_design`; after each `progress` is called with 1.
+    Args:
+        covariance: of the images, as `image_covariance` gives.
+        shape: (c, h, w) of an image.
+        designs: kinds of videos; one frame is the image model.
+        spec: as of `measure_design`.
+        progress: called with 1 after each.
 
     Raises:
         ValueError: as `check_design`, before any is measured.
@@ -193,7 +198,9 @@ def gaussian_distance(
 ) -> Float64[Tensor, ""]:
     """Return the Fréchet distance of Gaussians of equal mean, tr A + tr B − 2 tr (AB)^{1/2}.
 
-    A is in independent blocks, B is positive definite.
+    Args:
+        first: A, in independent blocks.
+        second: B, positive definite.
     """
     factor = torch.linalg.cholesky(second)
     # Eigenvalues of AB are those of LᵀAL with B = L Lᵀ.
