@@ -31,7 +31,7 @@ def test_each_panel_shows_its_method_before_the_others():
     for i, panel in enumerate(figure.axes):
         assert panel.get_title() == f"method {i}\narea {i / 2}"
         (own,) = (line for container in panel.containers for line in container.lines[:1])
-        assert own.get_ydata() == pytest.approx((i * x).numpy())
+        assert list(own.get_ydata()) == pytest.approx((i * x).tolist())
         grey = [line for line in panel.lines if line.get_color() == "#CFCFCF"]
         assert len(grey) == 8
         assert max(line.get_zorder() for line in grey) < own.get_zorder()
