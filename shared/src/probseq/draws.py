@@ -19,11 +19,13 @@ class RowGenerator(torch.Generator):
         rows: those of the batch that are here; none where others stand in for them, which a process
             without rows computes to take part in exchanges, and which count for nothing.
         total: number of rows of the batch.
-        last: whether these are the last ones that are computed here.
+        first: whether these are the first ones that are computed here.
+        last: whether these are the last ones.
     """
 
     rows: slice = slice(0)
     total: int = 0
+    first: bool = True
     last: bool = True
 
 

@@ -252,6 +252,7 @@ class Trainer:
                 if state is not None:
                     self._generator.set_state(state)  # each piece has its rows of the same draws
                 self._generator.rows, self._generator.total = rows, len(chosen)
+                self._generator.first = number == 1
                 self._generator.last = number == len(pieces)
             if not share:
                 # Every rank must take part in every exchange: the first example stands in.

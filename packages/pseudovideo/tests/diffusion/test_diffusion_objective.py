@@ -104,9 +104,11 @@ def test_importance_sampling_learns_from_pieces_what_it_does_from_the_batch():
         batch = videos(step).double()
         loss, state = whole(batch, generator=generator)["loss"], rows.get_state()
         parts = torch.zeros((), dtype=torch.float64)
+        rows.rows, rows.first, rows.last = slice(0, 3), True, False
+        pieces(batch[:3], generator=rows)  # of a batch that is given up
         for piece in (slice(0, 3), slice(3, 8), slice(8, 8)):
             rows.set_state(state)
-            rows.rows, rows.last = piece, piece.start == 8
+            rows.rows, rows.first, rows.last = piece, piece.start == 0, piece.start == 8
             part = pieces(batch[piece] if piece.start < 8 else batch[:1], generator=rows)["loss"]
             parts += (piece.stop - piece.start) / 8 * part
         assert float(parts.detach()) == pytest.approx(float(loss.detach()), rel=1e-12)

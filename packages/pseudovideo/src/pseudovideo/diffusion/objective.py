@@ -240,11 +240,12 @@ class DiffusionObjective(nn.Module):
         inputs = videos if hasattr(self.model.config, "num_frames") else videos[:, -1]
         losses = self.model.training_losses(inputs, t, labels, generator=generator)
         if self.times is not None and torch.is_grad_enabled():
+            if not isinstance(generator, RowGenerator) or generator.first:
+                self._pieces.clear()  # of a batch that was given up
             count = counted_rows(len(videos), generator)
             self._pieces.append((t[:count], losses.loss[:count].detach()))
             if not isinstance(generator, RowGenerator) or generator.last:
                 self.times.update(*map(torch.cat, zip(*self._pieces, strict=True)))
-                self._pieces.clear()
         return {
             "loss": (weights * losses.loss).mean(),
             "mse": (weights * losses.mse).mean().detach(),
