@@ -88,6 +88,7 @@ def declared_distributions(member) -> set[str]:
     return {canonicalize_name(Requirement(line).name) for line in lines}
 
 
+@pytest.mark.slow
 def test_a_member_imports_only_the_members_below_it(member, members) -> None:
     ours = {other.import_name for other in members}
     if member.import_name == "probseq":

@@ -221,6 +221,7 @@ def test_info_tells_versions_devices_and_threads(capsys):
     assert lines == ["probseq-apps", "probseq", "torch", "numpy", "python", "threads", "devices"]
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_to_its_end_is_no_error():
     reader, writer = os.pipe()
     os.close(reader)

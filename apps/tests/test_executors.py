@@ -208,6 +208,7 @@ def test_what_an_executor_needs_is_asked_for_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_help_loads_no_library_of_a_cluster():
     code = "import sys; from probseq_apps.cli import main; main(['--help'])\n"
     code += "import probseq_apps.run; print([n for n in ('ray', 'submitit') if n in sys.modules])"

@@ -228,6 +228,7 @@ def test_the_slow_sampler_is_scaled_from_shorter_grids(monkeypatch):
     assert seen == [2, 4, 8, 10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lean", [False, True])
 @pytest.mark.parametrize(("frames", "length"), [(1, 1), (3, 4), (5, 8)])
 def test_a_unet_is_given_so_many_frames_in_the_precision_that_the_row_says(

@@ -54,6 +54,7 @@ def run(tmp_path, *words):
     return cli.main(["calibrate", *FAST, "--run-dir", str(tmp_path / "run"), *words])
 
 
+@pytest.mark.slow
 def test_models_of_timm_are_measured_as_by_hand_and_the_folder_predicts_the_same(tmp_path, files):
     rows = ["model", "model+ts", "deviation+ts", "tuned", "mcd", "kflla", "probe", "heads+ts"]
     rows += ["model+ts+ensemble"]

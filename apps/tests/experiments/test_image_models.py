@@ -72,7 +72,7 @@ HVAE = HvaeSettings(
 )
 DIFFUSIONS, HVAES = DIFFUSION_WORKFLOW, HVAE_WORKFLOW
 KINDS = {DIFFUSIONS: DIFFUSION, HVAES: HVAE}
-pytestmark = pytest.mark.usefixtures("no_report")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_report")]
 both = pytest.mark.parametrize("kind", KINDS)
 
 

@@ -47,7 +47,7 @@ MODELS = {
         for frames in (1, 2)
     ),
 }
-pytestmark = pytest.mark.usefixtures("no_report")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_report")]
 each = pytest.mark.parametrize("command", COMMANDS)
 
 
@@ -185,7 +185,6 @@ def test_a_prior_of_its_own_learns_the_classes_of_the_tokenizer_s_images(whole, 
     assert not (tmp_path / "g").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "until"),
     [
@@ -288,7 +287,6 @@ def test_a_folder_of_other_classes_is_not_gone_on_with_nor_the_prior_of_an_hvae(
 # -- What it is good for --------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_classifier_of_real_digits_recognises_the_classes_of_guided_samples(tmp_path, digits):
     """Chance is a tenth; what is asked for is half, and what came was nine tenths and more."""
     from sklearn.linear_model import LogisticRegression

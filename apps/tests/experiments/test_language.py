@@ -36,6 +36,7 @@ def test_texts_that_every_python_has_are_long_and_differ():
     assert code.count("self.") > 10 * docs.count("self.")
 
 
+@pytest.mark.slow
 def test_all_decoders_are_measured_as_by_hand(tmp_path):
     (tmp_path / "a.txt").write_text("how much wood would a woodchuck chuck? " * 60)
     (tmp_path / "b.txt").write_text("she sells sea shells by the sea shore. " * 20)

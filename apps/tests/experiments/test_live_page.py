@@ -209,6 +209,7 @@ def test_a_page_in_a_browser_shows_text_as_text(browser: Browser) -> None:
         assert browser.value("document.documentElement.scrollWidth") <= 400
 
 
+@pytest.mark.slow
 def test_a_browser_finds_the_process_that_serves_the_page_after_another(browser: Browser) -> None:
     with LivePage("0") as page:
         browser.open(page.url, 1200)

@@ -40,6 +40,8 @@ from probseq_apps.settings.online import (
     StreamSettings,
 )
 
+pytestmark = pytest.mark.slow
+
 ROWS = ["ohsvgp", "ovc", "osgpr", "exact"]
 POINTS = ["--inputs", "a", "b", "--method", "ovc", "--num-tasks", "1"]
 TINY = ["--num-tasks", "3", "--num-inducing", "6", "--learn-steps", "2", "--seeds", "0", "1"]
@@ -391,7 +393,6 @@ def follow(monkeypatch, capsys):
     return run
 
 
-@pytest.mark.slow
 def test_a_killed_process_has_lost_nothing(tmp_path, follow):
     # Line by line: what answers a model that has just learned must not differ from what answers
     # one that has just been loaded.

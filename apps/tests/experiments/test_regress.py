@@ -71,6 +71,7 @@ def test_the_report_holds_the_metrics_of_the_stored_predictions(finished, report
     assert "of kind regress, and none of kind classify to resume" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_learns_to_count(molecules, tmp_path, report_of):
     more = ["--method", "mle", "--seeds", "0", "--epochs", "150", "--lr", "1e-2", "--no-ood"]
     more += ["--validate-every", "50", "--checkpoint-every", "150", "--dropout", "0"]

@@ -63,6 +63,8 @@ from pseudovideo.samples import Film
 from pseudovideo.spec import ObjectiveConfig, TokenizerSpec
 from pseudovideo.tokenizers import PatchKMeans
 
+pytestmark = pytest.mark.slow
+
 SIZES = PriorSizes(dim=16, depth=1, num_heads=2, steps=4, warmup=0.25)
 # A game with a discriminator, codes that are revived, averaged priors: all that could be lost.
 TINY = GenerateSettings(
@@ -161,7 +163,6 @@ def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(
     assert_same(report_of, whole, folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "until", ["tokenizers/2-frame-plain-seed0/config.json", "priors/masked-1-frame-plain-seed0"]
 )

@@ -266,6 +266,7 @@ def test_tokenizers_stand_by_stem_without_their_controls(write_generation):
     assert compared("5.2", write_generation("o", "generate", results, **other)).runs == ()
 
 
+@pytest.mark.slow
 def test_a_table_is_listed_printed_written_and_drawn(
     write_run, write_diffusion, tmp_path, monkeypatch, capsys
 ):

@@ -41,6 +41,7 @@ ALL = {
 COLUMNS = [f"{data}-{frames}-frame" for data in ("cifar10", "celeba") for frames in (1, 8, 18)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ALL)
 def test_recipes_survive_json_and_unknown_ones_are_refused_with_the_nearest(kind):
     for name in ALL[kind].known:
@@ -114,6 +115,7 @@ def imitation(settings):
     return ImageData(settings.data, split, split, split, info.mean, info.std, **about)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES.known)
 def test_every_method_of_every_recipe_takes_a_training_step(name):
     settings = RECIPES.load(name)
@@ -168,6 +170,7 @@ def test_a_recipe_of_paper_size_builds_its_models(name, stand_in):
             PriorPart(recipe.one_prior("", kind, 0)).check(whole.grid)
 
 
+@pytest.mark.slow
 def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
     for name in DIFFUSION_RECIPES.known:
         settings = DIFFUSION_RECIPES.load(name)

@@ -124,6 +124,7 @@ def bars(count, seed):
     return images, labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", [CGPTConfig(), SCGPTConfig(num_inducing=6)])
 def test_a_small_fit_lowers_the_loss_and_beats_chance(attention):
     torch.manual_seed(0)

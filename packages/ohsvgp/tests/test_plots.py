@@ -237,6 +237,7 @@ def test_a_method_that_explodes_is_cut_off_and_named() -> None:
     assert quiet.get_title(loc="left") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [1, 2, 5])
 def test_titles_are_as_wide_as_their_figures_at_most(tasks: int) -> None:
     curve = one(np.tile(np.linspace(0.1, 0.2, tasks), (tasks, 1)))

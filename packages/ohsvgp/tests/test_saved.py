@@ -72,6 +72,7 @@ def test_a_saved_model_continues_to_the_last_bit(
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "basis",
     [

@@ -158,6 +158,7 @@ def test_classes_have_accuracy_in_place_of_errors():
     assert list(over) == ["nlpd", "crps", "accuracy"]
 
 
+@pytest.mark.slow
 def test_counts_have_a_coverage_that_is_small_for_exact_predictions_only():
     rate, generator = 20.0, torch.Generator().manual_seed(0)
     counts = torch.poisson(torch.full((100,), rate).double(), generator=generator).tolist()

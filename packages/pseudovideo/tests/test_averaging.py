@@ -18,6 +18,7 @@ def by_hand(values, decay):
     return average
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.3, 0.999])
 def test_a_models_average_is_that_of_its_weights_after_each_step(digits, decay):
     torch.manual_seed(0)

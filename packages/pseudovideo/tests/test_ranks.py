@@ -45,6 +45,7 @@ def work(rank, folder):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_ranks_of_unequal_rows_have_the_numbers_of_the_batch(tmp_path, processes):
     started = [processes.Process(target=work, args=(rank, tmp_path)) for rank in range(2)]
     for process in started:

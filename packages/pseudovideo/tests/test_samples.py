@@ -92,6 +92,7 @@ def rows_of(rows, total, seed=5):
     return source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [slice(0, 2), slice(2, 7), slice(7, 7)])
 def test_some_rows_of_samples_are_those_of_the_whole_batch(models, priors, rows):
     count = max(1, rows.stop - rows.start)  # the first stands in where there are none
@@ -124,6 +125,7 @@ def test_what_is_measured_of_some_rows_is_that_of_the_whole_batch(models):
         torch.testing.assert_close(other, one[rows], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_films_end_with_the_samples_of_the_same_draws(models):
     for model, options, done in zip(
         models, ({"num_steps": 3}, {"num_steps": 3}, {}), (3, 9, 4), strict=True

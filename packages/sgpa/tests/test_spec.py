@@ -149,6 +149,7 @@ def bars(count, seed):
     return images, labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["orthogonal", "standard"])
 def test_a_small_fit_lowers_the_negative_elbo_and_beats_chance(variant):
     torch.manual_seed(0)

@@ -193,6 +193,7 @@ def shared_covariance(layer, x, lengths):
     return covariance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("drawn", ["inducing", "full"])
 @torch.no_grad()

@@ -152,6 +152,7 @@ def selective_data(generator, size):
     return confidence, correct
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_coverages", "least"), [(1, 10), (4, 1)])
 def test_errors_among_the_accepted_exceed_what_was_wanted_in_a_twentieth_of_samples(
     num_coverages, least

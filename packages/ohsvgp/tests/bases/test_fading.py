@@ -47,6 +47,7 @@ def test_with_as_many_points_as_stamps_the_model_is_the_exact_process():
     torch.testing.assert_close(found.variance, wanted.variance, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_long_stream_is_forecast_as_by_the_exact_process_where_cosines_are_not():
     kernel = Matern32(1).double()
     t = torch.arange(1200.0, dtype=torch.float64) * 0.25

@@ -25,6 +25,7 @@ def by_the_definition(kernel: Kernel, x: Tensor, start: Tensor, nearest: bool) -
     return order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nearest", [True, False])
 @pytest.mark.parametrize("limit", [0, 2048])
 def test_greedy_rules_agree_with_a_loop_over_their_definition(

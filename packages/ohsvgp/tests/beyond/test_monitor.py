@@ -89,6 +89,7 @@ def test_with_forgetting_late_observations_weigh_more() -> None:
     assert monitor.score == pytest.approx(float(scores @ scores.new_tensor([1, 2, 4])) / 7)
 
 
+@pytest.mark.slow
 def test_without_drift_it_is_told_once_in_some_465_observations() -> None:
     errors = np.random.default_rng(0).standard_normal(100_000)
     gp = OnlineGP(RBF(1, outputscale=1e-12), Gaussian(torch.ones((), dtype=DOUBLE)), LegS(3))

@@ -256,6 +256,7 @@ def table(study: Study) -> None:
         print(f"| {name} | {' | '.join(cells)} | {row['CPU']:.1f} s |", flush=True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_two_years_of_weekly_co2_are_forecast_better_than_by_the_season_before() -> None:
     pytest.importorskip("statsmodels", reason="statsmodels has the series")

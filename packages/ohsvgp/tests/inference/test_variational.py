@@ -26,6 +26,7 @@ def _problem() -> tuple[CarriedSite, Tensor, Tensor]:
     return carried, R_b @ K[4:9, 9:], K.diagonal()[9:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "likelihood",
     [Bernoulli(), Poisson(), NegativeBinomial(3.0).double(), StudentT(20.0, 2.0).double()],

@@ -193,6 +193,7 @@ def test_values_whose_squares_are_infinite_are_refused_and_the_state_can_be_read
     assert run([*lines, "0.95,1\n"], file, replay=True)[-1]["line"] == 6
 
 
+@pytest.mark.slow
 def test_a_wild_stamp_is_refused_and_a_long_silence_is_not() -> None:
     wild = ["1e300,1\n", "3e6,1\n"]
     answers = run([*LINES[:9], *wild, *LINES[9:]])
@@ -244,6 +245,7 @@ def test_numbers_are_no_stamps_where_t0_is_a_date() -> None:
 
 
 # Cut within the first lines, and behind them.
+@pytest.mark.slow
 @pytest.mark.parametrize(("cut", "every"), [(5, 7), (18, 1)])
 def test_a_saved_stream_goes_on_as_if_it_had_never_stopped(
     every: int, cut: int, tmp_path: Path
@@ -387,6 +389,7 @@ def covered(name: str, size: float, model: OnlineGP, lines: int) -> tuple[float,
     return fmean(inside), widths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REGIMES)
 @pytest.mark.parametrize("when", ["first", "every:10"])
 def test_units_follow_a_stream_that_changes(name: str, when: str) -> None:
@@ -413,6 +416,7 @@ def test_intervals_after_a_change_are_neither_too_narrow_nor_too_wide(
     assert 0.7 * ideal < np.median(widths) < 2.5 * ideal
 
 
+@pytest.mark.slow
 def test_intervals_that_miss_grow_and_those_that_hold_shrink_to_the_models() -> None:
     # The noise of the model is a ninth of that of the stream: 95 % hold a half.
     noise = np.random.default_rng(0).normal(size=140)

@@ -195,6 +195,7 @@ def test_a_forecaster_refuses_other_variables() -> None:
         model.forecast(0)
 
 
+@pytest.mark.slow
 def test_evaluations_hand_a_forecaster_its_stamps():
     model = Forecaster(warmup=36)
     stream = list(datasets.AirlinePassengers())  # which closes its file

@@ -96,6 +96,7 @@ def test_with_more_variables_than_needed_it_is_the_exact_filter_up_to_jitter(ell
 # More stamps than are worked on at once, irregular, with repeated ones; a lengthscale so short
 # that windows differ in the number of their nodes. Four cosines: six are so nearly dependent on the
 # first windows that the order of sums shows in the tenth digit.
+@pytest.mark.slow
 @pytest.mark.parametrize(("basis", "ell"), [(LegS(8), 3.0), (LegS(5), 0.02), (Cosine(4), 2.0)])
 def test_it_equals_the_online_process_updated_point_by_point(basis, ell):
     gaps = draw(4, 70).abs()
@@ -131,6 +132,7 @@ def test_heads_and_sequences_and_channels_are_independent():
                 assert_close(whole.variance[b, :, head], variance[:, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "basis",
     [

@@ -72,6 +72,7 @@ def test_the_score_of_a_density_is_the_integral_of_the_squared_distance(
     np.testing.assert_allclose(scores, wanted, rtol=2e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize(("mean", "variance"), [(0.3, 1e-9), (-2.0, 1.0), (3.0, 0.01)])
 def test_the_score_of_counts_is_the_sum_of_the_squared_distance(

@@ -111,6 +111,7 @@ def test_counts_of_a_vast_variance_follow_the_log_normal_law(m: float, v: float)
             assert found == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_a_batch_is_a_stack_of_single_quantiles(name: str) -> None:
     likelihood = LIKELIHOODS[name][0]

@@ -247,6 +247,7 @@ def forgetting() -> dict[bool, Tensor]:
     return errors
 
 
+@pytest.mark.slow
 def test_the_carried_site_keeps_the_first_task(forgetting: dict[bool, Tensor]) -> None:
     assert float(forgetting[True][0]) < 0.3
     assert float(forgetting[False][0]) > 2.0 * float(forgetting[True][0])

@@ -73,6 +73,7 @@ def test_errors_fall_with_the_order_of_the_solver(solver, order, prediction):
     assert errors[-1] < (2e-2 if order == 1 else 1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("prediction", PREDICTIONS)
 def test_guided_images_end_at_the_flow_of_the_guided_mean(monkeypatch, solver, prediction):
@@ -189,6 +190,7 @@ def spreads(process, solver):
     return ((high - low) / 2).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "num_steps"), [*product(get_args(ScheduleName), (40, 1000))])
 def test_samples_are_as_wide_as_the_data_to_within_the_error_of_ddim(schedule, num_steps):
     """With few steps and many: second order over too long a leap is worse than first."""
@@ -283,6 +285,7 @@ def gaussian_stage(monkeypatch, model, covariance, means):
     monkeypatch.setattr(model.network, "forward", predict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("guidance", [1.0, 2.5])
 def test_stages_converge_to_the_flow_of_the_conditional_gaussian(monkeypatch, solver, guidance):
@@ -313,6 +316,7 @@ def test_stages_converge_to_the_flow_of_the_conditional_gaussian(monkeypatch, so
     assert errors[1] < 0.002 * float(std)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("one_way", [False, True])
 def test_frames_that_are_done_stay_bit_identical_and_batches_do_not_matter(solver, one_way):

@@ -92,6 +92,7 @@ def test_ddim_is_the_walk_along_the_flow_of_gaussians():
     torch.testing.assert_close(found, MEAN + STD * start, rtol=0, atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eta", [None, 0.0, 0.5])
 def test_a_sample_depends_on_its_number_alone(eta):
     diffusion = GaussianDiffusion.make(30, "linear")

@@ -142,6 +142,7 @@ def test_samples_are_those_of_the_walk_written_out(eta):
     torch.testing.assert_close(found, x, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_sample_depends_on_its_number_and_on_nothing_else():
     net = model()
     five = net.sample(5, generator=seeded())

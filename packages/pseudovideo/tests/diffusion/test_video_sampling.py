@@ -80,6 +80,7 @@ def slow_sample(model, number, seed, *, num_steps, eta):
     return video
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_way", [False, True])
 @pytest.mark.parametrize("eta", [None, 0.6])
 def test_samples_are_those_of_the_formulas_without_cache_or_batches(models, one_way, eta):
@@ -94,6 +95,7 @@ def test_samples_are_those_of_the_formulas_without_cache_or_batches(models, one_
     assert drawn[:, -1].abs().max() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_way", [False, True])
 def test_samples_do_not_depend_on_the_size_of_batches_or_their_number(models, one_way):
     draw = models[one_way].sample
@@ -104,6 +106,7 @@ def test_samples_do_not_depend_on_the_size_of_batches_or_their_number(models, on
     assert (draw(3, num_steps=3, generator=seeded(1)) - whole).abs().mean() > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_way", [False, True])
 @pytest.mark.parametrize("first", [2, 3])
 def test_noise_of_later_frames_never_changes_earlier_samples(monkeypatch, models, one_way, first):

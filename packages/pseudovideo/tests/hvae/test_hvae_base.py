@@ -90,6 +90,7 @@ def test_the_bound_is_the_sum_of_its_terms_written_out(
     assert kind is LearnedEncoderHVAE or torch.equal(result.prior, torch.zeros(5).double())
 
 
+@pytest.mark.slow
 @both
 def test_the_loss_is_an_unbiased_estimate_of_the_bound(
     kind: type[HVAE], tiny: Make, stirred: Make, few: Tensor

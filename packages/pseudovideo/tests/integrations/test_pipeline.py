@@ -88,6 +88,7 @@ def test_images_are_those_of_diffusers_own_pipeline_to_the_last_bit(tmp_path, nu
     np.testing.assert_array_equal(drawn(again, steps).images, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["DPMSolverMultistep", "UniPCMultistep", "HeunDiscrete", "DDIM"])
 def test_a_folder_with_another_scheduler_is_sampled_by_it_here_and_by_diffusers(tmp_path, kind):
     pipeline = pipeline_of(image_model())
@@ -138,6 +139,7 @@ class Wrapper(torch.nn.Module):
         return self.module(*args, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [torch.compile, Wrapper])
 def test_a_pipeline_with_a_wrapped_network_comes_back(tmp_path, wrap):
     model = image_model()
@@ -242,6 +244,7 @@ def test_every_scheduler_of_diffusers_draws_what_the_exact_network_tells_or_is_r
                 assert float(images.std()) == pytest.approx(0.3, abs=0.07), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["DPMSolverMultistep", "DPMSolverSinglestep", "SASolver"])
 def test_schedulers_of_many_channels_wait_for_no_learned_variances(kind, tmp_path):
     """Two frames of three channels at once: those schedulers cut what they take as noise to 3."""
@@ -287,6 +290,7 @@ def test_a_list_of_generators_has_one_for_each_sample(count):
         pipeline_of(image_model())(2, generators, num_inference_steps=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fixed_small", "fixed_large"])
 def test_folders_of_diffusers_with_fixed_variances_are_drawn_from_to_the_last_bit(tmp_path, kind):
     plain = to_ddpm_pipeline(image_model(num_steps=1000), variance="fixed")

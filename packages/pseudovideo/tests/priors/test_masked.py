@@ -288,6 +288,7 @@ def law_of_sampling(
         return rest({}, 1)
 
 
+@pytest.mark.slow
 def test_frequencies_of_samples_are_the_law_of_the_algorithm() -> None:
     prior = small_prior((1, 1, 3), 3).double()
     law = law_of_sampling(prior, temperature=0.8, choice=3.0)

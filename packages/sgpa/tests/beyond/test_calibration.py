@@ -126,6 +126,7 @@ def shifted_case():
     return model, inputs, labels
 
 
+@pytest.mark.slow
 def test_tuned_scales_are_candidates_and_differ_from_head_to_head():
     model, inputs, labels = shifted_case()
     found = calibrated(model, inputs, labels, deviations=(1.0,), num_samples=8, tuning_steps=60)

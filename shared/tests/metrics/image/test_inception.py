@@ -29,6 +29,7 @@ def network_weights(tmp_path, monkeypatch):
     return tmp_path / "inception.pth", module
 
 
+@pytest.mark.slow
 def test_features_are_torch_fidelitys_and_only_the_known_hash_is_an_fid(tmp_path, monkeypatch):
     file, module = network_weights(tmp_path, monkeypatch)
     extractor = InceptionFeatures(file)

@@ -212,6 +212,7 @@ def test_shares_of_all_and_of_none_have_intervals_too():
     assert (same["precision"].low, same["precision"].high) == pytest.approx((0.9286, 1), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_nineteen_of_twenty_intervals_hold_what_new_samples_have_on_average():
     real = features(120, 4, seed=1000)
 

@@ -112,6 +112,7 @@ def test_blocks_of_noise_say_the_same_as_the_dense_covariance_and_as_theorem_541
     assert float(found.image_errors[0]) == pytest.approx(float(whole.trace()) / 128)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["blur", "pyramid", "low-pass", "colour", "blur-noise"])
 def test_least_errors_are_those_of_regressions_on_drawn_frames(kind):
     """Frames of many drawn videos regressed on the frames before them."""

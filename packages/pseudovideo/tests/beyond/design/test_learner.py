@@ -124,6 +124,7 @@ def test_a_larger_ridge_draws_images_that_are_further_away():
     assert distances[0] < 0.5 * distances[2]
 
 
+@pytest.mark.slow
 def test_drawn_samples_of_the_learner_have_this_covariance():
     """Monte Carlo: denoisers fitted by ridge regression to drawn pairs, then the sampler itself."""
     settings, joint = covariance_of("pyramid", 2)
