@@ -77,6 +77,7 @@ def test_numbers_are_written_with_their_error_or_interval_or_alone():
     # t of 2 degrees of freedom: 4.303 standard errors.
     assert with_interval(2)(found) == "2.00±2.48"
     assert plain(0)(summarise([1234.0])) == "1,234"
+    assert plain(2)(summarise([-1e-4])) == "0.00"
     assert percent(summarise([0.25])) == "25%"
     assert {write(none) for write in (with_error(2), plain(1), percent)} == {DASH}
     assert [fact_text(value) for value in (None, 12345, "a")] == [DASH, "12,345", "a"]

@@ -45,7 +45,7 @@ def _comparison(
 ) -> str:
     """Return a sentence on two rows, by the differences of the seeds that both have."""
     ours, theirs = rows[first], rows[second]
-    numbers = f"{label}: {first} {ours.mean:.3f} against {second} {theirs.mean:.3f}."
+    numbers = f"{label}: {first} {ours.mean:z.3f} against {second} {theirs.mean:z.3f}."
     if len(ours.values) != len(theirs.values):
         return f"{numbers} They have different {of}."
     differences = [

@@ -102,4 +102,4 @@ def _cell(runs: Sequence[Mapping[str, Any]], key: str, interval: str, digits: in
     if all(ends):
         low, high = (fmean(end[place] for end in ends) for place in (0, 1))
         around = f" [{low:.{digits}f}, {high:.{digits}f}]"
-    return f"{fmean(known):.{digits}f}{around}"
+    return f"{fmean(known):z.{digits}f}{around}"

@@ -230,4 +230,4 @@ def aligned_blocks(
 def _number(mean: float | None, around: float | None, digits: int) -> str:
     if mean is None:
         return DASH
-    return f"{mean:,.{digits}f}{'' if around is None else f'±{around:.{digits}f}'}"
+    return f"{mean:z,.{digits}f}{'' if around is None else f'±{around:.{digits}f}'}"
