@@ -16,6 +16,7 @@ from probseq.kernels import (
     Walk,
 )
 from probseq.kernels.distances import scaled_squared_distance
+from probseq.testing.instruments import compile_failure
 from probseq.testing.kernels import KernelSuite
 
 
@@ -209,3 +210,25 @@ def test_a_walk_has_the_increments_of_a_random_walk_and_a_lengthscale_that_stays
 def test_a_walk_refuses_steps_by_their_name(step):
     with pytest.raises(ValueError, match="step must be positive and finite"):
         Walk(step=step)
+
+
+COMPILED = """
+from torch import nn
+from probseq.kernels import RBF
+from probseq.transformers.attention import AttentionOutput
+
+class Covariances(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.kernel = RBF(dim)
+
+    def forward(self, x, mask=None):
+        x = x[..., : self.kernel.dim]
+        return AttentionOutput(self.kernel(x, x), x.new_zeros(()))
+"""
+
+
+@pytest.mark.slow
+def test_compiled_kernels_have_the_same_gradients_on_a_line_and_in_space():
+    failure = compile_failure(COMPILED, ["Covariances(1)", "Covariances(4)"])
+    assert failure is None, failure

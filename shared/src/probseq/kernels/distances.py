@@ -72,9 +72,11 @@ class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, exact: bool) -> Tensor:
         ctx.save_for_backward(a, b)
+        compiling = torch.compiler.is_compiling()  # torch 2.11: wrong gradients in place
         if a.shape[-1] == 1:
             # On a line the difference itself is no dearer than the expansion, and exact.
-            return (a - b.mT).square()
+            difference = a - b.mT
+            return difference.square() if compiling else difference.square_()
         if exact:
             return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square()
         # One product of widened factors, (−2a, |a|², 1)·(b, 1, |b|²): additions of n×m matrices
@@ -83,9 +85,7 @@ class _SquaredDistance(torch.autograd.Function):
         rows = torch.cat([-2 * a, a_square, torch.ones_like(a_square)], dim=-1)
         columns = torch.cat([b, torch.ones_like(b_square), b_square], dim=-1)
         product = rows @ columns.mT
-        if torch.compiler.is_compiling():  # torch 2.11 has wrong gradients for what is in place
-            return product.clamp_min(0)
-        return product.clamp_min_(0)
+        return product.clamp_min(0) if compiling else product.clamp_min_(0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:

@@ -104,6 +104,7 @@ def matthews_correlation(
     confusion = cells.view(classes, classes)
     true, predicted = confusion.sum(dim=1), confusion.sum(dim=0)
     samples, hits = confusion.sum(), confusion.diagonal().sum()
+    # Sums of products: CUDA has no dot product of integers.
     covariance = (hits * samples - (true * predicted).sum()).double()
     spread = (samples**2 - predicted.square().sum()).double()
     spread = spread * (samples**2 - true.square().sum()).double()

@@ -28,13 +28,15 @@ def copy_kernel_weights(source: nn.Module, target: nn.Module) -> None:
         ValueError: the attention of the source is of the wrong kind.
         RuntimeError: the transformers differ by more than their attention.
     """
-    device = next(target.parameters()).device
-    weights = {name: value.to(device) for name, value in source.state_dict().items()}
+    weights = source.state_dict()
     for name, module in target.named_modules():
         if isinstance(module, FromKernel):
             prefix = f"{name}."
             old = {key for key in weights if key.startswith(prefix)}
-            kernel_weights = {key.removeprefix(prefix): weights.pop(key) for key in sorted(old)}
+            device = next(target.get_submodule(name).parameters()).device
+            kernel_weights = {
+                key.removeprefix(prefix): weights.pop(key).to(device) for key in sorted(old)
+            }
             weights |= {
                 prefix + key: value for key, value in module.from_kernel(kernel_weights).items()
             }
