@@ -27,6 +27,7 @@ from ohsvgp import (
     MaternLayer,
     OnlineGP,
     PivotedCholesky,
+    RecurrentFeatures,
 )
 from ohsvgp.vae import MLPDecoder, MLPEncoder, OnlineSVGPVAE
 from probseq.kernels import RBF
@@ -256,6 +257,23 @@ def test_an_autoencoder_with_online_processes_learns_and_predicts_on_the_device(
     for part in torch.arange(40).chunk(2):
         model.fit_task(t[part], y[part], epochs=2)
     assert model.predict(t).mean.device.type == DEVICE
+
+
+def test_an_online_vae_that_has_learned_is_moved():
+    t = torch.linspace(0.0, 4.0, 40)
+    y = torch.stack([t.sin(), t.cos(), t.sin() * t.cos()], dim=-1)
+    drawn = RecurrentFeatures(LegS(8), step="closed")  # has frequencies of its own
+    for basis in (LegS(8), drawn):
+        parts: Any = MLPEncoder(3, 2), MLPDecoder(2, 3), RBF(1), basis
+        model = OnlineSVGPVAE(*parts, num_latents=2)
+        model.fit_task(t[:20], y[:20], epochs=2)
+        expected = model.latent(t[:20])
+        model.to(DEVICE)
+        found = model.latent(t[:20].to(DEVICE))
+        assert_close(found.mean.cpu(), expected.mean)
+        assert_close(found.variance.cpu(), expected.variance)
+        model.fit_task(t[20:].to(DEVICE), y[20:].to(DEVICE), epochs=2)
+        assert model.predict(t.to(DEVICE)).mean.device.type == DEVICE
 
 
 def test_a_calibrated_model_is_saved_and_read_on_the_device(tmp_path):

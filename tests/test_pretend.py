@@ -67,15 +67,16 @@ def test_what_cuda_computes_is_computed():
     assert x.grad[1].tolist() == [0.0, 0.0, 0.0]
 
 
-# Of the fuzz tables: targets that make a model of their own, on the CPU.
-ON_THE_CPU = {"StackDecoder.step", "predict_regression"}
+# Of the fuzz tables: targets that make a model of their own, on the CPU, or are of numpy.
+ON_THE_CPU = ("StackDecoder.step", "predict_regression", "OnlineGPRegressor.")
 
 
+@pytest.mark.filterwarnings("ignore::ohsvgp.LostInformationWarning")  # of models with few inducing
 @pytest.mark.parametrize("member", ["shared", *sorted(f"packages/{name}" for name in METHODS)])
 def test_public_functions_keep_to_the_device_of_their_arguments(member):
     faults: list[str] = []
     for target in load_targets(ROOT / member):
-        if str(target) not in ON_THE_CPU:
+        if not str(target).startswith(ON_THE_CPU):
             call_there(target, faults)
     assert not faults, "\n".join(faults)
 

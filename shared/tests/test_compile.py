@@ -17,6 +17,7 @@ from probseq.errors import CholeskyError, JitterWarning
 from probseq.gaussians import gauss_kl
 from probseq.kernels import RBF, Exponential, Matern12, Matern32, Matern52
 from probseq.linalg import safe_cholesky
+from probseq.transformers import rbf_matrix
 
 generator = torch.Generator().manual_seed(0)
 
@@ -61,6 +62,12 @@ for kernel_type in (RBF, Matern12, Matern32, Matern52, Exponential):
         value_and_gradients(compiled(kernel), *leaves, inputs=(x, x)),
         value_and_gradients(kernel, *leaves, inputs=(x, x)),
     )
+
+# The same tensor twice.
+leaf = x.detach().requires_grad_()
+for function in (rbf_matrix, compiled(rbf_matrix)):
+    results.append(value_and_gradients(function, leaf, inputs=(leaf, leaf)))
+assert_close(results[-1], results[-2])
 
 # Factorisation and divergence.
 kernel = RBF(3, batch_shape=(2,))

@@ -61,8 +61,9 @@ def test_tables_have_means_over_seeds_with_their_intervals():
 
 def test_whole_videos_have_a_distance_of_their_own_where_it_is_known():
     frame = dict.fromkeys(("kid", "precision", "recall", "density", "coverage"), 0.5)
-    frame |= {"fd": 1.0, "real_fd": 0.5, "intervals": {}, "num_videos": 40}
+    frame |= {"fd": 1.0, "real_fd": 0.5, "num_videos": 40, "intervals": {"kid": (-1e-6, 0.6)}}
     measured = {"1": frame, "image": frame, "video": frame}
+    assert frame_table({"blur": [measured]})[1][0][4] == "0.5000 [0.0000, 0.6000]"
     assert frame_table({"blur": [measured]})[0][-2:] == ["coverage ↑", "videos"]
     measured["video"] = frame | {"fvd": 2.345, "real_fvd": 1.2, "fvd_name": "FVD(motion)"}
     heads, rows = frame_table({"blur": [measured]})

@@ -1,6 +1,7 @@
 """Kernel attention against loops in float64, in blocks of any size, and its gradients."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,20 @@ def test_gradients_agree_with_finite_differences(kernel):
     torch.autograd.gradcheck(attend, inputs)
     torch.autograd.gradcheck(lambda x, v: attend(x, x, v), inputs[1:])
     torch.autograd.gradcheck(lambda x, v: attend(x, x.clone(), v), inputs[1:])
+
+
+def test_operators_lay_out_their_results_as_compilers_expect():
+    operators: Any = torch.ops.probseq
+    x, v, grad = (draw(2, width, 5, seed=width).mT for width in (3, 2, 2))  # columns first
+    for name in ("rbf", "exponential"):
+        calls = {
+            operators.symmetric_sum: (x, v, name),
+            operators.symmetric_sum_gradients: (grad, x, v, name),
+            operators.kernel_sum: (x, x + 1, v),
+            operators.kernel_sum_gradients: (grad, x, x + 1, v),
+        }
+        for operator, inputs in calls.items():
+            torch.library.opcheck(operator.default, inputs, test_utils="test_faketensor")
 
 
 def test_gradients_of_some_inputs_alone():

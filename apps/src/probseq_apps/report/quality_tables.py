@@ -101,5 +101,5 @@ def _cell(runs: Sequence[Mapping[str, Any]], key: str, interval: str, digits: in
     around = ""
     if all(ends):
         low, high = (fmean(end[place] for end in ends) for place in (0, 1))
-        around = f" [{low:.{digits}f}, {high:.{digits}f}]"
+        around = f" [{low:z.{digits}f}, {high:z.{digits}f}]"
     return f"{fmean(known):z.{digits}f}{around}"

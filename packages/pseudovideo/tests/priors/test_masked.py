@@ -357,6 +357,25 @@ def test_steps_carry_what_one_pass_cannot() -> None:
     assert equal[1] > 0.85
 
 
+def test_more_steps_lean_to_common_tokens_and_less_so_the_more_chance_chooses() -> None:
+    prior = small_prior((1, 4, 4), 4)
+    shares = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    with torch.no_grad():  # every place has these shares, whatever stands at the others
+        prior.head.weight.zero_()
+        prior.head.bias.copy_(shares.log())
+
+    def commonest(num_steps: int, choice: float) -> float:
+        options = {"num_steps": num_steps, "choice_temperature": choice}
+        drawn = prior.sample_tokens(2000, **options, generator=seeded(3))
+        return (drawn == 0).double().mean().item()
+
+    assert abs(commonest(1, 1.0) - 0.4) < 0.01
+    for choice in (1.0, 4.5):
+        steps = [commonest(num_steps, choice) for num_steps in (1, 2, 4, 8)]
+        assert min(b - a for a, b in itertools.pairwise(steps)) > 0.01
+    assert commonest(8, 1.0) > commonest(8, 4.5) + 0.05
+
+
 @pytest.fixture(scope="module")
 def digit_tokens(digits: Tensor) -> Tensor:
     """K-means tokens of the digits' 4×4 patches, (n, 1, 4, 4), K = 16."""

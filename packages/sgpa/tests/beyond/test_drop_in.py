@@ -195,13 +195,16 @@ class Decoder(Text):
         given = {"max_new_tokens": 3, "pad_token_id": 0, "eos_token_id": 1}
         with held_functions(model):
             assert len(model.generate(ids, **given)) == 3
-        with held_functions(model), pytest.raises(ValueError, match="not be used in beam search"):
-            model.generate(ids, num_beams=2, **given)
-        assert len(model.generate(ids, num_beams=2, **given)) == 3
+        for cached in (True, False):  # without a cache there is none to be reordered
+            beams = {"num_beams": 2, "use_cache": cached, **given}
+            with held_functions(model), pytest.raises(ValueError, match="not be used in beam sea"):
+                model.generate(ids, **beams)
+            assert len(model.generate(ids, **beams)) == 3
         cache = pytest.importorskip("transformers").DynamicCache()
         with held_functions(model):
             model(input_ids=ids, past_key_values=cache)
         cache.reorder_cache(torch.tensor([2, 1, 0]))  # afterwards
+        assert type(remove_attention(model)) is type(self.model())
 
     @torch.no_grad()
     def test_a_cache_of_the_callers_sees_the_samples_and_nothing_else(self):

@@ -139,6 +139,8 @@ for make in [{modules}]:
     assert graphs[0] <= 2 and graphs[1] == 1, (module, "graphs for three sizes", graphs)
 """
 _COMPILE = """
+import operator
+
 x = torch.randn(2, 5, 4, generator=generator, dtype=torch.float64).to("{device}")
 mask = (torch.arange(5) < torch.tensor([5, 3])[:, None]).to("{device}")
 backend = "aot_eager"
@@ -148,7 +150,11 @@ def checked(graph, inputs):
     bodies = [body for name, body in graph.named_children() if name.startswith("fwd_body")]
     for node in (node for body in bodies for node in body.graph.nodes):
         name = str(getattr(node.target, "__name__", node.target))
-        in_place = name.endswith("_") and not name.endswith("__") or node.kwargs.get("inplace")
+        if node.target is getattr(operator, name, None):  # and_ is none
+            in_place = name in ("setitem", "iadd", "isub", "imul", "itruediv", "ipow")
+        else:
+            in_place = name.endswith("_") and not name.endswith("__")
+        in_place = in_place or node.kwargs.get("inplace") or "out" in node.kwargs
         assert not (node.op.startswith("call") and in_place), node.format_node()
     return torch._dynamo.lookup_backend(backend)(graph, inputs)
 

@@ -27,11 +27,12 @@ class Functions:
         """Let a decoder's cache refuse to exchange its rows, which beam search does."""
         for name in ("reorder_cache", "batch_select_indices"):
             if hasattr(cache, name) and name not in vars(cache):
-                setattr(cache, name, _refuse_reordering)
+                setattr(cache, name, refuse_beams)
                 self.leaving.callback(delattr, cache, name)
 
 
-def _refuse_reordering(*_: Any) -> None:
+def refuse_beams(*_: Any) -> None:
+    """Raise: rows of a batch must not change places."""
     raise ValueError(
         "held_functions must not be used in beam search: each row has a function, and texts change "
         "their rows"

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from probseq.checks import check_counts
 from probseq.transformers.adapters import deviations, guests
 from probseq.transformers.attention import full_precision
-from probseq.transformers.calls import Functions, acting
+from probseq.transformers.calls import (
+    Changed,
+    Functions,
+    acting,
+    change_class,
+    refuse_beams,
+    state_of,
+)
 from probseq.transformers.prefix import is_value, shared_prefix
 from probseq.transformers.sampling import repeat_samples
 
@@ -123,20 +130,34 @@ def held_functions(
     """Let all calls inside read the same random functions, one for each sequence of the batch.
 
     A decoder that is called token by token with its cache needs it: one sample of a text has one
-    function in each layer. The batch must keep its size and order: caches refuse to be reordered,
-    as beam search does. Other threads are not concerned.
+    function in each layer. The batch must keep its size and order: transformers' models refuse beam
+    search, and caches to be reordered. Other threads are not concerned.
 
     Args:
         model: with deviations.
         generator: source of the draws.
 
     Raises:
-        ValueError: the model has no deviation, a batch has another size than the first, a cache is
-            reordered, or activations are checkpointed for gradients.
+        ValueError: the model has no deviation, a batch has another size than the first, beams are
+            searched, a cache is reordered, or activations are checkpointed for gradients.
     """
     functions = Functions()
+    for each in model.modules():
+        if hasattr(each, "_beam_search") and not isinstance(each, _Generating):
+            for guest in guests(model)[:1]:  # it takes the class away when it is removed
+                guest.undo.append(change_class(each, _Generating))
     with functions.leaving, _drawing(model, generator=generator, functions=functions):
         yield
+
+
+class _Generating(Changed):
+    """A language model of transformers, which reorders no cache where it has none."""
+
+    def _beam_search(self, *args: Any, **named: Any) -> Any:
+        if any(state_of(each).functions is not None for each in guests(self)):
+            refuse_beams()
+        model: Any = super()
+        return model._beam_search(*args, **named)
 
 
 @contextmanager

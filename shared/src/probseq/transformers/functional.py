@@ -130,7 +130,8 @@ def rbf_matrix(
         ValueError: see :func:`~probseq.kernels.distances.check_points`.
     """
     check_points(x, z)
-    matrix: Tensor = _RBFMatrix.apply(x, z)  # pyright: ignore[reportAssignmentType]
+    # Compilers take a tensor once as an input: torch 2.11 forgets the gradient of the second one.
+    matrix: Tensor = _RBFMatrix.apply(x, z.view_as(z))  # pyright: ignore[reportAssignmentType]
     return matrix
 
 
@@ -273,8 +274,9 @@ def _symmetric_sum_gradients(
         if rows != columns:
             grad_values[item, columns].baddbmm_(kernel.mT, grad[item, rows])
             grad_features[item, columns].baddbmm_(grad_logits.mT, keys[item, rows])
-    # Exponential: Σ_j G_ij x_j, and a key's features are √log2(e) times x_j.
-    grad_inputs = grad_features[..., : inputs.shape[-1]] / _ROOT_LOG2E
+    # Exponential: Σ_j G_ij x_j, and a key's features are √log2(e) times x_j. Strides: the inputs'.
+    grad_keys, grad_inputs = grad_features[..., : inputs.shape[-1]], torch.empty_like(inputs)
+    torch.div(grad_keys, _ROOT_LOG2E, out=grad_inputs)
     if name == "rbf":  # Σ_j G_ij (x_j - x_i), and the last feature of a key is 1
         grad_inputs -= grad_features[..., -1:] * inputs
     return grad_inputs, grad_values

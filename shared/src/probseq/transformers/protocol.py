@@ -81,8 +81,8 @@ def check_tokens(
 ) -> None:
     """Refuse tokens or a mask that an attention module cannot take.
 
-    The weight is the first of the module, see :func:`check_dtype`, as of ``half``; ``x`` where
-    another layer, which has none, stands in its place.
+    The mask is true at real tokens. For ``weight``, the module's first one, and ``half`` see
+    :func:`check_dtype`; the weight is ``x`` where a layer stands in its place that has none.
 
     Raises:
         ValueError: ``x`` is not ``(batch, tokens, dim)``, is empty or of a dtype that the module's

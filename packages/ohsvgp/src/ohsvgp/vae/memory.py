@@ -33,6 +33,22 @@ class Memory:
     tasks: int = 0  # number of tasks absorbed
 
 
+def move_memory(module: Any, device: torch.device) -> None:
+    """Bring the memory of a module to a device, and seed a generator there by the one before."""
+    memory: Memory = module.memory
+    basis: Basis = module.basis
+    groups = {"basis": basis.tensors(), **state_tensors(memory.state)}
+    moved = {
+        group: {name: tensor.to(device) for name, tensor in named.items()}
+        for group, named in groups.items()
+    }
+    basis.load_tensors(moved["basis"])
+    memory.state = state_from_tensors(moved, basis.restore)
+    old: torch.Generator = module.generator
+    seed = torch.randint(2**62, (), generator=old, device=old.device)
+    module.generator = torch.Generator(device).manual_seed(int(seed))
+
+
 def save_memory(
     module: Any, state_dict: dict[str, Tensor], prefix: str, local_metadata: object
 ) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ohsvgp.inducing import Inducing, hyperparameters
 from ohsvgp.state import OnlineState, canonical
 from ohsvgp.stream.clock import Clock, sorted_times, start_clock
 from ohsvgp.vae.consolidation import Consolidation, predictive_fisher
-from ohsvgp.vae.memory import Memory, load_memory, save_memory
+from ohsvgp.vae.memory import Memory, load_memory, move_memory, save_memory
 from ohsvgp.vae.objective import (
     Amortised,
     amortised_posterior,
@@ -39,7 +40,7 @@ class OnlineSVGPVAE(nn.Module):
     that ``basis`` moves along: LegS makes it OHSVGP, ``PivotedCholesky`` OVC, ``RandomSubset``
     plain OSVGP. Elastic weight consolidation protects the networks from forgetting.
 
-    Give the modules on the device where they shall stay; state and random numbers live there too.
+    What is remembered goes along where the model is moved, and random numbers are others there.
 
     Deviations from thesis C.3: the corrected bound and the carried site of ``vae.objective``, and
     σ², where it is learned, is consolidated like the networks.
@@ -135,6 +136,14 @@ class OnlineSVGPVAE(nn.Module):
         self.memory = Memory(None if t0 is None else start_clock([t0], time_unit))
         self.register_state_dict_post_hook(save_memory)
         self.register_load_state_dict_pre_hook(load_memory)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OnlineSVGPVAE":
+        """Take what is remembered along to another device."""
+        before = self.raw_noise.device
+        super()._apply(fn, recurse)
+        if self.raw_noise.device != before:
+            move_memory(self, self.raw_noise.device)
+        return self
 
     @property
     def noise(self) -> Float[Tensor, ""]:
