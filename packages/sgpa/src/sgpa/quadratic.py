@@ -9,6 +9,7 @@ thread) and 5.5 times the memory. R is lower triangular: its right half is zero 
 which is a quarter of the work.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,11 +62,11 @@ def _forms(rows: Tensor, factors: Tensor) -> Tensor:
     dims = factors.shape[1]
     halves = _halves(factors)
     out = rows.new_empty(*rows.shape[:2], dims)
-    for head, chunk, buffer in _chunks(rows, halves):
-        block = flush_subnormals(rows[head, chunk])
-        target = out[head, chunk].copy_(-block.square().sum(-1, keepdim=True))
+    for heads, chunk, buffer in _chunks(rows, halves):
+        block = flush_subnormals(rows[heads, chunk])
+        target = out[heads, chunk].copy_(-block.square().sum(-1, keepdim=True))
         for start, half in halves:
-            product = _product(block[:, start:], half[head], buffer)
+            product = _product(block[..., start:], half[heads], buffer)
             target += product.square_().unflatten(-1, (-1, dims)).sum(-2)
     return out
 
@@ -76,17 +77,17 @@ def _forms_gradients(grad: Tensor, rows: Tensor, factors: Tensor) -> tuple[Tenso
     halves = _halves(factors)
     grad_rows, grad_factors = torch.empty_like(rows), torch.zeros_like(factors)
     grad_halves = [torch.zeros_like(half) for _, half in halves]
-    for head, chunk, buffer in _chunks(rows, halves):
-        block = flush_subnormals(rows[head, chunk])
-        weight = 2.0 * grad[head, chunk].unsqueeze(-2)
-        grad_rows[head, chunk] = -weight.sum(-1) * block
+    for heads, chunk, buffer in _chunks(rows, halves):
+        block = flush_subnormals(rows[heads, chunk])
+        weight = 2.0 * grad[heads, chunk].unsqueeze(-2)
+        grad_rows[heads, chunk] = -weight.sum(-1) * block
         for (start, half), grad_half in zip(halves, grad_halves, strict=True):
-            columns = block[:, start:]
+            columns = block[..., start:]
             # d‖Rᵀw‖² = 2 (wᵀR)(Rᵀdw + dRᵀw): both gradients need the product, weighted.
-            product = _product(columns, half[head], buffer)
+            product = _product(columns, half[heads], buffer)
             product.unflatten(-1, (-1, dims)).mul_(weight)
-            grad_rows[head, chunk, start:].addmm_(product, half[head].mT)
-            grad_half[head].addmm_(columns.mT, product)
+            grad_rows[heads, chunk, start:].baddbmm_(product, half[heads].mT)
+            grad_half[heads].baddbmm_(columns.mT, product)
     for (start, _), grad_half in zip(halves, grad_halves, strict=True):
         matrices = rearrange(grad_half, "h m (n d) -> h d m n", d=dims)
         grad_factors[..., start:, start : start + matrices.shape[-1]] = matrices.tril()
@@ -124,20 +125,25 @@ def _halves(factors: Tensor) -> list[tuple[int, Tensor]]:
     ]
 
 
-def _chunks(rows: Tensor, halves: list[tuple[int, Tensor]]) -> Iterator[tuple[int, slice, Tensor]]:
-    """Heads, slices of rows, and a buffer for the larger of the products with ``halves``.
+def _chunks(
+    rows: Tensor, halves: list[tuple[int, Tensor]]
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Slices of heads, slices of rows, and a buffer for the larger of the products with ``halves``.
 
-    One buffer for all: on a CPU, fresh memory for each costs more than the product.
+    Several heads only where all their rows fit. One buffer for all: on a CPU, fresh memory for each
+    costs more than the product.
     """
+    num_heads, num_rows, _ = rows.shape
     width = halves[0][1].shape[-1]
     limit = _GPU_CHUNK if rows.device.type == "cuda" else _CPU_CHUNK
-    step = max(1, min(rows.shape[1], limit // width))
-    buffer = rows.new_empty(step * width)
-    for head in range(rows.shape[0]):
-        for start in range(0, rows.shape[1], step):
-            yield head, slice(start, start + step), buffer
+    step = max(1, min(num_rows, limit // width))
+    group = max(1, min(num_heads, limit // (step * width)))
+    buffer = rows.new_empty(group * step * width)
+    for head in range(0, num_heads, group):
+        for start in range(0, num_rows, step):
+            yield slice(head, head + group), slice(start, start + step), buffer
 
 
 def _product(left: Tensor, right: Tensor, buffer: Tensor) -> Tensor:
-    shape = (left.shape[0], right.shape[1])
-    return torch.mm(left, right, out=buffer[: shape[0] * shape[1]].view(shape))
+    shape = (*left.shape[:2], right.shape[-1])
+    return torch.bmm(left, right, out=buffer[: math.prod(shape)].view(shape))
