@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from probseq.summary import Summary, judge
 from probseq_apps.report.tables import Measure, Table, summary_table
 
+# The area under the ROC curve of a guess.
+_GUESSES = 0.5
+
 # Columns: of each the summary over the seeds by the row's title.
 Lead = Mapping[Measure, Mapping[str, Summary]]
 
@@ -19,6 +22,8 @@ def lead_table(columns: Lead) -> Table:
 
 def outcome(columns: Lead, plain: Sequence[str] = (), of: str = "seeds") -> list[str]:
     """Return what came out, a sentence for each of the first two metrics, and one on baselines.
+
+    Detection that is worse than guesses has one too.
 
     A model leads where the 95% interval of the paired differences over the seeds is above 0.
 
@@ -37,6 +42,12 @@ def outcome(columns: Lead, plain: Sequence[str] = (), of: str = "seeds") -> list
         usual = next((name for name in ranked if name in plain), None)
         if usual not in (None, first, second):
             sentences.append(_comparison(measure.label, first, usual, rows, sign, of))
+    for measure, rows in columns.items():
+        means = {name: row.mean for name, row in rows.items() if row.mean is not None}
+        worse = [name for name, mean in means.items() if mean < _GUESSES]
+        if "AUROC" in measure.label and worse:
+            who = "all rows" if len(worse) == len(means) else ", ".join(worse)
+            sentences.append(f"{measure.label}: {who} below {_GUESSES}, worse than guesses.")
     return sentences
 
 

@@ -82,12 +82,20 @@ class Table(NamedTuple):
     best: frozenset[tuple[int, int]] | None = None  # rows and columns of the cells with a mark
 
     def screen(self, width: int) -> str:
-        """Return aligned lines, without the columns that don't fit `width`."""
-        heads, rows, key = self.heads, self.rows, ""
+        """Return aligned lines; columns that don't fit `width` are named below.
+
+        The numbers of entries are left out where they are equal.
+        """
+        lines, key, hidden = [self.heads, *self.rows], "", list[str]()
         if self.best is not None:
-            heads = [*heads[:_FACTS], *(f"{head}  " for head in heads[_FACTS:])]
-            rows, key = self.marked("{} *", "{}  "), f"\n\n{KEY}"
-        return aligned_blocks([heads], rows, width)[0] + key
+            heads = [*self.heads[:_FACTS], *(f"{head}  " for head in self.heads[_FACTS:])]
+            lines, key = [heads, *self.marked("{} *", "{}  ")], f"\n\n{KEY}"
+            if len({row[1] for row in self.rows}) == 1:
+                lines = [[name, *cells] for name, _, *cells in lines]
+        while len(blocks := aligned_blocks(lines[:1], lines[1:], width)) > 1:
+            hidden.insert(0, lines[0][-1].strip())
+            lines = [line[:-1] for line in lines]
+        return blocks[0] + key + (f"\nnot shown: {', '.join(hidden)}" if hidden else "")
 
     def markdown(self) -> str:
         """Return a Markdown table, cells with a mark in bold."""
