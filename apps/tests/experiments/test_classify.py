@@ -383,12 +383,19 @@ def test_dropout_that_drops_nothing_is_refused_before_anything_is_trained(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["digit-sets", "digits-few", "digits-small"])
-def test_softmax_attention_is_at_least_as_good_as_logistic_regression(recipe, tmp_path, report_of):
+@pytest.mark.parametrize("recipe", ["digit-sets", "digits-few", "digits-small", "imdb-small"])
+def test_softmax_attention_is_at_least_as_good_as_logistic_regression(
+    recipe, tmp_path, report_of, request
+):
     folder = tmp_path / "run"
-    short = ["--no-shift", "--ood", "--seeds", "0", "1", "--run-dir", str(folder)]
-    assert main(["classify", "--recipe", recipe, "--method", "logreg", "mle", *short]) == 0
+    short = ["--method", "logreg", "mle", "--run-dir", str(folder)]
+    if recipe == "imdb-small":
+        short += ["--seeds", "0", "--data-dir", str(request.getfixturevalue("shared_data"))]
+    else:
+        short += ["--no-shift", "--ood", "--seeds", "0", "1"]
+    assert main(["classify", "--recipe", recipe, *short]) == 0
     methods = report_of(folder)["methods"]
     linear, softmax = (methods[name]["metrics"]["test/accuracy"] for name in ("logreg", "mle"))
-    # Of 359 test images one standard error is .013: .70 against .27, .93 to .92, .98 to .97.
+    # Of 359 test images one standard error is .013: .70 against .27, .93 to .92, .98 to .97;
+    # of 10,000 reviews .0036: .851 against .845.
     assert softmax["mean"] >= linear["mean"] - 0.013

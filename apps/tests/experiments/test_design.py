@@ -48,9 +48,13 @@ def test_the_order_and_the_numbers_are_those_of_the_package(folder):
         assert own.context == other.context
         for name in ("errors", "image_errors", "bits"):
             torch.testing.assert_close(getattr(own, name), getattr(other, name))
-    rows = [line for line in (folder / "report.md").read_text("utf-8").splitlines() if "T=" in line]
-    named = [row.split("|")[1].strip() for row in rows if row.startswith("|")]
-    assert named == [name for name in designs if "T=" in name]
+    page = (folder / "report.md").read_text("utf-8")
+    named = [row.split("|")[1].strip() for row in page.splitlines() if row.startswith("|")]
+    assert [n for n in named if "T=" in n] == 2 * [n for n in designs if "T=" in n]  # two tables
+    (best, *_), distances = designs, {name: each["distance"] for name, each in designs.items()}
+    nearer = sum(each < distances["image alone"] for each in distances.values())
+    assert f"- distance: {best} {distances[best]:.4f} against the image alone" in page
+    assert f"; {nearer} of 4 pseudo videos are nearer" in page
 
 
 def test_the_page_has_the_picture_and_says_what_the_order_depends_on(folder):

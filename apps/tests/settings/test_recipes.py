@@ -67,7 +67,7 @@ def test_settings_and_recipes_load_no_torch():
     [
         *[("classify", data, "mnist-small") for data in ("mnist", "fashion-mnist")],
         *[("classify", data, "cifar10-small") for data in ("svhn", "cifar100", "folder:x")],
-        *[("classify", data, "cola-small") for data in ("imdb", "csv:x")],
+        *[("classify", data, "imdb-small") for data in ("imdb", "csv:x")],
         ("regress", "csv:x", "zinc-small"),
         ("online", "solar", "solar-50"),
         ("online", "csv:x", "own-series"),

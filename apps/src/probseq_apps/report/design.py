@@ -22,6 +22,10 @@ def design_report(
     """Return the report of designs."""
     designs = {name: Design.from_dict(values) for name, values in results.items()}
     ranked = dict(sorted(designs.items(), key=lambda item: item[1].distance))
+    (best, first), *_ = ranked.items()
+    alone = designs["image alone"].distance
+    nearer = sum(design.distance < alone for design in designs.values())
+    table = Table([*_HEADS, "passed on"], [_cells(*item) for item in ranked.items()])
     count, size = len(data.train), data.image_size
     shape = f"{data.channels}x{size}x{size}"
     return Report(
@@ -29,9 +33,15 @@ def design_report(
         recipe=recipe,
         settings=settings,
         data={"name": data.name, "train": count, "image_size": size, "notes": list(data.notes)},
+        lead=Table(_HEADS[:4], [cells[:4] for cells in table.rows]),
+        outcome=[
+            f"distance: {best} {first.distance:.4f} against the image alone {alone:.4f}; "
+            f"{nearer} of {len(designs) - 1} pseudo videos are nearer than the image alone."
+        ],
         opening=f"{count:,} images of {shape}; κ = {settings['design']['ridge']:g}.",
         numbers={"designs": {name: results[name] for name in ranked}},
-        tables=[Table([*_HEADS, "passed on"], [_cells(*item) for item in ranked.items()])],
+        tables=[table],
+        story=("designs",),
         figures=lambda: {"designs": design_plot(ranked)},
     )
 

@@ -112,7 +112,8 @@ class Report:
             f"{self.opening} Recipe `{self.recipe}`{seeds and f', seeds {seeds}'}; all settings "
             "are in `config.json`."
         )
-        lead = [] if self.lead is None else [self.lead.markdown(), KEY, DETAILS]
+        key = "" if self.lead is None or self.lead.best is None else KEY
+        lead = [] if self.lead is None else [self.lead.markdown(), key, DETAILS]
         tables = [table.markdown() for table in self.tables]
         return [
             f"# {self.data['name']}: {self.title or self._words['title']}",
