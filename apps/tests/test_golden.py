@@ -37,7 +37,16 @@ NEW |= {"--sgpa-residual.kl-scale", "--sgpa-residual.jitter"}
 NEW |= {"--mask-patch", "--process.prediction", "--metrics", "--diversity-weights"}
 NEW |= {"--video-weights", "--skip-unreadable", "--no-skip-unreadable"}
 NEW |= {"--separator", "--decimal", "--encoding", "--widen", "--no-widen", "--page"}
-NEW |= {"--accumulate", "--details", "--no-details", "--executor", "--ray.cpus", "--ray.gpus"}
+NEW |= {
+    "--accumulate",
+    "--shard",
+    "--no-shard",
+    "--details",
+    "--no-details",
+    "--executor",
+    "--ray.cpus",
+    "--ray.gpus",
+}
 NEW |= {f"--slurm.{name}" for name in ("partition", "gpus", "minutes")}
 NEW |= {"--png", "folder-hvae", ("--method", "fading")}
 NEW |= {"--labels", "--no-labels", "--label-dropout", "--guidance"}

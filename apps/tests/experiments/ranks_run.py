@@ -51,12 +51,16 @@ class NoReport:
 
 def main(folder: Path, accumulate: int, *kinds: str) -> None:
     """Do runs, or go on with them, and store the loss of each step of all trainings."""
-    trace, train_step = [], trainer.Trainer.train_step
+    trace, state, train_step = [], {}, trainer.Trainer.train_step
+    shard = "SHARD" in os.environ
     kill_at = int(os.environ.get("KILL_AT", "-1"))
 
     def traced(self):
         done = train_step(self)
         trace.append(self.monitor.latest["loss"])
+        moments = [v for e in self._optimizer.state.values() for v in e.values() if v.ndim]
+        state["all"] = sum(moment.numel() for moment in moments)
+        state["here"] = sum(getattr(m, "to_local", lambda m=m: m)().numel() for m in moments)
         if len(trace) == kill_at and distributed.rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return done
@@ -69,14 +73,17 @@ def main(folder: Path, accumulate: int, *kinds: str) -> None:
         workflow, settings = KINDS[kind]
         workflow = replace(workflow, seconds=lambda *_: 0.0)  # no steps for an estimate
         if kind == "language":
-            settings = replace(settings, training=replace(settings.training, accumulate=accumulate))
+            training = replace(settings.training, accumulate=accumulate, shard=shard)
+            settings = replace(settings, training=training)
         else:
             pieces = 1 if kind == "run" else accumulate  # a codebook learns from each piece
-            settings = replace(settings, machine=Machine(device="cpu", accumulate=pieces))
+            machine = Machine(device="cpu", accumulate=pieces, shard=shard)
+            settings = replace(settings, machine=machine)
         at = folder / kind
         run(workflow, settings, Options(run_dir=at, resume=at.exists(), workers=1), recipe="r")
         if distributed.is_main():
             (at / "trace.json").write_text(json.dumps(trace))
+            (at / "state.json").write_text(json.dumps(state))
 
 
 if __name__ == "__main__":
