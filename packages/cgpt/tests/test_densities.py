@@ -1,5 +1,6 @@
 """The densities' own gradients against finite differences and against autograd."""
 
+import pytest
 import torch
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
@@ -95,3 +96,14 @@ def test_what_stands_at_padding_in_a_covariance_has_no_gradient(draw):
     for gradient in torch.autograd.grad(density.sum(), inputs):
         assert not gradient[hidden].any()
         assert gradient[~hidden].all()
+
+
+def test_second_derivatives_are_refused_and_not_wrong(draw):
+    cov = torch.eye(3, dtype=torch.float64).expand(1, 1, 3, 3).clone().requires_grad_()
+    z = draw(1, 1, 3, 2)
+    for density in (
+        expected_log_density(cov, None, z),
+        block_log_density(cov, 0.1 * cov, cov, z, z),
+    ):
+        with pytest.raises(RuntimeError, match="no second derivatives"):
+            torch.autograd.grad(density.sum(), cov, create_graph=True)

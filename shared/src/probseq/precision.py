@@ -1,4 +1,4 @@
-"""The precision that gradients by hand are computed in."""
+"""What gradients by hand need: a precision of their own, and a refusal of second derivatives."""
 
 import functools
 from collections.abc import Callable
@@ -25,5 +25,27 @@ def without_autocast(backward: Callable[..., Grads]) -> Callable[..., Grads]:
     def wrapped(ctx: Any, *grads: Tensor) -> Grads:
         with torch.autocast(grads[0].device.type, enabled=False):
             return backward(ctx, *grads)
+
+    return wrapped
+
+
+def differentiable_once(backward: Callable[..., Grads]) -> Callable[..., Grads]:
+    """Let the backward pass of a custom autograd function refuse second derivatives.
+
+    What the forward pass saved besides its inputs counts as a constant in them. (torch's
+    ``once_differentiable`` refuses them only where the incoming gradient has derivatives.)
+
+    Args:
+        backward: ``backward(ctx, *grads)``.
+    """
+
+    @functools.wraps(backward)
+    def wrapped(ctx: Any, *grads: Tensor) -> Grads:
+        # Compiled functions refuse by themselves.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError(
+                f"{type(ctx).__name__} has no second derivatives: create_graph must be False"
+            )
+        return backward(ctx, *grads)
 
     return wrapped

@@ -16,7 +16,8 @@ import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from probseq.precision import differentiable_once
 
 # Squared norm below which a projected token counts as zero: padding, and nothing else.
 _ZERO_NORM = 1e-24
@@ -133,10 +134,8 @@ class _CosineScores(torch.autograd.Function):
 
     # Once: kept constants such as 1/‖q‖ would be silently left out of second derivatives.
     @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  (the decorator's type)
-        ctx: Any, *grad_outputs: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    @differentiable_once
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
         projected, weights, result, inverse = ctx.saved_tensors
         grad = grad_outputs[0] * inverse
         # d(D q/‖q‖): (Dᵀ g - q̂ (g·e)) / ‖q‖.
