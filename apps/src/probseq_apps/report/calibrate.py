@@ -67,8 +67,8 @@ def calibrate_report(
         rows.append("; ".join(facts))
     best, *rest = sorted(means, key=lambda name: means[name])
     titles = {name: parse_calibration(name).short_title for name in measured}
-    behind = f", {means[rest[0]]:.3f} of {titles[rest[0]]}" if rest else ""
-    recommended = f"Recommended: {titles[best]}, validation NLL {means[best]:.3f}{behind}."
+    behind = f", {means[rest[0]]:z.3f} of {titles[rest[0]]}" if rest else ""
+    recommended = f"Recommended: {titles[best]}, validation NLL {means[best]:z.3f}{behind}."
     titled = {title: methods[name] for name, title in titles.items()}
     drawn = {titles[name]: calibration.predictions for name, calibration in measured.items()}
     sentences, first = [recommended], [titles[best]]

@@ -151,7 +151,7 @@ def _gain_text(claim: Claim, other: str, gain: Gain) -> str:
         )
     digits = decimals_of([mean]) - 1
     error = "" if around is None else f" ± {around:.{digits}f}"
-    return f"{mean:+.{digits}f}{error} over {other}"
+    return f"{mean:+z.{digits}f}{error} over {other}"
 
 
 def _run_text(verdict: Verdict) -> str:

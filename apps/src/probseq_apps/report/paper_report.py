@@ -210,7 +210,7 @@ def _bold(text: str, mark: str | None) -> str:
 
 def _paper(cell: Cell) -> str:
     text = cell.paper.text + ("" if cell.paper.target else "†")
-    return text if cell.same is None else f"{text} ({cell.same:.{cell.paper.decimals}f})"
+    return text if cell.same is None else f"{text} ({cell.same:z.{cell.paper.decimals}f})"
 
 
 def _measured(cell: Cell, decimals: int) -> str:
@@ -219,7 +219,7 @@ def _measured(cell: Cell, decimals: int) -> str:
     if decimals == 0:
         # A paper's whole seconds may be our milliseconds.
         decimals = max(0, 2 - math.floor(math.log10(abs(cell.ours.mean) or 1.0)))
-    text, error = f"{cell.ours.mean:.{decimals}f}", cell.ours.standard_error
+    text, error = f"{cell.ours.mean:z.{decimals}f}", cell.ours.standard_error
     text += "" if error is None else f"±{error:.{decimals}f}"
     # A distance or a score in other features than Inception's says so.
     kind, names = cell.source.rpartition("/")[2], "/".join(cell.runs[0].facts.get("fd_name", ()))
