@@ -16,6 +16,7 @@ Example:
 
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -95,7 +96,10 @@ class Table(NamedTuple):
         while len(blocks := aligned_blocks(lines[:1], lines[1:], width)) > 1:
             hidden.insert(0, lines[0][-1].strip())
             lines = [line[:-1] for line in lines]
-        return blocks[0] + key + (f"\nnot shown: {', '.join(hidden)}" if hidden else "")
+        if hidden:
+            text = f"not shown: {', '.join(hidden)}"
+            key += f"\n{textwrap.shorten(text, width, placeholder=' …')}"
+        return blocks[0] + key
 
     def markdown(self) -> str:
         """Return a Markdown table, cells with a mark in bold."""
