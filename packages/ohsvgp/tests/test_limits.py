@@ -136,6 +136,18 @@ def test_outputs_of_any_scale_are_fitted_and_forecast(name):
     assert bool(((ahead.mean - y[-1]).abs() < 0.7 * size).all())
 
 
+@pytest.mark.parametrize("B", [[1.0, 1.0], [2.0, 1.0], [1.0, 2.0]])
+def test_a_constant_output_does_not_widen_those_that_are_independent_at_first(B):
+    y = OUTPUTS["constant"]
+    gp = MultiOutputGP(RBF(1), torch.tensor(B).diag(), 0.1, Cosine(15))
+    gp.fit_hyperparameters(T, y)
+    gp.update(T, y)
+    ahead = gp.forecast([29.5])
+    # Deviations before: 150 beside noise of 0.1.
+    assert bool((ahead.variance[0].sqrt() < torch.tensor([0.4, 0.05])).all())
+    assert bool(((ahead.mean[0] - y[-1]).abs() < torch.tensor([0.7, 0.05])).all())
+
+
 def test_forecasts_of_outputs_have_the_moments_of_predictions_and_of_their_draws():
     gp = MultiOutputGP(RBF(1, lengthscale=4.0), [[1.0, 0.8], [0.8, 1.0]], 0.01, Cosine(20))
     gp.update(T, OUTPUTS["equal"])

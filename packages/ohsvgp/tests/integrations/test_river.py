@@ -206,14 +206,17 @@ def test_evaluations_hand_a_forecaster_its_stamps():
 
 
 def test_a_forecaster_takes_dates_numbers_and_gaps():
-    by_date, by_number = RiverForecaster(warmup=20), RiverForecaster(warmup=20)
+    by_date, by_text, by_number = (RiverForecaster(warmup=20) for _ in range(3))
     for k in range(40):
         y = None if k in (5, 30) else math.sin(k / 5)
-        by_date.learn_one(y, {"day": date(2024, 1, 1) + timedelta(days=2 * k)})
+        day = date(2024, 1, 1) + timedelta(days=2 * k)
+        by_date.learn_one(y, {"day": day})
+        by_text.learn_one(y, {"day": day.isoformat()})  # as river's `iter_csv` hands it
         by_number.learn_one(y, {"t": np.float32(2 * k)})
     (first,) = by_date.forecast(1, xs=[{"day": datetime(2024, 1, 1) + timedelta(days=81)}])
     (second,) = by_number.forecast(1, xs=[{"t": 81}])
     assert first == pytest.approx(second, abs=1e-3)
+    assert by_text.forecast(1, xs=[{"day": "2024-03-22"}]) == [first]
     assert first == pytest.approx(math.sin(40.5 / 5), abs=0.1)
     for xs in (None, [{"t": 1, "other": 2}], [{"other": 1}], [{}], [{"t": "soon"}]):
         with pytest.raises(ValueError, match="x"):

@@ -261,6 +261,10 @@ class MultiOutputGP:
                     # In the data's units: signals ten times their noise.
                     mixed.unmixing.copy_(math.sqrt(10.0) * torch.eye(len(unit)))
                     scales.raw_outputscale.fill_(math.log(10.0))
+                if limited and int(mixed.unmixing.count_nonzero()) == len(unit):
+                    # From independent outputs searches end at long lengthscales of huge variances.
+                    turn = torch.eye(len(unit)).index_fill(1, torch.tensor(0), 1.0).to(unit)
+                    mixed.unmixing.copy_(torch.linalg.qr(turn).Q.mT @ mixed.unmixing)
             mixed.unmixing.requires_grad_(True)
             info = fit(
                 kernel,

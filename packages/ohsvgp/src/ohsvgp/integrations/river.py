@@ -213,7 +213,7 @@ class RiverForecaster(_FromFirsts):
                 f"{dict(x)}: other variables are not learned from"
             )
         ((name, value),) = x.items()
-        if isinstance(value, date | np.datetime64):
+        if isinstance(value, date | np.datetime64 | str):
             return float(days([value], f"x[{name!r}]")[0])
         return _number(f"x[{name!r}]", value)
 
