@@ -186,3 +186,13 @@ def test_only_dropout_is_switched_on_and_off_again_even_after_an_error():
     with active_dropout(model.train()):
         pass
     assert all(module.training for module in model)
+
+
+def test_dropout_stays_on_until_the_last_thread_that_draws_is_done():
+    model = nn.Sequential(nn.Dropout(0.5)).eval()
+    first, second = active_dropout(model), active_dropout(model)
+    with first:
+        second.__enter__()
+    assert model[0].training
+    second.__exit__(None, None, None)
+    assert not model[0].training

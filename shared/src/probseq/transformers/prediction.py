@@ -4,7 +4,9 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -20,6 +22,8 @@ AverageName = Literal["probabilities", "logits"]
 _RATE = re.compile(r"^(?!drop_prob$)(?!.*(path|layer)).*drop")
 # Tokens, samples included, that go through a model at once.
 _TOKENS_AT_ONCE = 65_536
+# Callers that have switched a module's dropout on; the last of them switches it off.
+_DRAWING, _LOCK = WeakKeyDictionary[nn.Module, int](), Lock()
 
 
 @torch.no_grad()
@@ -59,15 +63,24 @@ def active_dropout(model: nn.Module) -> Generator[None]:
     Predictions are Monte Carlo dropout then (Gal and Ghahramani 2016), unless there is nothing that
     drops: compare two draws. What drops are layers of dropout, and modules that hold one or its
     rate, such as attention, and drop by a function; other layers stay as they are.
+
+    Threads may draw from one model at the same time, but none predict without dropout meanwhile.
     """
-    switched = [module for module in model.modules() if _drops(module) and not module.training]
-    for module in switched:
-        module.training = True  # not that of what is inside
+    with _LOCK:
+        modules = filter(_drops, model.modules())
+        switched = [one for one in modules if one in _DRAWING or not one.training]
+        for module in switched:
+            _DRAWING[module] = _DRAWING.get(module, 0) + 1
+            module.training = True  # not that of what is inside
     try:
         yield
     finally:
-        for module in switched:
-            module.training = False
+        with _LOCK:
+            for module in switched:
+                _DRAWING[module] -= 1
+                if not _DRAWING[module]:
+                    del _DRAWING[module]
+                    module.training = False
 
 
 def has_dropout(model: nn.Module) -> bool:
