@@ -13,10 +13,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from test_image_models import DIFFUSION, HVAE
+from test_online_vae import TINY as FILM
 from test_tokens import TINY
 
+from ohsvgp.vae import OnlineSVGPVAE
 from probseq_apps.engine import distributed, fit, trainer
-from probseq_apps.experiments import language, stages
+from probseq_apps.experiments import language, online_vae, stages
 from probseq_apps.experiments.image_models import DIFFUSION_WORKFLOW, HVAE_WORKFLOW
 from probseq_apps.experiments.tokens import WORKFLOW
 from probseq_apps.options import Options
@@ -38,6 +40,7 @@ KINDS = {
     "diffusion": (DIFFUSION_WORKFLOW, DIFFUSION),
     "hvae": (HVAE_WORKFLOW, HVAE),
     "run": (WORKFLOW, TINY),
+    "vae": (online_vae.WORKFLOW, replace(FILM, training=replace(FILM.training, batch_size=5))),
 }
 
 
@@ -53,19 +56,29 @@ def main(folder: Path, accumulate: int, *kinds: str) -> None:
     """Do runs, or go on with them, and store the loss of each step of all trainings."""
     trace, state, train_step = [], {}, trainer.Trainer.train_step
     shard = "SHARD" in os.environ
+    bound = OnlineSVGPVAE.task_bound
     kill_at = int(os.environ.get("KILL_AT", "-1"))
+
+    def note(loss):
+        trace.append(loss)
+        if len(trace) == kill_at and distributed.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def traced_bound(self, *arguments):
+        value = bound(self, *arguments)
+        note(float(value.detach()))
+        return value
 
     def traced(self):
         done = train_step(self)
-        trace.append(self.monitor.latest["loss"])
         moments = [v for e in self._optimizer.state.values() for v in e.values() if v.ndim]
         state["all"] = sum(moment.numel() for moment in moments)
         state["here"] = sum(getattr(m, "to_local", lambda m=m: m)().numel() for m in moments)
-        if len(trace) == kill_at and distributed.rank() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        note(self.monitor.latest["loss"])
         return done
 
     trainer.Trainer.train_step = traced
+    OnlineSVGPVAE.task_bound = traced_bound
     stages.generate_report = NoReport
     fit._CHECKPOINT_SECONDS = 0.0
     for kind in kinds:
@@ -75,12 +88,14 @@ def main(folder: Path, accumulate: int, *kinds: str) -> None:
         if kind == "language":
             training = replace(settings.training, accumulate=accumulate, shard=shard)
             settings = replace(settings, training=training)
-        else:
+        elif kind != "vae":
             pieces = 1 if kind == "run" else accumulate  # a codebook learns from each piece
             machine = Machine(device="cpu", accumulate=pieces, shard=shard)
             settings = replace(settings, machine=machine)
         at = folder / kind
         run(workflow, settings, Options(run_dir=at, resume=at.exists(), workers=1), recipe="r")
+        if kind == "vae":  # all ranks have the whole state
+            assert all(one == trace for one in distributed.gather(trace))
         if distributed.is_main():
             (at / "trace.json").write_text(json.dumps(trace))
             (at / "state.json").write_text(json.dumps(state))

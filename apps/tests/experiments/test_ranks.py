@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from probseq_apps.experiments.stages import Samples, load_drawn
 
@@ -122,3 +124,27 @@ def test_a_run_one_of_whose_ranks_is_killed_goes_on_to_the_same_end(runs, severa
     for file in models:
         again = tmp_path / "run" / file.relative_to(runs / several / "run")
         assert again.read_bytes() == file.read_bytes()
+
+
+@pytest.mark.slow
+def test_ranks_that_share_the_rows_of_an_online_vae_are_as_one_process(tmp_path):
+    killed = {"KILL_AT": "6"}  # in the second task
+    for name, ranks, environment in [
+        ("one", 1, {}),
+        ("two", 2, {}),
+        ("killed", 2, killed),
+        ("killed", 2, {}),
+    ]:
+        done = launch(tmp_path / name, "vae", ranks=ranks, **environment)
+        assert (done.returncode == 0) == (not environment), done.stderr
+    losses = trace(tmp_path / "one", "vae")
+    assert trace(tmp_path / "two", "vae") == pytest.approx(losses, rel=1e-5)
+    models = sorted((tmp_path / "two").glob("vae/models/*.safetensors"))
+    assert len(models) == 2
+    for file in models:
+        tensors = load_file(file)
+        again = load_file(tmp_path / "killed" / file.relative_to(tmp_path / "two"))
+        assert tensors.keys() == again.keys()
+        assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
+    resumed = trace(tmp_path / "killed", "vae")
+    assert len(resumed) < len(losses)  # the first task was not learned again

@@ -204,7 +204,7 @@ def report(settings: CalibrateSettings, loaded: Candidates, results: Results, at
 WORKFLOW = Workflow(
     kind="calibrate",
     command="calibrate",
-    one_process="what it fits takes minutes on one device",
+    one_process="what it trains is few numbers; --workers does several models at a time",
     folders=("model-seed*",),
     jobs=jobs,
     load=load,

@@ -22,8 +22,10 @@ from probseq_apps.data.series import (
     read_csv_channels,
     rotated_mnist,
 )
+from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_arrays, write_atomic
+from probseq_apps.engine.fit import sharing_rows
 from probseq_apps.experiment import (
     Job,
     Results,
@@ -102,32 +104,35 @@ def learn_channels(
     model = build_vae(job.row, channels, settings.model, seed=job.seed)
     records, extra = load_progress(file, model)
     learned = list(extra.get("learned", ()))
-    for number, task in enumerate(tasks[len(records) :], len(records) + 1):
-        start = time.perf_counter()
-        with naming(job, number):
-            info = model.fit_task(
-                task.x,
-                task.y,
-                epochs=training.epochs,
-                batch_size=training.batch_size,
-                learning_rate=training.learning_rate,
-                num_samples=training.num_samples,
-                learn_kernel=number == 1,
-                learn_inducing=job.row == "osvgp",
-            )
-        seconds = time.perf_counter() - start
-        generator = torch.Generator().manual_seed(derive_seed(job.seed, "predictions", number))
-        each, over = evaluate_vae(model, tasks[:number], samples, generator)
-        # The middle test step of each task, right after the task and after each later one.
-        times = torch.stack([past.test_x[shown(past)] for past in tasks[:number]])
-        last = model.predict(times, num_samples=samples, generator=generator).mean
-        learned.append(last[-1])
-        lost = float(info.lost_information.sum())
-        records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
-        extra = {"learned": torch.stack(learned), "last": last}
-        write_atomic(file, pack_progress(model, records, extra))
+    with sharing_rows(model.encoder, model.decoder):
+        for number, task in enumerate(tasks[len(records) :], len(records) + 1):
+            start = time.perf_counter()
+            with naming(job, number):
+                info = model.fit_task(
+                    task.x,
+                    task.y,
+                    epochs=training.epochs,
+                    batch_size=training.batch_size,
+                    learning_rate=training.learning_rate,
+                    num_samples=training.num_samples,
+                    learn_kernel=number == 1,
+                    learn_inducing=job.row == "osvgp",
+                )
+            seconds = time.perf_counter() - start
+            generator = torch.Generator().manual_seed(derive_seed(job.seed, "predictions", number))
+            each, over = evaluate_vae(model, tasks[:number], samples, generator)
+            # The middle test step of each task, right after the task and after each later one.
+            times = torch.stack([past.test_x[shown(past)] for past in tasks[:number]])
+            last = model.predict(times, num_samples=samples, generator=generator).mean
+            learned.append(last[-1])
+            lost = float(info.lost_information.sum())
+            records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
+            extra = {"learned": torch.stack(learned), "last": last}
+            if distributed.is_main():
+                write_atomic(file, pack_progress(model, records, extra))
     truth = torch.stack([task.test_y[shown(task)] for task in tasks])
-    save_arrays(at.path / FRAMES / f"{job.name}.npz", {"truth": truth, **extra})
+    if distributed.is_main():
+        save_arrays(at.path / FRAMES / f"{job.name}.npz", {"truth": truth, **extra})
     return scores(records, len(tasks))
 
 
@@ -183,7 +188,6 @@ def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: Ru
 WORKFLOW = Workflow(
     kind=ONLINE_VAE,
     command="online vae",
-    one_process="its state follows the tasks in their order",
     folders=(MODELS, FRAMES),
     brief=True,
     jobs=rows_and_seeds,
