@@ -10,6 +10,9 @@ import pytest
 # The tests are small, and two threads under load are slower than one. Before torch is loaded, and
 # for the processes that tests start, too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray listens on this machine alone, reports to nobody, and has this environment as it is.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
 
 
 @pytest.fixture(scope="session")
