@@ -11,6 +11,7 @@ from probseq_apps.report.classify import (
     silent_attention,
 )
 from probseq_apps.report.lead import lead_table, outcome
+from probseq_apps.report.tables import Measure
 
 METRICS = ("accuracy", "nll", "ece", "mce")
 DETECTION = ("auroc", "aupr-in", "aupr-out", "fpr95")
@@ -151,6 +152,15 @@ def test_a_lead_is_told_with_its_interval_and_the_best_baseline_beside_it():
     assert first.startswith("accuracy: SGPA 0.820 against softmax 0.720. The first leads by 0.100")
     assert "logreg 0.400" in baseline
     assert len(outcome(methods, ["softmax"])) == 2
+
+
+def test_detection_that_is_worse_than_guesses_is_named_where_seeds_agree():
+    rows = {"a": [0.3, 0.31], "b": [0.1, 0.8], "c": [0.9, 0.9]}
+    column = {Measure("OOD AUROC", "higher"): {name: summarise(rows[name]) for name in rows}}
+    *_, sentence = outcome({Measure.of("accuracy"): {}, Measure.of("nll"): {}, **column})
+    assert sentence == "OOD AUROC: a below 0.5 (95%), worse than guesses."
+    single = {measure: {"a": summarise([0.3])} for measure in column}
+    assert not outcome(single)
 
 
 def test_methods_within_the_interval_are_level_and_one_seed_decides_nothing():

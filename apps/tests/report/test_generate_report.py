@@ -201,7 +201,7 @@ def test_what_came_out_is_of_ranked_samples_beside_real_images_and_of_equal_bits
     lead = lead_of(results, diffusion_measures(results), REAL_IMAGES)
     measure = next(iter(lead))
     assert [*lead[measure]] == ["image alone", "4 frames, first-order noise", REAL]
-    first, ends, real, poor = outcome_of(results, lead, REAL_IMAGES)
+    first, ends, poor, real = outcome_of(results, lead, REAL_IMAGES)
     assert "image alone 10.000 against 4 frames, first-order noise 12.000" in first
     assert "image alone 9.0 to 11.0; 4 frames, first-order noise 11.0 to 13.0" in ends
     assert real.endswith("FD(classifier) 2.500.")

@@ -152,9 +152,9 @@ def test_what_came_out_comes_first_and_all_else_is_in_sections_that_are_closed(f
     ]
     assert places == sorted(places)
     assert re.findall("<summary>(.*?)</summary>", page) == [
-        *("Details", "Findings", "Numbers", "More", "Glossary", "Plots", "Settings", "Versions"),
+        *("Details", "Findings", "Numbers", "More", "Glossary", "Settings", "Versions"),
     ]
-    assert page.count("<details>") == page.count("</details>") == 8
+    assert page.count("<details>") == page.count("</details>") == 7
 
 
 def test_details_show_the_tables_of_the_rows_on_the_terminal(folder, monkeypatch):

@@ -367,11 +367,11 @@ def outcome_of(results: Sequence[Result], lead: Lead, real: Result) -> list[str]
                 f"{title} {low:.1f} to {high:.1f}" for title, (low, high) in ends.items()
             )
             sentences.append(f"95% over the samples, less the bias of few: {shown}.")
+        if poor := [group.title for group in drawn if group.title not in rows]:
+            sentences.append(f"Not ranked, since too little is learned: {'; '.join(poor)}.")
         if REAL in lead[measure]:
             least = f"{fd_name(results)} {lead[measure][REAL].mean:.3f}"
             sentences.append(f"Real images of the test part have {least}.")
-        if poor := [group.title for group in drawn if group.title not in rows]:
-            sentences.append(f"Not ranked, since too little is learned: {'; '.join(poor)}.")
     return sentences
 
 

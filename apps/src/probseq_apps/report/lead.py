@@ -43,11 +43,16 @@ def outcome(columns: Lead, plain: Sequence[str] = (), of: str = "seeds") -> list
         if usual not in (None, first, second):
             sentences.append(_comparison(measure.label, first, usual, rows, sign, of))
     for measure, rows in columns.items():
-        means = {name: row.mean for name, row in rows.items() if row.mean is not None}
-        worse = [name for name, mean in means.items() if mean < _GUESSES]
+        worse = [
+            name
+            for name, row in rows.items()
+            if row.mean is not None
+            and row.interval is not None
+            and row.mean + row.interval < _GUESSES
+        ]
         if "AUROC" in measure.label and worse:
-            who = "all rows" if len(worse) == len(means) else ", ".join(worse)
-            sentences.append(f"{measure.label}: {who} below {_GUESSES}, worse than guesses.")
+            who = "all rows" if len(worse) == len(rows) else ", ".join(worse)
+            sentences.append(f"{measure.label}: {who} below {_GUESSES} (95%), worse than guesses.")
     return sentences
 
 

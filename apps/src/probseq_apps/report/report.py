@@ -20,7 +20,7 @@ from probseq_apps.engine import log
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.report.html import DETAILS, PAGE, write_html
 from probseq_apps.report.results import decides, words
-from probseq_apps.report.tables import KEY, SideBySide, Table
+from probseq_apps.report.tables import SideBySide, Table
 
 _PACKAGES = (
     *("probseq-apps", "probseq", "sgpa", "cgpt-transformer", "kepsvgp", "ohsvgp", "pseudovideo"),
@@ -92,7 +92,9 @@ class Report:
         first = [pictures.pop(name) for name in self.story if name in pictures]
         about = self._words.get("about_plots", "")
         # Those of the story stand between what came out and its table.
-        page = [*page[:2], *first, *page[2:], "## Plots", about, *pictures.values()]
+        page = [*page[:2], *first, *page[2:]]
+        if pictures:
+            page += ["## Plots", about, *pictures.values()]
         write_atomic(folder / "report.md", _joined(page))
         write_html(folder)
         return f"{text}\n\nall numbers, what they are, and plots: {folder / PAGE}"
@@ -112,8 +114,7 @@ class Report:
             f"{self.opening} Recipe `{self.recipe}`{seeds and f', seeds {seeds}'}; all settings "
             "are in `config.json`."
         )
-        key = "" if self.lead is None or self.lead.best is None else KEY
-        lead = [] if self.lead is None else [self.lead.markdown(), key, DETAILS]
+        lead = [] if self.lead is None else [self.lead.markdown(), self.lead.key, DETAILS]
         tables = [table.markdown() for table in self.tables]
         return [
             f"# {self.data['name']}: {self.title or self._words['title']}",

@@ -82,6 +82,12 @@ class Table(NamedTuple):
     rows: list[list[str]]  # cells, each row as long as the heads
     best: frozenset[tuple[int, int]] | None = None  # rows and columns of the cells with a mark
 
+    @property
+    def key(self) -> str:
+        """What its signs mean; empty for a table without any, as of one seed."""
+        signs = self.best or any("±" in cell for row in self.rows for cell in row)
+        return KEY if self.best is not None and signs else ""
+
     def screen(self, width: int) -> str:
         """Return aligned lines; columns that don't fit `width` are named below.
 
@@ -90,7 +96,7 @@ class Table(NamedTuple):
         lines, key, hidden = [self.heads, *self.rows], "", list[str]()
         if self.best is not None:
             heads = [*self.heads[:_FACTS], *(f"{head}  " for head in self.heads[_FACTS:])]
-            lines, key = [heads, *self.marked("{} *", "{}  ")], f"\n\n{KEY}"
+            lines, key = [heads, *self.marked("{} *", "{}  ")], self.key and f"\n\n{self.key}"
             if len({row[1] for row in self.rows}) == 1:
                 lines = [[name, *cells] for name, _, *cells in lines]
         while len(blocks := aligned_blocks(lines[:1], lines[1:], width)) > 1:
