@@ -19,7 +19,7 @@ from ohsvgp.integrations.live import LiveStream
 from probseq.kernels import RBF
 
 OPTIONS: dict[str, Any] = {"warmup": 3, "horizon": 2, "step": None, "widen": True}
-KEYS, FILES = 200, 3
+KEYS, FILES = 1000, 3
 SCRIPT = """
 import sys
 from pathlib import Path
