@@ -293,7 +293,10 @@ def test_ctrl_c_saves_what_runs_and_cancels_the_rest(tmp_path, sequential, start
     pytest.importorskip("ray", reason="needs the extra cluster")
     folder, late = tmp_path / "run", ["--checkpoint-every", "12"]
     arguments = start(*TRAINED, *late, "--workers", 2, *words, "--run-dir", folder)
+    # Shells ignore SIGINT in what they run in the background, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    signal.signal(signal.SIGINT, before)
     wait_for(lambda: len(list(folder.glob("*/seed-*/metrics.jsonl"))) >= 2)
     running = [file.parent for file in folder.glob("*/seed-*/metrics.jsonl")]
     process.send_signal(signal.SIGINT)
