@@ -20,6 +20,7 @@ def sharded(model: nn.Module) -> Any:
     Raises:
         ValueError: a parameter is a single number, which cannot be cut.
     """
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     scalars = [name for name, parameter in model.named_parameters() if not parameter.ndim]
@@ -27,7 +28,10 @@ def sharded(model: nn.Module) -> Any:
         raise ValueError(
             f"shard must be off for a model with parameters that are single numbers: {scalars[0]}"
         )
-    return fully_shard(copy.deepcopy(model))
+    # Ranks on CPUs may have a GPU in their machine, which torch would choose.
+    device = next(model.parameters()).device
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    return fully_shard(copy.deepcopy(model), mesh=mesh)
 
 
 def share_buffers(model: nn.Module) -> None:
