@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ohsvgp.stream.clock import parse_stamp
+from ohsvgp.stream.clock import Stamp, parse_stamp
 
 _SECONDS = {"hours": 3_600.0, "days": 86_400.0}
 
@@ -17,27 +17,23 @@ class StampColumn:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._calendar: bool | None = None
-        self._first: tuple[str, bool] | None = None
+        self._first: tuple[str, Stamp] | None = None
 
     def parse(self, cell: str) -> float:
         """Return a stamp, in seconds since 1970 for a date; a time without a zone is UTC.
 
         Raises:
-            ValueError: no stamp, or a date after numbers, or the reverse; or one that names its
-                zone after one that does not, or the reverse.
+            ValueError: no stamp, or one of another form than the first: a date after numbers, a
+                time after dates, one that names its zone after one that does not.
         """
-        stamp, calendar, zoned = parse_stamp(cell)
-        if self._calendar not in (None, calendar):
-            raise ValueError(f"column {self.name!r} must hold numbers or dates, got both: {cell!r}")
-        self._calendar = calendar
-        self._first = self._first or (cell, zoned)
-        if self._first[1] != zoned:
+        stamp = parse_stamp(cell)
+        self._first = first, first_stamp = self._first or (cell, stamp)
+        if first_stamp.form != stamp.form:
             raise ValueError(
-                f"column {self.name!r} must hold stamps that all name their time zone, or none, "
-                f"got {self._first[0]!r} first and {cell!r}"
+                f"column {self.name!r} must hold stamps of one form, got {first!r}, a "
+                f"{first_stamp.form}, and {cell!r}, a {stamp.form}"
             )
-        return stamp / 10**9 if calendar else stamp
+        return stamp.value / 10**9 if stamp.calendar else stamp.value
 
     def in_order(
         self,
@@ -59,7 +55,7 @@ class StampColumn:
         if (np.diff(time) < 0.0).any():
             order = np.argsort(time, kind="stable")
             time, values, notes = time[order], values[order], ("rows are sorted by time",)
-        if not self._calendar:
+        if self._first is None or not self._first[1].calendar:
             return time, self.name, values, notes
         return (time - time[0]) / _SECONDS[unit], f"{unit} since the first stamp", values, notes
 

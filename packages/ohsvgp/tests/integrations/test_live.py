@@ -223,8 +223,11 @@ def test_a_gap_does_not_change_the_step() -> None:
         (-1.0, ["1,1\n", "2,1\n", "-0.5,1\n", "-1,1\n"], "-1.5,1\n"),
         (
             "2024-01-01T00:00:00.1",
-            [f"2024-01-{day}\n" for day in ("05,1", "06,1", "02,1", "01T00:00:00.1,1")],
-            "2023-12-31,1\n",
+            [
+                f"2024-01-{day}\n"
+                for day in ("05T00:00,1", "06T00:00,1", "02T00:00,1", "01T00:00:00.1,1")
+            ],
+            "2023-12-31T00:00,1\n",
         ),
     ],
 )
@@ -322,13 +325,13 @@ def test_state_files_that_are_none_are_refused_by_their_name(tmp_path: Path) -> 
     run(LINES[:5], tmp_path / "good")
     whole = (tmp_path / "good").read_bytes()
     nested = b"[" * 100_000
-    header = b'{"__metadata__": {"schema": "probseq-online-live-6"}}'
+    header = b'{"__metadata__": {"schema": "probseq-online-live-7"}}'
     contents = {
         **{"empty": b"", "noise": bytes(range(256)) * 9, "text": b"something else"},
         **{"short": whole[:100], "cut": whole[:-50], "header": whole[: whole.index(b"}}") + 2]},
         "deep": len(nested).to_bytes(8, "little") + nested,
         "bare": len(header).to_bytes(8, "little") + header,
-        "old": whole.replace(b"probseq-online-live-6", b"probseq-online-live-5"),
+        "old": whole.replace(b"probseq-online-live-7", b"probseq-online-live-6"),
         "position": whole.replace(b'lines\\": 5', b'lines\\": 4'),
         "settings": whole.replace(b'noise\\": 0.01', b'noise\\": 0.02'),
         "tensors": whole[:-1] + bytes([whole[-1] ^ 1]),

@@ -48,23 +48,25 @@ def nanoseconds(*parts: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("text", "value", "zoned"),
+    ("text", "value", "form"),
     [
-        ("1949-01", nanoseconds(1949, 1, 1), False),
-        ("2024-W02", nanoseconds(2024, 1, 8), False),
-        ("2024W02", nanoseconds(2024, 1, 8), False),
-        ("20240105", nanoseconds(2024, 1, 5), False),
-        ("2024-01-05T12:30z", nanoseconds(2024, 1, 5, 12, 30), True),
-        ("2024-01-05 12:30 UTC", nanoseconds(2024, 1, 5, 12, 30), True),
-        ("2024-01-05t12:30+01:00", nanoseconds(2024, 1, 5, 11, 30), True),
-        ("20240105T1230", nanoseconds(2024, 1, 5, 12, 30), False),
+        ("1949-01", nanoseconds(1949, 1, 1), "month"),
+        ("2024-W02", nanoseconds(2024, 1, 8), "week"),
+        ("2024W02", nanoseconds(2024, 1, 8), "week"),
+        ("20240105", nanoseconds(2024, 1, 5), "date"),
+        ("2024-01-05T12:30z", nanoseconds(2024, 1, 5, 12, 30), "time with zone"),
+        ("2024-01-05 12:30 UTC", nanoseconds(2024, 1, 5, 12, 30), "time with zone"),
+        ("2024-01-05t12:30+01:00", nanoseconds(2024, 1, 5, 11, 30), "time with zone"),
+        ("20240105T1230", nanoseconds(2024, 1, 5, 12, 30), "time"),
     ],
 )
-def test_dates_of_iso_8601_are_read(text: str, value: int, zoned: bool) -> None:
-    assert parse_stamp(text) == (value, True, zoned)
+def test_dates_of_iso_8601_are_read(text: str, value: int, form: str) -> None:
+    assert parse_stamp(text) == (value, form)
 
 
-@pytest.mark.parametrize("text", ["2024-01-05;18", "2024-01-05|18:30", "2024-13", "2024-W54"])
+@pytest.mark.parametrize(
+    "text", ["2024-01-05;18", "2024-01-05|18:30", "2024-13", "2024-W54", "2024-01-05 18"]
+)
 def test_what_is_no_date_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="number or an ISO date"):
         parse_stamp(text)
@@ -74,7 +76,7 @@ def test_eight_digits_are_dates_only_where_all_are() -> None:
     assert stamps(["20240105", "20240106"], name="t")[1]
     numbers, calendar = stamps(["20240131", "20240132"], name="t")
     assert (numbers.tolist(), calendar) == ([20240131.0, 20240132.0], False)
-    assert parse_stamp("20240132") == (20240132.0, False, False)
+    assert parse_stamp("20240132") == (20240132.0, "number")
 
 
 def test_stamps_with_and_without_a_zone_are_refused_together() -> None:
@@ -86,7 +88,15 @@ def test_stamps_with_and_without_a_zone_are_refused_together() -> None:
         assert "refused" not in (stream.answer(f"{stamp},1") or {})
     answer = stream.answer(f"{mixed[2]},1")
     assert answer is not None
-    assert "name their time zone" in answer["refused"]
+    assert "a time with zone like those before" in answer["refused"]
+
+
+def test_a_number_with_a_decimal_comma_is_no_hour() -> None:
+    # A space separates the cells: read as 18:00 and 9 before.
+    for lines in (["2024-01-01 18,9"], ["2024-01-01,18", "2024-01-02T18,9"]):
+        stream = LiveStream(OnlineGP(RBF(1), Gaussian(0.1), Cosine(5)))
+        *_, answer = [stream.answer(line) or {} for line in lines]
+        assert "refused" in answer
 
 
 def test_lines_of_semicolons_and_decimal_commas() -> None:

@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,11 @@ _LAST_NANOSECOND = np.iinfo(np.int64).max
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # ISO 8601 dates that Python does not read: months, and weeks, which begin on Monday.
 _MONTH, _WEEK = re.compile(r"\d{4}-\d\d"), re.compile(r"\d{4}-?W\d\d")
-# A date and, after T or a space, a time and a zone.
-_MOMENT = re.compile(r"([\dW-]+)(?:[Tt ]([\d:.,]+) ?(Z|UTC|GMT|[+-][\d:.]+)?)?", re.IGNORECASE)
+# A date and, after T or a space, a time and a zone. An hour alone follows T only: "2024-01-01 18,9"
+# is a date and the number 18.9.
+_MOMENT = re.compile(
+    r"([\dW-]+)(?:(?:T| (?=\d+:))([\d:.,]+) ?(Z|UTC|GMT|[+-][\d:.]+)?)?", re.IGNORECASE
+)
 _DIGITS = re.compile(r"\d{8}")
 
 
@@ -28,8 +31,12 @@ class Stamp(NamedTuple):
     """A time stamp that was read."""
 
     value: float | int  # the number, or nanoseconds since 1970 in UTC
-    calendar: bool  # whether it is a date or time
-    zoned: bool = False  # whether it names its zone
+    form: Literal["number", "month", "week", "date", "time", "time with zone"]
+
+    @property
+    def calendar(self) -> bool:
+        """Whether it is a date or time."""
+        return self.form != "number"
 
 
 @dataclass(frozen=True)
@@ -182,7 +189,7 @@ def parse_stamp(text: str) -> Stamp:
                 ) from None
     if not math.isfinite(number):
         raise ValueError(f"a time stamp must be finite, got {text!r}")
-    return Stamp(number, False)
+    return Stamp(number, "number")
 
 
 def _moment(text: str) -> Stamp:
@@ -191,8 +198,11 @@ def _moment(text: str) -> Stamp:
     if match is None:
         raise ValueError(text)
     day, time, zone = match.groups()
-    if _MONTH.fullmatch(day) or _WEEK.fullmatch(day):
-        day += "-01" if _MONTH.fullmatch(day) else "-1" if "-" in day else "1"
+    form = "date" if time is None else "time" if zone is None else "time with zone"
+    if _MONTH.fullmatch(day):
+        form, day = "month", f"{day}-01"
+    elif _WEEK.fullmatch(day):
+        form, day = "week", f"{day}-1" if "-" in day else f"{day}1"
     offset = "" if zone is None else "Z" if zone[0].isalpha() else zone
     moment = datetime.fromisoformat(day if time is None else f"{day}T{time}{offset}")
     known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -200,7 +210,7 @@ def _moment(text: str) -> Stamp:
     beyond = re.search(r"[.,]\d{6}(\d{1,3})", text)
     rest = int(beyond[1].ljust(3, "0")) if beyond else 0
     value = (known - _EPOCH) // timedelta(microseconds=1) * 1000 + rest
-    return Stamp(value, True, zone is not None)
+    return Stamp(value, form)
 
 
 def _parse_stamps(stamps: list[Any], name: str) -> tuple[np.ndarray, bool]:
@@ -228,7 +238,7 @@ def _parse_stamps(stamps: list[Any], name: str) -> tuple[np.ndarray, bool]:
             return np.array([float(stamp) for stamp in stamps]), False
         raise ValueError(f"{name} must hold numbers or calendar stamps, got both")
     for where, (first, stamp) in enumerate(zip(read[:1] * len(read), read, strict=True)):
-        if first.zoned != stamp.zoned:
+        if (first.form == "time with zone") != (stamp.form == "time with zone"):
             raise ValueError(
                 f"{name} must hold stamps that all name their time zone, or none, got "
                 f"{str(stamps[0])!r} at position 0 and {str(stamps[where])!r} at position {where}"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ohsvgp.integrations.live.state import check_marks
-from ohsvgp.stream.clock import parse_stamp
+from ohsvgp.stream.clock import Stamp, parse_stamp
 from probseq.checks import parse_number
 
 _NANOSECONDS = 1_000_000_000
@@ -17,9 +17,8 @@ class Line(NamedTuple):
     """What a line holds."""
 
     text: str  # of the stamp
-    stamp: float  # a number, or seconds since 1970
-    calendar: bool  # whether it is a date
-    zoned: bool  # whether it names its time zone
+    time: float  # a number, or seconds since 1970
+    stamp: Stamp
     value: float | None  # None where it is missing
 
 
@@ -53,11 +52,12 @@ class LineReader:
         if len(cells) != 2 or others:
             hint = f": --separator {others[0]!r} separates its cells" if others else ""
             raise ValueError(f"a line must be t{self.separator}y, got {text!r}{hint}")
-        stamp, calendar, zoned = self._stamp(cells[0])
+        stamp = self._stamp(cells[0])
+        time = stamp.value / _NANOSECONDS if stamp.calendar else stamp.value
         value = None if cells[1].lower() in _MISSING else self._number(cells[1])
         if value is not None and abs(value) > _LARGEST:
             raise ValueError(f"y must lie within ±{_LARGEST:g}, got {cells[1]!r}")
-        return Line(cells[0], stamp, calendar, zoned, value)
+        return Line(cells[0], time, stamp, value)
 
     def _number(self, cell: str) -> float:
         if self.decimal == ",":
@@ -70,8 +70,7 @@ class LineReader:
             hint = ": --decimal , reads it so" if cell.count(",") == 1 else ""
             raise ValueError(f"{error}{hint}") from None
 
-    def _stamp(self, cell: str) -> tuple[float, bool, bool]:
+    def _stamp(self, cell: str) -> Stamp:
         if self.decimal == "," and cell.count(",") == 1 and "-" not in cell[1:]:
-            return self._number(cell), False, False
-        stamp, calendar, zoned = parse_stamp(cell)
-        return (stamp / _NANOSECONDS if calendar else stamp), calendar, zoned
+            return Stamp(self._number(cell), "number")
+        return parse_stamp(cell)

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-SCHEMA = "probseq-online-live-6"
+SCHEMA = "probseq-online-live-7"
 _LARGEST_HEADER = 1 << 24
 
 

@@ -224,18 +224,16 @@ class LiveStream:
 
     def _learn(self, text: str) -> dict[str, Any]:
         """Learn a line that is not empty."""
-        cell, stamp, calendar, zoned, value = self._reader.read(text)
+        cell, stamp, (_, form), value = self._reader.read(text)
+        calendar = form != "number"
         here = self.position
         if here.calendar not in (None, calendar):
             kinds = ("numbers", "dates")
             raise ValueError(
                 f"stamps must be {kinds[not calendar]} like those before, got {cell!r}"
             )
-        if here.zoned not in (None, zoned):
-            raise ValueError(
-                f"stamps must {'all' if here.zoned else 'not'} name their time zone like those "
-                f"before, got {cell!r}"
-            )
+        if here.form not in (None, form):
+            raise ValueError(f"stamps must each be a {here.form} like those before, got {cell!r}")
         self._check_place(stamp, cell)
         times, error, alerts = as_times([stamp], calendar), None, list[str]()
         was_large = Losses(*here.losses).large
@@ -261,7 +259,7 @@ class LiveStream:
                 self._start_anew(anew)
         if Losses(*here.losses).large and not was_large:  # news, and not a state
             alerts.append("lost information")
-        here.calendar, here.zoned = calendar, zoned
+        here.calendar, here.form = calendar, form
         here.observe(stamp)
         forecasts, beyond = self._forecasts()
         if beyond:
