@@ -278,9 +278,9 @@ def exchanges(model, inputs):
 
 @torch.no_grad()
 def drops(model, inputs):
-    with active_dropout(model):
-        if torch.equal(run(model, inputs), run(model, inputs)):
-            raise ValueError("model has no dropout")
+    model = active_dropout(model)
+    if torch.equal(run(model, inputs), run(model, inputs)):
+        raise ValueError("model has no dropout")
 
 
 def tempered(model, inputs):

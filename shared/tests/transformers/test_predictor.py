@@ -1,4 +1,5 @@
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -64,8 +65,8 @@ def test_a_sampled_prediction_is_the_mean_of_the_samples_softmax():
 
 def test_monte_carlo_dropout_draws_a_mask_for_each_sample_and_input():
     model = Dropping().eval()
-    log_probs, energy = Predictor(class_predictions, num_samples=2000, dropout=True).batch(
-        model, torch.ones(2, 2)
+    log_probs, energy = Predictor(class_predictions, num_samples=2000, dropout=True).predict(
+        model, torch.ones(2, 2), device=torch.device("cpu"), seed=0
     )
     # Each logit is 0 or 2 with equal chances: the mean softmax is ½, the mean energy known.
     torch.testing.assert_close(log_probs.exp(), torch.full((2, 2), 0.5), atol=0.05, rtol=0)
@@ -159,9 +160,9 @@ def test_dropout_that_is_a_function_draws_what_it_does_in_training(build):
     torch.manual_seed(0)
     model, given = build()
 
-    def drawn(seed):
+    def drawn(seed, network=model):
         torch.manual_seed(seed)
-        found = model(given)
+        found = network(given)
         return found[0] if isinstance(found, tuple) else getattr(found, "logits", found)
 
     for part in model.train().modules():
@@ -169,30 +170,32 @@ def test_dropout_that_is_a_function_draws_what_it_does_in_training(build):
             part.eval()
     expected = drawn(1)
     plain = model.eval() and drawn(1)
-    with active_dropout(model):
-        assert torch.equal(drawn(1), expected)
-        assert not torch.equal(drawn(1), drawn(2))
+    dropping = active_dropout(model)
+    assert torch.equal(drawn(1, dropping), expected)
+    assert not torch.equal(drawn(1, dropping), drawn(2, dropping))
     assert not any(part.training for part in model.modules())
     assert torch.equal(drawn(1), plain)
 
 
-def test_only_dropout_is_switched_on_and_off_again_even_after_an_error():
+def test_only_dropout_is_active_and_weights_are_shared():
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.BatchNorm1d(2)).eval()
-    with active_dropout(model):
-        assert [module.training for module in model] == [False, True, False]
-    with pytest.raises(RuntimeError, match="stop"), active_dropout(model):
-        raise RuntimeError("stop")
-    assert not any(module.training for module in model.modules())
-    with active_dropout(model.train()):
-        pass
-    assert all(module.training for module in model)
+    dropping = active_dropout(model)
+    assert [module.training for module in dropping] == [False, True, False]
+    assert not any(module.training for module in model)
+    for one, other in zip(
+        model.state_dict(keep_vars=True).values(),
+        dropping.state_dict(keep_vars=True).values(),
+        strict=True,
+    ):
+        assert one is other
 
 
-def test_dropout_stays_on_until_the_last_thread_that_draws_is_done():
-    model = nn.Sequential(nn.Dropout(0.5)).eval()
-    first, second = active_dropout(model), active_dropout(model)
-    with first:
-        second.__enter__()
-    assert model[0].training
-    second.__exit__(None, None, None)
-    assert not model[0].training
+@torch.no_grad()
+def test_threads_predict_without_dropout_while_another_draws():
+    model, x = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 64)).eval(), torch.ones(1, 64)
+    plain, dropping = model(x), active_dropout(model)
+    with ThreadPoolExecutor(8) as pool:
+        draws = pool.map(lambda _: dropping(x), range(400))
+        answers = pool.map(lambda _: model(x), range(400))
+        assert all(torch.equal(answer, plain) for answer in answers)
+        assert not any(torch.equal(draw, plain) for draw in draws)

@@ -341,9 +341,10 @@ def _predict(
     if variant == "mcd":
         calibrated.use(_CANDIDATES["model"])
         with torch.random.fork_rng(), torch.no_grad():
-            if torch.equal(*_dropped_out(model, some, 2)):
+            dropping = active_dropout(model)
+            if torch.equal(*_dropped_out(dropping, some, 2)):
                 return None
-        return lambda inputs: [_dropped_out(model, inputs, samples)]
+        return lambda inputs: [_dropped_out(dropping, inputs, samples)]
     name = _CANDIDATES[variant]
     if variant != "model" and not _deviates(settings, model):
         return None
@@ -455,5 +456,4 @@ def _dropped_out(model: nn.Module, inputs: Any, samples: int) -> Tensor:
         inputs = {name: repeat_samples(value, samples) for name, value in inputs.items()}
     else:
         inputs = repeat_samples(inputs, samples)
-    with active_dropout(model):
-        return _logits(model, inputs).unflatten(0, (samples, -1))
+    return _logits(model, inputs).unflatten(0, (samples, -1))

@@ -1,12 +1,10 @@
 """Predictive class probabilities from S Monte Carlo samples in one batched pass."""
 
+import copy
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
-from typing import Literal
-from weakref import WeakKeyDictionary
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -22,8 +20,7 @@ AverageName = Literal["probabilities", "logits"]
 _RATE = re.compile(r"^(?!drop_prob$)(?!.*(path|layer)).*drop")
 # Tokens, samples included, that go through a model at once.
 _TOKENS_AT_ONCE = 65_536
-# Callers that have switched a module's dropout on; the last of them switches it off.
-_DRAWING, _LOCK = WeakKeyDictionary[nn.Module, int](), Lock()
+_Model = TypeVar("_Model", bound=nn.Module)
 
 
 @torch.no_grad()
@@ -56,35 +53,31 @@ def predict_probabilities(
     return logits.softmax(-1).mean(0)
 
 
-@contextmanager
-def active_dropout(model: nn.Module) -> Generator[None]:
-    """Switch the dropout of a model in eval mode on, and off again at the end.
+def active_dropout(model: _Model) -> _Model:
+    """Return a model with the weights of another, whose dropout is active in eval mode too.
 
     Predictions are Monte Carlo dropout then (Gal and Ghahramani 2016), unless there is nothing that
     drops: compare two draws. What drops are layers of dropout, and modules that hold one or its
     rate, such as attention, and drop by a function; other layers stay as they are.
 
-    Threads may draw from one model at the same time, but none predict without dropout meanwhile.
+    The given model is not touched: threads may predict with it, without dropout, meanwhile.
+    Parameters and buffers are the same tensors in both; modules are copies.
     """
-    with _LOCK:
-        modules = filter(_drops, model.modules())
-        switched = [one for one in modules if one in _DRAWING or not one.training]
-        for module in switched:
-            _DRAWING[module] = _DRAWING.get(module, 0) + 1
-            module.training = True  # not that of what is inside
-    try:
-        yield
-    finally:
-        with _LOCK:
-            for module in switched:
-                _DRAWING[module] -= 1
-                if not _DRAWING[module]:
-                    del _DRAWING[module]
-                    module.training = False
+    tensors = {
+        id(value): value
+        for module in model.modules()
+        for values in (vars(module), vars(module)["_parameters"], vars(module)["_buffers"])
+        for value in values.values()
+        if isinstance(value, Tensor)
+    }
+    dropping = copy.deepcopy(model, tensors)
+    for module in filter(_drops, dropping.modules()):
+        module.training = True  # not that of what is inside
+    return dropping
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Return whether a model has anything that :func:`active_dropout` switches on."""
+    """Return whether a model has anything that :func:`active_dropout` makes active."""
     return any(map(_drops, model.modules()))
 
 
@@ -117,18 +110,17 @@ class Predictor:
     dropout: bool = False
     tokens: int = 1
 
-    def batch(
+    def _batch(
         self, model: nn.Module, inputs: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Tensor, ...]:
-        """Predict one raw batch on the model's device; dropout draws from the global generator."""
+        """Predict one raw batch on the model's device; dropout, if any, is active in it."""
         prepared, samples = self.prepare(inputs), self.num_samples
         if samples is None:
             return self.reduce(model(prepared, generator=generator).logits[None])
         if not self.dropout:
             return self.reduce(model(prepared, generator=generator, num_samples=samples).logits)
         # Copies of the inputs, not `num_samples`: the dropout behind the embedding draws too.
-        with active_dropout(model):
-            logits = model(repeat_samples(prepared, samples), generator=generator).logits
+        logits = model(repeat_samples(prepared, samples), generator=generator).logits
         return self.reduce(logits.unflatten(0, (samples, -1)))
 
     def score(
@@ -138,7 +130,8 @@ class Predictor:
         batches: Iterable[Sequence[Tensor]],
     ) -> dict[str, float]:
         """Measure the first of the reduced predictions on a whole set of inputs and targets."""
-        outputs = [(self.batch(model, inputs)[0], targets) for inputs, targets in batches]
+        model = active_dropout(model) if self.dropout else model
+        outputs = [(self._batch(model, inputs)[0], targets) for inputs, targets in batches]
         measured = measure(*map(torch.cat, zip(*outputs, strict=True)))
         return {name: float(value) for name, value in measured.items()}
 
@@ -169,16 +162,17 @@ class Predictor:
             model: in eval mode, on the device.
             inputs: raw ones, of any number.
             device: where batches are predicted.
-            seed: of all draws.
+            seed: of all draws; dropout takes them from torch's global generator.
             progress: called after each batch with the number of its inputs.
         """
+        model = active_dropout(model) if self.dropout else model
         chunks: list[tuple[Tensor, ...]] = []
         size = max(1, _TOKENS_AT_ONCE // (self.tokens * (self.num_samples or 1)))
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             generator = torch.Generator(device).manual_seed(seed)
             for chunk in inputs.split(size):
-                outputs = self.batch(model, chunk.to(device), generator)
+                outputs = self._batch(model, chunk.to(device), generator)
                 chunks.append(tuple(tensor.cpu() for tensor in outputs))
                 if progress is not None:
                     progress(len(chunk))
