@@ -1,5 +1,6 @@
 """What lies in the repository, and what must not."""
 
+import ast
 import os
 import re
 from pathlib import Path
@@ -84,3 +85,27 @@ def test_every_members_tests_can_run_in_several_processes(member) -> None:
 def test_no_large_file_is_tracked(root: Path, tracked_files: list[Path]) -> None:
     large = [path for path in tracked_files if (root / path).stat().st_size > 1_000_000]
     assert not large, "pictures in a README: at most 1 MB each; data and weights: not at all"
+
+
+def lines_of_code(path: Path) -> list[str]:
+    """Return a file's lines without comments, docstrings, imports and heads of functions."""
+    text = path.read_text(encoding="utf-8")
+    left_out = set[int]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            left_out |= {*range(node.lineno, (node.end_lineno or 0) + 1)}
+        elif isinstance(node, ast.FunctionDef):
+            left_out |= {*range(node.lineno, node.body[0].lineno)}
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            left_out |= {*range(node.lineno, (node.end_lineno or 0) + 1)}
+    stripped = [line.strip() for i, line in enumerate(text.splitlines(), 1) if i not in left_out]
+    return [line for line in stripped if line and not line.startswith("#")]
+
+
+def test_no_run_of_more_than_ten_lines_stands_twice(members) -> None:
+    places: dict[tuple[str, ...], list[str]] = {}
+    for path in (path for member in members for path in member.source.rglob("*.py")):
+        lines = lines_of_code(path)
+        for start in range(len(lines) - 10):
+            places.setdefault(tuple(lines[start : start + 11]), []).append(str(path))
+    assert [found for found in places.values() if len(found) > 1] == []

@@ -26,6 +26,8 @@ READMES = sorted(
     for path in ROOT.glob(pattern)
     if path.name != "CHANGELOG.md"
 )
+# The glossary has the papers' symbols too.
+WITHOUT_PAPERS = [readme for readme in READMES if readme.name != "GLOSSARY.md"]
 FENCE = re.compile(r"^ *```(?P<language>[\w-]*)[^\n]*\n(?P<body>.*?)^ *```$", re.M | re.S)
 LANGUAGES = {"python", "bash", "text", "bibtex"}
 
@@ -257,6 +259,24 @@ def test_shell_blocks_are_accepted_by_their_programs(readme: Path, programs: Pro
 def test_a_wrong_command_is_recognised(command: str, programs: Programs) -> None:
     with pytest.raises(AssertionError):
         check_command(command.split(), programs)
+
+
+@cache
+def known_words() -> set[str]:
+    """Return all words of sources, settings, and tests."""
+    files = [
+        *ROOT.glob("*/**/*.py"),
+        *ROOT.glob("packages/**/*.toml"),
+        *ROOT.glob("apps/**/*.toml"),
+    ]
+    texts = (file.read_text(encoding="utf-8") for file in files if ".venv" not in file.parts)
+    return set(re.findall(r"\w+", " ".join(texts)))
+
+
+@pytest.mark.parametrize("readme", WITHOUT_PAPERS, ids=name_of)
+def test_names_in_texts_are_those_of_the_code(readme: Path) -> None:
+    text = FENCE.sub("", readme.read_text(encoding="utf-8"))
+    assert set(re.findall(r"`([A-Za-z_]\w*)`", text)) <= known_words() | {"DIR", "PYSPARK_PYTHON"}
 
 
 @pytest.mark.parametrize("readme", READMES, ids=name_of)
