@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fuzzing.fuzz import Target, load_targets
 from probseq.laplace import laplace_model
-from probseq.testing.fuzz import Target, load_targets
 from probseq.transformers import fine_tune, remove_attention
 from probseq_apps.cli import main
 from probseq_apps.engine import distributed

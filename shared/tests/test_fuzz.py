@@ -5,10 +5,8 @@ from functools import wraps
 import torch
 from hypothesis import strategies as st
 
-from probseq import fourier, gaussians, kernels, linalg, metrics, transformers
-from probseq.metrics import image
-from probseq.testing.annotations import derive
-from probseq.testing.arguments import (
+from fuzzing.annotations import derive
+from fuzzing.arguments import (
     BACKBONE,
     COUNTS,
     GENERATORS,
@@ -28,7 +26,9 @@ from probseq.testing.arguments import (
     tensors,
     unit,
 )
-from probseq.testing.fuzz import FuzzSuite, Target
+from fuzzing.fuzz import FuzzSuite, Target
+from probseq import fourier, gaussians, kernels, linalg, metrics, transformers
+from probseq.metrics import image
 from probseq.transformers import (
     Encoder,
     KernelAttention,

@@ -3,9 +3,9 @@
 from hypothesis import strategies as st
 
 import cgpt
-from probseq.testing.annotations import backbone_targets, derive, instances, small_transformers
-from probseq.testing.arguments import COUNTS, GENERATORS, bools, images, labels
-from probseq.testing.fuzz import FuzzSuite, Target
+from fuzzing.annotations import backbone_targets, derive, instances, small_transformers
+from fuzzing.arguments import COUNTS, GENERATORS, bools, images, labels
+from fuzzing.fuzz import FuzzSuite, Target
 
 NOT_FUZZED = {
     "CGPTConfig.build": "called by the builders of transformers",

@@ -3,9 +3,9 @@
 from hypothesis import strategies as st
 
 import kepsvgp
-from probseq.testing.annotations import backbone_targets, derive, instances, small_transformers
-from probseq.testing.arguments import images
-from probseq.testing.fuzz import FuzzSuite
+from fuzzing.annotations import backbone_targets, derive, instances, small_transformers
+from fuzzing.arguments import images
+from fuzzing.fuzz import FuzzSuite
 
 NOT_FUZZED = {
     "KEPSVGPConfig.build": "called by the builders of transformers",

@@ -9,19 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 import ohsvgp
-from ohsvgp import (
-    LostInformationWarning,
-    OnlineGP,
-    OnlineSVGPVAE,
-    bases,
-    layers,
-    likelihoods,
-    vae,
-)
-from ohsvgp.beyond import means
-from ohsvgp.hippo import transitions
-from probseq import kernels
-from probseq.testing.arguments import (
+from fuzzing.arguments import (
     COUNTS,
     GENERATORS,
     PASSES,
@@ -36,7 +24,19 @@ from probseq.testing.arguments import (
     size,
     tensors,
 )
-from probseq.testing.fuzz import FuzzSuite, Target
+from fuzzing.fuzz import FuzzSuite, Target
+from ohsvgp import (
+    LostInformationWarning,
+    OnlineGP,
+    OnlineSVGPVAE,
+    bases,
+    layers,
+    likelihoods,
+    vae,
+)
+from ohsvgp.beyond import means
+from ohsvgp.hippo import transitions
+from probseq import kernels
 
 DOUBLE = torch.float64
 ADAM = built(bases.AdamSteps, steps=2, learning_rate=0.01)

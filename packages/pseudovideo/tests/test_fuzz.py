@@ -8,8 +8,8 @@ import torch
 from hypothesis import strategies as st
 
 import pseudovideo
-from probseq.testing.annotations import derive
-from probseq.testing.arguments import (
+from fuzzing.annotations import derive
+from fuzzing.arguments import (
     COUNTS,
     GENERATORS,
     PASSES,
@@ -23,7 +23,7 @@ from probseq.testing.arguments import (
     tensors,
     unit,
 )
-from probseq.testing.fuzz import FuzzSuite, Target
+from fuzzing.fuzz import FuzzSuite, Target
 from pseudovideo import (
     TokenizerConfig,
     corruptions,

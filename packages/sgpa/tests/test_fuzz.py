@@ -6,9 +6,9 @@ import torch
 from hypothesis import strategies as st
 
 import sgpa
-from probseq.testing.annotations import backbone_targets, derive, instances
-from probseq.testing.arguments import COUNTS, GENERATORS, SCALES, tensors
-from probseq.testing.fuzz import FuzzSuite, Target
+from fuzzing.annotations import backbone_targets, derive, instances
+from fuzzing.arguments import COUNTS, GENERATORS, SCALES, tensors
+from fuzzing.fuzz import FuzzSuite, Target
 from probseq.transformers import TransformerOutput
 
 NOT_FUZZED = {

@@ -1,5 +1,4 @@
 """Test suites to inherit from, for kernels and layers that follow the conventions of ``probseq``.
 
-They need pytest, and fuzzing hypothesis, which ``probseq`` does not install. Import a suite from
-its own module.
+They need pytest, which ``probseq`` does not install. Import a suite from its own module.
 """

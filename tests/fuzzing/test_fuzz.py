@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
+from fuzzing.arguments import COUNTS, SCALES, covariance, show, tensors
+from fuzzing.fuzz import Target, fuzz, uncovered, undocumented
 from probseq.errors import CholeskyError, JitterWarning
-from probseq.testing.arguments import COUNTS, SCALES, covariance, show, tensors
-from probseq.testing.fuzz import Target, fuzz, uncovered, undocumented
 
 X = tensors("n d", dtype=torch.float64)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from fuzzing.annotations import derive
+from fuzzing.arguments import PASSES
 from probseq.settings import Bound, Count, Settings, Share
-from probseq.testing.annotations import derive
-from probseq.testing.arguments import PASSES
 
 # Checkers of annotations look at random items.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module")

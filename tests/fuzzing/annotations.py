@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
-from probseq.settings import Bound
-from probseq.testing.arguments import (
+from fuzzing.arguments import (
     BACKBONE,
     COUNTS,
     GENERATORS,
@@ -41,7 +40,8 @@ from probseq.testing.arguments import (
     tensors,
     unit,
 )
-from probseq.testing.fuzz import Target, public_callables
+from fuzzing.fuzz import Target, public_callables
+from probseq.settings import Bound
 from probseq.transformers import (
     TextTransformer,
     TransformerConfig,

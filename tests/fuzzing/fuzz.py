@@ -11,7 +11,7 @@ or two are replaced by what callers pass by mistake. Allowed are
 
 Everything else is a finding: other errors, foreign warnings, NaN, negative variances.
 
-``python -m probseq.testing.fuzz --calls 50000 shared packages/*`` fuzzes members at length.
+``python -m fuzzing.fuzz --calls 50000 shared packages/*`` fuzzes members at length.
 """
 
 import argparse
@@ -39,8 +39,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
+from fuzzing.arguments import Draw, hostile, show
 from probseq.errors import CholeskyError
-from probseq.testing.arguments import Draw, hostile, show
 
 __all__ = [
     "Finding",
