@@ -160,5 +160,5 @@ def test_bits_per_dimension_are_a_mean_over_images_not_over_batches(monkeypatch)
     monkeypatch.setattr(
         ImageDiffusion, "bits_per_dim", lambda self, images, *_, **__: Found(images)
     )
-    found = mean_bound(model, pictures(7), batch_size=5)
+    found = mean_bound(model, pictures(7))
     assert found == pytest.approx(float(to_unit(pictures(7)).double().mean()), abs=1e-6)

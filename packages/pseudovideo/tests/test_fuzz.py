@@ -317,9 +317,6 @@ HVAE_TARGETS = [
             batch_size=COUNTS,
         ),
     ),
-    Target(
-        hvae.heat_sigmas, dict(num_levels=COUNTS, sigma_min=st.just(0.5), sigma_max=st.just(6.0))
-    ),
 ]
 
 # -- Tokens -----------------------------------------------------------------------------------
@@ -340,7 +337,7 @@ TOKENIZER = arguments(
     commitment=0.25,
     decay=0.99,
     revive_below=0.01,
-) | dict(stem=st.sampled_from(tokenizers.STEMS))
+) | dict(stem=st.sampled_from(["plain", "layernorm"]))
 VIDEO_SIZES = built(TokenizerConfig, **TOKENIZER)
 IMAGE_SIZES = VIDEO_SIZES.map(
     lambda c: replace(c, num_frames=1, temporal_patch=1, temporal_depth=0)
@@ -504,18 +501,8 @@ TOKEN_TARGETS = [
         dict(self=MASKED_PRIORS, tokenizer=TOKENIZERS, batch_size=COUNTS, **MASKED_DRAW),
     ),
     Target(
-        layers.Attention.forward,
-        dict(self=built(layers.Attention, dim=4, num_heads=2), x=INNER, causal=st.booleans()),
-        non_finite=PASSES,
-    ),
-    Target(
         layers.Block.forward,
         dict(self=built(layers.Block, dim=4, num_heads=2), x=INNER, causal=st.booleans()),
-        non_finite=PASSES,
-    ),
-    Target(
-        layers.FeedForward.forward,
-        dict(self=built(layers.FeedForward, dim=4), x=INNER),
         non_finite=PASSES,
     ),
     Target(

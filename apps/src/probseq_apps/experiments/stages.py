@@ -113,6 +113,8 @@ def draw_timed(
 
 def labels_for(model: Any, num: int, *, seed: int) -> Int64[Tensor, " n"] | None:
     """Return the classes of samples: of fewer samples the first; None of a model without."""
+    if model.config.num_classes is None:
+        return None
     return draw_labels(model.config, num, seed=derive_seed(seed, "labels"))
 
 

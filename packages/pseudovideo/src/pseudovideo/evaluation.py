@@ -101,7 +101,6 @@ def mean_bound(
     labels: Int64[Tensor, " n"] | None = None,
     *,
     generator: torch.Generator | None = None,
-    batch_size: int = _BATCH,
     **options: Any,
 ) -> float:
     """Return the mean bound on −log p of images, in bits per dimension; of HVAEs in nats.
@@ -112,7 +111,7 @@ def mean_bound(
     device = model.device
     bound = model.bound if isinstance(model, HVAE) else model.bits_per_dim
     bounds: list[Tensor] = []
-    for batch, classes in _labelled(images, labels, batch_size, device):
+    for batch, classes in _labelled(images, labels, device):
 
         def of(
             rows: slice, batch: Tensor = batch, classes: Tensor | None = classes
@@ -145,7 +144,6 @@ def mean_nats(
     labels: Int64[Tensor, " n"] | None = None,
     *,
     seed: int = 0,
-    batch_size: int = _BATCH,
 ) -> float:
     """Return the mean of −log p on held-out tokens: of all, or of those that masks hide.
 
@@ -155,7 +153,7 @@ def mean_nats(
     devices = [tokens.device] if tokens.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(seed)
-        for batch, classes in _labelled(tokens, labels, batch_size, tokens.device):
+        for batch, classes in _labelled(tokens, labels, tokens.device):
             total += len(batch) * float(prior.loss(batch, classes))
     return total / len(tokens)
 
@@ -236,10 +234,10 @@ def _videos(
 
 
 def _labelled(
-    values: Tensor, labels: Tensor | None, batch_size: int, device: torch.device
+    values: Tensor, labels: Tensor | None, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield batches, with their labels on a device where there are any."""
-    for index in torch.arange(len(values)).split(batch_size):
+    for index in torch.arange(len(values)).split(_BATCH):
         classes = None if labels is None else labels[index.to(labels.device)].to(device)
         yield values[index.to(values.device)], classes
 

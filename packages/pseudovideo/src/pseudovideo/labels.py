@@ -83,25 +83,19 @@ def sample_classes(
     if labels is None and spec.num_classes is not None:
         where = None if generator is None else generator.device
         seed = int(torch.randint(2**63 - 1, (), generator=generator, device=where))
-        labels = draw_rows(lambda k: _draw_labels(spec, k, seed), n, generator)
+        labels = draw_rows(lambda k: draw_labels(spec, k, seed=seed), n, generator)
     # On the CPU, where labels out of range are seen: on a GPU they would end the process.
     check_labels(labels.cpu() if isinstance(labels, Tensor) else labels, spec, n)
     placed = None if labels is None else labels.to(device)
     return Classes(placed, float(guidance), spec.num_classes or 0)
 
 
-def draw_labels(spec: ClassSpec, n: int, *, seed: int) -> Int64[Tensor, " n"] | None:
+def draw_labels(spec: ClassSpec, n: int, *, seed: int) -> Int64[Tensor, " n"]:
     """Return the classes of n samples, each class as likely as it is among the training images.
 
     A label depends on the seed and on its place alone: of fewer samples the first are the same.
-
-    Returns:
-        On the CPU; None for a model without classes.
+    They are on the CPU; the model must have classes.
     """
-    return None if spec.num_classes is None else _draw_labels(spec, n, seed)
-
-
-def _draw_labels(spec: ClassSpec, n: int, seed: int) -> Int64[Tensor, " n"]:
     counts = torch.tensor(spec.class_counts or (1,) * (spec.num_classes or 0), dtype=torch.float64)
     ends = counts.cumsum(0)
     normal = counter_normal(torch.arange(n), 1, seed=seed, epoch=_CLASSES)[:, 0]

@@ -42,8 +42,6 @@ _NOISES = ("first-order-noise", "high-order-noise", "matched-noise")
 CORRUPTIONS: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
 # How a tokenizer embeds patches.
 Stem = Literal["plain", "layernorm"]
-# All stems.
-STEMS: tuple[Stem, ...] = get_args(Stem)
 PriorName = Literal["autoregressive", "masked"]
 FrameChoice = Literal["random", "last"]
 # How the noise of a diffusion grows.

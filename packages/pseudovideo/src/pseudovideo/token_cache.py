@@ -22,7 +22,7 @@ from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.folders import CONFIG, SavedFolder, write_folder
 from pseudovideo.labels import check_labels
 from pseudovideo.pixels import to_unit
-from pseudovideo.pretrained import fingerprint
+from pseudovideo.pretrained import eval_mode, fingerprint
 from pseudovideo.spec import ClassSpec, PseudoVideoConfig, TokenGrid
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 
@@ -205,14 +205,10 @@ def _encode(
     index = torch.arange(start, start + len(images), device=device)
     # Outside of inference mode, whose tensors cannot be trained on: blur matrices are kept.
     videos = pseudo_videos(images, config, seed=seed, epoch=0, index=index)
-    training = tokenizer.training
-    tokenizer.eval()
-    try:
-        # Half precision would give other tokens, and the manifest wouldn't tell.
-        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
-            return tokenizer.encode(videos)
-    finally:
-        tokenizer.train(training)
+    # Half precision would give other tokens, and the manifest wouldn't tell.
+    autocast = torch.autocast(device.type, enabled=False)
+    with eval_mode(tokenizer), torch.inference_mode(), autocast:
+        return tokenizer.encode(videos)
 
 
 def cached_tokens(

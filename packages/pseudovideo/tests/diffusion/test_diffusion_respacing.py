@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pseudovideo.diffusion.schedules import check_timesteps, spaced_steps
+from pseudovideo.diffusion.gaussian import GaussianDiffusion
+from pseudovideo.diffusion.schedules import cosine_betas, spaced_steps
 
 
 @settings(deadline=None, max_examples=60)
@@ -54,4 +55,4 @@ def test_what_leaves_no_process_is_refused(count, message, plain_calls):
 @pytest.mark.parametrize("timesteps", [(), (0, 1), (0, 2, 1), (0, 1, 1), (-1, 0, 1), (0, 1, 10)])
 def test_numbers_that_are_no_steps_are_refused(timesteps):
     with pytest.raises(ValueError, match=r"timesteps must be 3 ascending numbers of 0\.\.9"):
-        check_timesteps(timesteps, 3, 10)
+        GaussianDiffusion(cosine_betas(3), timesteps=timesteps, original_steps=10)

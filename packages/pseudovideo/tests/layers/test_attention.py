@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudovideo.layers import Attention
+from pseudovideo.layers.block import Attention, Block
 
 
 def tokens(b: int, n: int, d: int, seed: int = 0) -> Tensor:
@@ -81,7 +81,7 @@ def test_normalised_queries_and_keys_forget_the_scale_of_their_weights() -> None
 
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
     with pytest.raises(ValueError, match="num_heads must divide dim=12, got 5"):
-        Attention(12, 5)
+        Block(12, 5)
 
 
 def test_under_autocast_normalised_attention_neither_warns_nor_drifts() -> None:

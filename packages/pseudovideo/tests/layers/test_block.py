@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pseudovideo.layers import Block, FeedForward
+from pseudovideo.layers.block import Block, FeedForward
 
 
 def gelu(x: Tensor) -> Tensor:

@@ -38,9 +38,13 @@ def random_tokens(prior: MaskedPrior, n: int, seed: int = 1) -> Tensor:
 # Masks of training
 
 
+def drawn_masks(tokens: Tensor, seed: int) -> Tensor:
+    return draw_masks(len(tokens), tokens, seeded(seed))
+
+
 def test_every_sequence_has_the_number_of_masks_of_its_own_ratio() -> None:
     tokens = torch.zeros(500, 24, dtype=torch.int64)
-    masked = draw_masks(tokens, generator=seeded(3))
+    masked = drawn_masks(tokens, 3)
     ratios = torch.rand(500, 1, generator=seeded(3)).double().flatten().tolist()
     expected = [max(1, math.ceil(24 * math.cos(math.pi * u / 2))) for u in ratios]
     assert masked.sum(1).tolist() == expected
@@ -49,13 +53,13 @@ def test_every_sequence_has_the_number_of_masks_of_its_own_ratio() -> None:
 
 
 def test_mean_share_of_masks_is_that_of_the_cosine() -> None:
-    masked = draw_masks(torch.zeros(40_000, 64, dtype=torch.int64), generator=seeded(4))
+    masked = drawn_masks(torch.zeros(40_000, 64, dtype=torch.int64), 4)
     # E[cos(πu/2)] = 2/π; rounding up adds about half a token of 64. Standard error 0.0015.
     assert abs(masked.double().mean() - (2 / math.pi + 0.5 / 64)) < 0.006
 
 
 def test_masked_places_are_chosen_evenly_and_in_all_pairs() -> None:
-    masked = draw_masks(torch.zeros(60_000, 6, dtype=torch.int64), generator=seeded(5))
+    masked = drawn_masks(torch.zeros(60_000, 6, dtype=torch.int64), 5)
     two = masked[masked.sum(1) == 2].double()
     pairs = (two.T @ two)[torch.triu_indices(6, 6, offset=1).unbind()]
     share = 1 / 15
@@ -65,7 +69,7 @@ def test_masked_places_are_chosen_evenly_and_in_all_pairs() -> None:
 
 
 def test_a_single_token_is_always_masked() -> None:
-    assert draw_masks(torch.zeros(50, 1, dtype=torch.int64), generator=seeded(6)).all()
+    assert drawn_masks(torch.zeros(50, 1, dtype=torch.int64), 6).all()
 
 
 # The network
@@ -74,7 +78,7 @@ def test_a_single_token_is_always_masked() -> None:
 def test_masked_tokens_are_not_looked_at_and_all_others_are() -> None:
     prior = small_prior().double()
     tokens = random_tokens(prior, 3).flatten(1)
-    masked = draw_masks(tokens, generator=seeded(2))
+    masked = drawn_masks(tokens, 2)
     logits = prior(tokens, masked)
     others = (tokens + 1) % 5
     torch.testing.assert_close(
@@ -92,7 +96,7 @@ def test_masked_tokens_are_not_looked_at_and_all_others_are() -> None:
 def test_logits_at_places_are_those_of_the_full_pass() -> None:
     prior = small_prior().double()
     tokens = random_tokens(prior, 4).flatten(1)
-    masked = draw_masks(tokens, generator=seeded(2))
+    masked = drawn_masks(tokens, 2)
     places = torch.tensor([[3, 0], [11, 5], [7, 7], [2, 1]])
     full = prior(tokens, masked)
     expected = torch.stack([full[i, places[i]] for i in range(4)])
@@ -102,7 +106,7 @@ def test_logits_at_places_are_those_of_the_full_pass() -> None:
 def test_a_batch_is_a_stack_of_singles_in_any_order() -> None:
     prior = small_prior().double()
     tokens = random_tokens(prior, 5).flatten(1)
-    masked = draw_masks(tokens, generator=seeded(2))
+    masked = drawn_masks(tokens, 2)
     full = prior(tokens, masked)
     singles = torch.cat([prior(tokens[i : i + 1], masked[i : i + 1]) for i in range(5)])
     torch.testing.assert_close(full, singles, rtol=0, atol=1e-12)
@@ -113,7 +117,7 @@ def test_a_batch_is_a_stack_of_singles_in_any_order() -> None:
 def test_only_positions_tell_places_apart() -> None:
     prior = small_prior().double()
     tokens = random_tokens(prior, 2).flatten(1)
-    masked = draw_masks(tokens, generator=seeded(2))
+    masked = drawn_masks(tokens, 2)
     order = torch.randperm(12, generator=seeded(3))
     gap = prior(tokens[:, order], masked[:, order]) - prior(tokens, masked)[:, order]
     assert gap.abs().max() > 1e-2
@@ -134,7 +138,7 @@ def test_loss_is_the_mean_over_masked_tokens_alone() -> None:
     loss = prior.loss(tokens, generator=seeded(7))
     handle.remove()
     (logits,) = kept
-    masked = draw_masks(tokens.flatten(1), generator=seeded(7))
+    masked = drawn_masks(tokens.flatten(1), 7)
     terms = [
         torch.logsumexp(logits[i, j], 0) - logits[i, j, tokens.flatten(1)[i, j]]
         for i in range(4)
@@ -441,7 +445,7 @@ def test_a_stored_prior_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert again.tokenizer_fingerprint == "f" * 32
     assert fingerprint(again) == fingerprint(prior)
     tokens = random_tokens(prior, 3).flatten(1)
-    masked = draw_masks(tokens, generator=seeded(0))
+    masked = drawn_masks(tokens, 0)
     assert torch.equal(again(tokens, masked), prior(tokens, masked))
     samples = [p.sample_tokens(3, generator=seeded(1)) for p in (prior, again)]
     assert torch.equal(*samples)

@@ -30,7 +30,6 @@ from probseq.checks import (
 )
 from pseudovideo.diffusion.schedules import (
     check_betas,
-    check_timesteps,
     cosine_betas,
     linear_betas,
     spaced_steps,
@@ -127,7 +126,12 @@ class GaussianDiffusion:
         self.betas = betas = betas.cpu()
         self.timesteps = tuple(range(len(betas)) if timesteps is None else timesteps)
         self.original_steps = len(betas) if original_steps is None else original_steps
-        check_timesteps(self.timesteps, len(betas), self.original_steps)
+        chosen = [t for t in range(self.original_steps) if t in self.timesteps]
+        if len(chosen) != len(betas) or chosen != list(self.timesteps):
+            raise ValueError(
+                f"timesteps must be {len(betas)} ascending numbers of "
+                f"0..{self.original_steps - 1}, got {self.timesteps}"
+            )
         self.alpha_bars = alphas_cumprod = (1 - betas).cumprod(0)
         alphas_cumprod_prev = torch.cat((alphas_cumprod.new_ones(1), alphas_cumprod[:-1]))
         # 1−ᾱ without the difference, which would leave it 12 digits where ᾱ is close to 1.

@@ -1,7 +1,6 @@
 """Noise schedules β_1..β_S of a diffusion process, in float64, and which steps of it are taken."""
 
 import math
-from itertools import pairwise
 
 import torch
 from jaxtyping import Float64
@@ -107,23 +106,3 @@ def spaced_steps(num_steps: int, count: int) -> tuple[int, ...]:
         # Added up, not multiplied: on a tie the sum decides as improved DDPM's does.
         place += stride
     return tuple(steps)
-
-
-def check_timesteps(timesteps: tuple[int, ...], count: int, original_steps: int) -> None:
-    """Refuse numbers that are no choice of steps.
-
-    Args:
-        timesteps: the original number of each step.
-        count: how many there must be.
-        original_steps: of the original process.
-
-    Raises:
-        ValueError: they are not `count` ascending numbers below `original_steps`.
-    """
-    ascending = all(one < other for one, other in pairwise(timesteps))
-    inside = timesteps[0] >= 0 and timesteps[-1] < original_steps if timesteps else False
-    if len(timesteps) != count or not (ascending and inside):
-        raise ValueError(
-            f"timesteps must be {count} ascending numbers of 0..{original_steps - 1}, "
-            f"got {timesteps}"
-        )

@@ -25,34 +25,6 @@ from pseudovideo.pixels import check_batch
 from pseudovideo.spec import HVAEConfig
 
 
-def heat_sigmas(
-    num_levels: int, sigma_min: float, sigma_max: float
-) -> Float64[Tensor, " levels_and_image"]:
-    """Blur of each level: σ_0 = 0, the image, then σ_1..σ_T evenly spaced in their logarithm.
-
-    Args:
-        num_levels: T, at least 2.
-        sigma_min: σ_1 in pixels.
-        sigma_max: σ_T in pixels.
-
-    Returns:
-        T+1 rising numbers.
-
-    Raises:
-        ValueError: too few levels, or sigmas that don't rise from above 0.
-    """
-    if type(num_levels) is not int or num_levels < 2:
-        raise ValueError(f"num_levels must be an integer of at least 2, got {num_levels!r}")
-    if not 0.0 < sigma_min < sigma_max < math.inf:
-        raise ValueError(
-            f"sigmas must rise from above 0: 0 < sigma_min < sigma_max, got sigma_min={sigma_min} "
-            f"and sigma_max={sigma_max}"
-        )
-    steps = torch.linspace(0, 1, num_levels, dtype=torch.float64)
-    rising = sigma_min * (sigma_max / sigma_min) ** steps
-    return torch.cat([rising.new_zeros(1), rising])
-
-
 def heat_blur(
     images: Float[Tensor, "b c h w"], sigmas: Float[Tensor, " b"]
 ) -> Float[Tensor, "b c h w"]:
@@ -128,7 +100,7 @@ class HeatHVAE(HVAE):
     ) -> Float[Tensor, "b c h w"]:
         """Return F_h(t) x."""
         self._check_levels("images", images, t, 0)
-        return heat_blur(images, _sigmas(self.config, t.device)[t])
+        return heat_blur(images, heat_sigmas(self.config, t.device)[t])
 
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
         """Return 0: the empirical prior's KL is no function of the parameters and is left out."""
@@ -198,8 +170,13 @@ class HeatHVAE(HVAE):
 
 
 @lru_cache(maxsize=16)
-def _sigmas(config: HVAEConfig, device: torch.device) -> Tensor:
-    """Blur of the levels 0..T, kept on the device, in float64 whatever the model's precision is."""
+def heat_sigmas(config: HVAEConfig, device: torch.device) -> Float64[Tensor, " levels_and_image"]:
+    """Blur of each level: σ_0 = 0, the image, then σ_1..σ_T evenly spaced in their logarithm.
+
+    In pixels, kept on the device, in float64 whatever the model's precision is.
+    """
     # What is made in inference mode could not be used in training later.
     with torch.inference_mode(False):
-        return heat_sigmas(config.num_levels, config.sigma_min, config.sigma_max).to(device)
+        steps = torch.linspace(0, 1, config.num_levels, dtype=torch.float64)
+        rising = config.sigma_min * (config.sigma_max / config.sigma_min) ** steps
+        return torch.cat([rising.new_zeros(1), rising]).to(device)

@@ -103,7 +103,7 @@ class MaskedPrior(TokenPrior):
     ) -> Float[Tensor, ""]:
         """Return the mean of −log p over the masked tokens of a batch; see `TokenPrior.loss`."""
         sequences = self._sequences(tokens)
-        masks = _draw_masks(batch_rows(len(tokens), generator), sequences, generator)
+        masks = draw_masks(batch_rows(len(tokens), generator), sequences, generator)
         masked = rows_here(masks, len(tokens), generator)
         tokens_of_classes = dropped_labels(
             labels, self.config, len(tokens), training=self.training, generator=generator
@@ -171,21 +171,13 @@ class MaskedPrior(TokenPrior):
 
 
 def draw_masks(
-    tokens: Int64[Tensor, "b n"], *, generator: torch.Generator | None = None
-) -> Bool[Tensor, "b n"]:
-    """Return masks for training: ⌈n cos(πu/2)⌉ places of each sequence, u uniform, chosen evenly.
-
-    At least one place, since u < 1, and all of them for the smallest u: the first step of sampling
-    is trained too.
-    """
-    masks = _draw_masks(batch_rows(len(tokens), generator), tokens, generator)
-    return rows_here(masks, len(tokens), generator)
-
-
-def _draw_masks(
     count: int, tokens: Int64[Tensor, "b n"], generator: torch.Generator | None
 ) -> Bool[Tensor, "{count} n"]:
-    """Return masks of so many sequences, as long as those of tokens."""
+    """Return masks for training: ⌈n cos(πu/2)⌉ places of each sequence, u uniform, chosen evenly.
+
+    They are of `count` sequences as long as those of tokens. At least one place, since u < 1, and
+    all of them for the smallest u: the first step of sampling is trained too.
+    """
     length, options = tokens.shape[1], {"generator": generator, "device": tokens.device}
     ratio = torch.rand(count, 1, **options)
     masked = (length * torch.cos(0.5 * math.pi * ratio)).ceil().clamp(1, length)

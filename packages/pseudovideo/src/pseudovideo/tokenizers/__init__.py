@@ -1,6 +1,6 @@
 """Videos to tokens and back: VQ-VAE for images, C-ViViT for pseudo videos."""
 
-from pseudovideo.spec import STEMS, ObjectiveConfig, Stem, TokenizerConfig
+from pseudovideo.spec import ObjectiveConfig, Stem, TokenizerConfig
 from pseudovideo.tokenizers.discriminator import Discriminator
 from pseudovideo.tokenizers.objective import TokenizerObjective
 from pseudovideo.tokenizers.patch_kmeans import PatchKMeans
@@ -15,7 +15,6 @@ from pseudovideo.tokenizers.tokenizer import (
 )
 
 __all__ = [
-    "STEMS",
     "VQVAE",
     "CViViT",
     "Discriminator",

@@ -6,11 +6,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+# Smallest height and width that the distance is given.
+_MIN_SIZE = 32
+
 
 class PerceptualLoss(nn.Module):
     """Mean of a distance that knows colour images of a certain size only.
 
-    Grey images get three equal channels; images smaller than `min_size` are enlarged bilinearly:
+    Grey images get three equal channels; images of fewer than 32 pixels are enlarged bilinearly:
     a network that halves its input five times (AlexNet at 16 pixels) has nothing left of them.
     Values are clamped to −1..1, as decoded images are, so that pixels outside have no gradient
     here; the squared error brings them back.
@@ -21,19 +24,12 @@ class PerceptualLoss(nn.Module):
 
     Args:
         distance: takes images and references (b, 3, y, x) in −1..1 to a distance per image.
-        min_size: smallest height and width that it is given.
-
-    Raises:
-        ValueError: `min_size` is below 1.
     """
 
-    def __init__(self, distance: nn.Module, *, min_size: int = 32) -> None:
+    def __init__(self, distance: nn.Module) -> None:
         super().__init__()
-        if min_size < 1:
-            raise ValueError(f"min_size must be at least 1, got {min_size}")
         # A tuple hides it from `nn.Module`'s registration.
         self._distance = (distance.requires_grad_(False).eval(),)
-        self._min_size = min_size
 
     def forward(
         self, images: Float[Tensor, "b c y x"], references: Float[Tensor, "b c y x"]
@@ -58,8 +54,8 @@ class PerceptualLoss(nn.Module):
             )
         # Before they are enlarged, which mixes pixels.
         images = images.clamp(-1, 1)
-        if min(size) < self._min_size:
-            factor = self._min_size / min(size)
+        if min(size) < _MIN_SIZE:
+            factor = _MIN_SIZE / min(size)
             wanted = [round(length * factor) for length in size]
             images = F.interpolate(images, wanted, mode="bilinear")
         return images.expand(-1, 3, -1, -1)

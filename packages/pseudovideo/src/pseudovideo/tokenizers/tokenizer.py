@@ -242,8 +242,6 @@ def check_range(videos: Tensor) -> None:
     Raises:
         ValueError: what the range is.
     """
-    if not videos.numel():
-        raise ValueError(f"videos must not be empty, got shape {tuple(videos.shape)}")
     low, high, image_low, image_high = torch.stack(
         [*videos.aminmax(), *videos[:, -1].aminmax()]
     ).tolist()
