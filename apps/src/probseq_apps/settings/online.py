@@ -90,10 +90,10 @@ def _features(s: "GPSettings", _: Place) -> "Basis":
 
 
 _RFF = "OHSVGP, random features: LegS by the thesis' recurrence"
-_OVFF = "OVFF: Fourier features, Matérn-5/2 kernel"
-_OVC = "OVC: pivoted-Cholesky inducing points"
-_OVC_OPTZ = _learned("OVC-optZ: pivoted Cholesky, then learned", "PivotedCholesky")
-_OSVGP = _learned("OSVGP: random inducing points, learned", "RandomSubset")
+_OVFF = "Fourier features (OVFF): on the data's interval, Matérn-5/2 kernel"
+_OVC = "pivoted points (OVC): inducing points by pivoted Cholesky"
+_OVC_OPTZ = _learned("pivoted, learned (OVC-optZ): pivoted Cholesky, then learned", "PivotedCholesky")
+_OSVGP = _learned("learned points (OSVGP): random inducing points, learned", "RandomSubset")
 METHODS: dict[str, Method] = {
     "ohsvgp": Method("OHSVGP: LegS, exact covariances", _basis("LegS"), live=True),
     "ohsvgp-adam": Method("OHSVGP by Adam: LegS", _basis("LegS"), learned="posterior"),
@@ -107,7 +107,7 @@ METHODS: dict[str, Method] = {
     "ovc": Method(_OVC, _basis("PivotedCholesky"), "both", live=True),
     "ovc-optz": _OVC_OPTZ,
     "ovc-optz-at-once": _at_once(_OVC_OPTZ),
-    "osgpr": _learned("OSGPR: random inducing points, learned", "RandomSubset"),
+    "osgpr": _learned("learned points (OSGPR): random inducing points, learned", "RandomSubset"),
     "osvgp": _OSVGP,
     "osvgp-at-once": _at_once(_OSVGP),
     "ovff": Method(_OVFF, _basis("VariationalFourier", "start", "end"), follows=False),
