@@ -9,7 +9,14 @@ from probseq_apps.report.tables import DASH, Table
 from pseudovideo.beyond.design import Design
 from pseudovideo.plots import design_plot
 
-_HEADS = ["design", "context C", "distance ↓", "error of the image, ‰", "largest share", "forgotten"]
+_HEADS = [
+    "design",
+    "context C",
+    "distance ↓",
+    "error of the image, ‰",
+    "largest share",
+    "forgotten",
+]
 
 
 def design_report(

@@ -92,7 +92,7 @@ def _features(s: "GPSettings", _: Place) -> "Basis":
 _RFF = "OHSVGP, random features: LegS by the thesis' recurrence"
 _OVFF = "Fourier features (OVFF): on the data's interval, Matérn-5/2 kernel"
 _OVC = "pivoted points (OVC): inducing points by pivoted Cholesky"
-_OVC_OPTZ = _learned("pivoted, learned (OVC-optZ): pivoted Cholesky, then learned", "PivotedCholesky")
+_OVC_OPTZ = _learned("pivoted, learned (OVC-optZ): starts from OVC", "PivotedCholesky")
 _OSVGP = _learned("learned points (OSVGP): random inducing points, learned", "RandomSubset")
 METHODS: dict[str, Method] = {
     "ohsvgp": Method("OHSVGP: LegS, exact covariances", _basis("LegS"), live=True),
