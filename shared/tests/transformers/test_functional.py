@@ -68,6 +68,17 @@ def test_gradients_agree_with_finite_differences(kernel):
     torch.autograd.gradcheck(lambda x, v: attend(x, x.clone(), v), inputs[1:])
 
 
+@pytest.mark.parametrize("kernel", ["rbf", "exponential"])
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(2, 0, 3), (2, 3, 0), (0, 3, 3)])
+def test_a_sum_over_nothing_is_zero(kernel, batch, queries, keys):
+    shapes = (batch, queries, 4), (batch, keys, 4), (batch, keys, 5)
+    inputs = [draw(*shape).requires_grad_() for shape in shapes]
+    out = kernel_attention(*inputs, kernel=kernel)
+    assert_close(out, torch.zeros(batch, queries, 5, dtype=torch.float64))
+    for gradient, shape in zip(torch.autograd.grad(out.sum(), inputs), shapes, strict=True):
+        assert_close(gradient, torch.zeros(shape, dtype=torch.float64))
+
+
 def test_operators_lay_out_their_results_as_compilers_expect():
     operators: Any = torch.ops.probseq
     x, v, grad = (draw(2, width, 5, seed=width).mT for width in (3, 2, 2))  # columns first

@@ -105,12 +105,13 @@ def kernel_attention(
         keys = keys - centre
         queries = keys if same else queries - centre
     batch = values.shape[:-2]
-    folded = values.reshape(-1, *values.shape[-2:])
-    keys = keys.reshape(-1, *keys.shape[-2:])
+    count = math.prod(batch)
+    folded = values.reshape(count, *values.shape[-2:])
+    keys = keys.reshape(count, *keys.shape[-2:])
     if same:
         out = _SymmetricSum.apply(keys, folded, kernel)
     else:
-        queries = queries.reshape(-1, *queries.shape[-2:])
+        queries = queries.reshape(count, *queries.shape[-2:])
         out = _KernelSum.apply(*_logit_features(queries, keys, kernel), folded)
     return cast("Tensor", out).reshape(*batch, *queries.shape[-2:-1], values.shape[-1])
 
@@ -139,7 +140,7 @@ def _mean_key(keys: Tensor, key_mask: Tensor | None) -> Tensor:
     """Mean of the real keys: the kernel is invariant to it, float32 is not, the gradient is 0."""
     with torch.no_grad():
         if key_mask is None:
-            return keys.mean(-2, keepdim=True)
+            return keys.sum(-2, keepdim=True) / max(1, keys.shape[-2])
         count = key_mask.sum(-1).clamp(min=1)[..., None, None]
         return keys.sum(-2, keepdim=True) / count
 
@@ -317,7 +318,7 @@ def _tiles(
     side, elements = (
         (_GPU_SIDE, _GPU_ELEMENTS) if queries.device.type == "cuda" else (_CPU_SIDE, _CPU_ELEMENTS)
     )
-    tile = min(side, num_rows) * min(side, num_columns)
+    tile = max(1, min(side, num_rows) * min(side, num_columns))
     step = max(1, min(items, elements // tile))
     buffers = queries.new_empty(2, step * tile)
     for item in range(0, items, step):
