@@ -126,6 +126,13 @@ class Text(Residual):
         return {"input_ids": ids * MASK, "attention_mask": MASK.long()}
 
     @torch.no_grad()
+    def test_a_mapping_is_of_keywords(self):
+        model, inputs = self.changed(), self.inputs()
+        with constant_noise(1.0):
+            whole = first_tensor(sample_predictions(model, inputs, num_samples=2))
+            assert_close(whole, first_tensor(sample_predictions(model, **inputs, num_samples=2)))
+
+    @torch.no_grad()
     def test_inducing_inputs_are_not_placed_on_padding(self):
         inputs = self.inputs()
         junk = {**inputs, "input_ids": torch.where(MASK, inputs["input_ids"], 7)}

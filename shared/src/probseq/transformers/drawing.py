@@ -40,7 +40,7 @@ def sample_predictions(
     Args:
         model: with deviations.
         inputs: arguments; tensors of at least one axis have the batch first, or a first axis of 1
-            where they are for all inputs.
+            where they are for all inputs. A single mapping, as tokenizers give, is of keywords.
         num_samples: S.
         generator: source of the draws.
         named: keyword arguments, likewise.
@@ -56,6 +56,8 @@ def sample_predictions(
             is a generator where activations are checkpointed for gradients.
     """
     check_counts(num_samples=num_samples)
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        inputs, named = (), {**inputs[0], **named}
     batch = _batch_size({**{str(place): each for place, each in enumerate(inputs)}, **named})
 
     def fold(value: Any) -> Any:
@@ -106,13 +108,10 @@ def log_probabilities(
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "batch classes"]:
     """Return the logarithm of the mean probabilities of samples; ``None``: of the model's own."""
-    named = dict(inputs) if isinstance(inputs, Mapping) else {}
-    positional = () if named else (inputs,)
     if num_samples is None:
-        return full_precision(_logits(model(*positional, **named))).log_softmax(-1)
-    drawn = sample_predictions(
-        model, *positional, num_samples=num_samples, generator=generator, **named
-    )
+        outputs = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+        return full_precision(_logits(outputs)).log_softmax(-1)
+    drawn = sample_predictions(model, inputs, num_samples=num_samples, generator=generator)
     # log 1/S Σ softmax
     return full_precision(_logits(drawn)).log_softmax(-1).logsumexp(0) - math.log(num_samples)
 
