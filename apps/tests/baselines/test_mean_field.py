@@ -7,15 +7,14 @@ from torch.distributions import Normal, kl_divergence
 
 from probseq_apps.baselines.mean_field import ForwardPass, MeanFieldLinear, mean_field_model
 
-DRAWS = ("activations", "weights")
 KINDS = ("vision", "text", "sequence")
 
 
-def layer_with(draw, *, bias=True, seed=0):
+def layer_with(*, bias=True, seed=0):
     generator = torch.Generator().manual_seed(seed)
     current = ForwardPass()
     linear = nn.Linear(4, 3, bias=bias).double()
-    layer = MeanFieldLinear(linear, current, draw=draw, prior_std=0.7, initial_std=0.1)
+    layer = MeanFieldLinear(linear, current, prior_std=0.7, initial_std=0.1)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) - 0.5)
@@ -30,13 +29,12 @@ def posterior(layer):
 
 
 def draw_outputs(layer, current, x, count):
-    with current.of(torch.Generator().manual_seed(1), count), torch.no_grad():
+    with current.drawn_from(torch.Generator().manual_seed(1)), torch.no_grad():
         return layer(x.repeat(count, *(1,) * (x.ndim - 1))).unflatten(0, (count, -1))
 
 
-@pytest.mark.parametrize("draw", DRAWS)
-def test_each_output_has_the_mean_and_variance_of_drawn_weights(draw):
-    layer, current = layer_with(draw)
+def test_each_output_has_the_mean_and_variance_of_drawn_weights():
+    layer, current = layer_with()
     x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(2)).double()
     weight, bias = posterior(layer)
     draws = draw_outputs(layer, current, x, 40_000)
@@ -46,37 +44,22 @@ def test_each_output_has_the_mean_and_variance_of_drawn_weights(draw):
     torch.testing.assert_close(draws.var(0), variance, atol=0.0, rtol=0.05)
 
 
-def test_drawn_activations_forget_that_tokens_share_their_weights_and_drawn_weights_do_not():
+def test_tokens_that_share_their_weights_are_drawn_apart():
     x = torch.randn(1, 1, 4, generator=torch.Generator().manual_seed(3)).double()
     tokens = 16
-    pooled = {}
-    for draw in DRAWS:
-        layer, current = layer_with(draw)
-        pooled[draw] = draw_outputs(layer, current, x.expand(1, tokens, 4), 20_000).mean(2).var(0)
+    layer, current = layer_with()
+    pooled = draw_outputs(layer, current, x.expand(1, tokens, 4), 20_000).mean(2).var(0)
     weight, bias = posterior(layer)
     exact = x[0].square() @ weight.variance.mT + bias.variance  # equal tokens: that of one
-    torch.testing.assert_close(pooled["weights"], exact, atol=0.0, rtol=0.05)
-    torch.testing.assert_close(pooled["activations"], exact / tokens, atol=0.0, rtol=0.05)
+    torch.testing.assert_close(pooled, exact / tokens, atol=0.0, rtol=0.05)
 
 
-def test_drawn_weights_are_shared_by_all_rows_of_a_sample_and_differ_between_samples():
-    layer, current = layer_with("weights")
-    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(4)).double()
-    design = torch.cat([x, torch.ones(9, 1).double()], 1)
-    draws = draw_outputs(layer, current, x, 3)
-    for sample in draws:  # nine rows of one affine map of four numbers
-        fitted = design @ torch.linalg.lstsq(design, sample).solution
-        torch.testing.assert_close(fitted, sample)
-    assert not torch.allclose(draws[0], draws[1])
-
-
-@pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("attention", ["softmax", "kernel", "kernel-asym"])
-def test_without_spread_it_is_the_point_estimate_without_dropout(make_model, kind, attention, draw):
+def test_without_spread_it_is_the_point_estimate_without_dropout(make_model, kind, attention):
     model, inputs = make_model(kind, attention, dropout=0.5)
     expected = copy.deepcopy(model).eval()(inputs).logits
-    changed = mean_field_model(model, num_data=10, draw=draw, initial_std=1e-12).train()
+    changed = mean_field_model(model, num_data=10, initial_std=1e-12).train()
     torch.testing.assert_close(changed(inputs).logits, expected)
     samples = changed(inputs, num_samples=4).logits
     torch.testing.assert_close(samples, expected.expand(4, -1, -1))
@@ -105,7 +88,7 @@ def test_the_penalty_is_the_kl_of_all_weights_an_example(make_model):
 
 
 def test_inputs_of_zeros_have_finite_gradients():
-    layer, _ = layer_with("activations", bias=False)
+    layer, _ = layer_with(bias=False)
     x = torch.zeros(2, 4, dtype=torch.float64, requires_grad=True)
     layer(x).sum().backward()
     assert all(found.grad.isfinite().all() for found in (x, *layer.parameters()))

@@ -17,7 +17,7 @@ def make(make_model, kind="vision", **settings):
     model, inputs = make_model(kind, **settings)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return sngp_model(model, num_data=10, num_features=20, prior_std=3.0), inputs
+        return sngp_model(model, num_data=10, num_features=20), inputs
 
 
 @pytest.mark.parametrize("kind", ["vision", "text", "sequence"])

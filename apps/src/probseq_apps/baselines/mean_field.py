@@ -3,36 +3,31 @@
 import math
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import check_choice, check_counts, check_positive
+from probseq.checks import check_counts, check_positive
 from probseq.transformers import TransformerOutput, repeat_samples
 from probseq.transformers.protocol import check_num_samples
 from probseq_apps.baselines.backbone import Backbone, check_plain
 
-DrawName = Literal["activations", "weights"]
-
 
 class ForwardPass:
-    """State of the current forward pass, which all layers share."""
+    """The generator of the current forward pass, which all layers share."""
 
-    def __init__(self) -> None:
-        self.generator: torch.Generator | None = None
-        self.num_samples = 1
+    generator: torch.Generator | None = None
 
     @contextmanager
-    def of(self, generator: torch.Generator | None, num_samples: int) -> Generator[None]:
-        """Set both for the time of one pass."""
-        self.generator, self.num_samples = generator, num_samples
+    def drawn_from(self, generator: torch.Generator | None) -> Generator[None]:
+        """Set it for the time of one pass."""
+        self.generator = generator
         try:
             yield
         finally:
-            self.generator, self.num_samples = None, 1
+            self.generator = None
 
 
 class MeanFieldLinear(nn.Module):
@@ -41,8 +36,8 @@ class MeanFieldLinear(nn.Module):
     With :math:`q(W_{ij}) = N(\mu_{ij}, \sigma_{ij}^2)` an output given its input x is
     :math:`N(\mu x, \sigma^2 x^2)` (Kingma et al. 2015, Eq. 6: local reparametrisation).
 
-    The weights of `linear` become the means; the forward pass is shared with the other layers. Of
-    `draw` see `mean_field_model`.
+    Outputs are drawn, one for each token. The weights of `linear` become the means; the forward
+    pass is shared with the other layers.
     """
 
     def __init__(
@@ -50,12 +45,11 @@ class MeanFieldLinear(nn.Module):
         linear: nn.Linear,
         current: ForwardPass,
         *,
-        draw: DrawName,
         prior_std: float,
         initial_std: float,
     ) -> None:
         super().__init__()
-        self._current, self._draw, self._prior_std = current, draw, prior_std
+        self._current, self._prior_std = current, prior_std
         start = math.log(initial_std)
         self.weight_mean = linear.weight
         self.raw_weight_std = nn.Parameter(torch.full_like(linear.weight, start))
@@ -76,7 +70,13 @@ class MeanFieldLinear(nn.Module):
 
     def forward(self, x: Float[Tensor, "folded *tokens in"]) -> Float[Tensor, "folded *tokens out"]:
         """Draw the layer's outputs."""
-        return self._from_weights(x) if self._draw == "weights" else self._from_activations(x)
+        mean = F.linear(x, self.weight_mean, self.bias_mean)
+        bias_variance = None if self.bias_std is None else self.bias_std.square()
+        variance = F.linear(x.square(), self.weight_std.square(), bias_variance)
+        # The square root has no gradient at zero, where an input of zeros leads.
+        std = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
+        like = {"dtype": mean.dtype, "device": mean.device}
+        return mean + std * torch.randn(mean.shape, generator=self._current.generator, **like)
 
     def kl(self) -> Float[Tensor, ""]:
         r"""Return KL from N(0, p²), :math:`\sum \log(p/\sigma) + (\sigma^2 + \mu^2)/2p^2 - 1/2`."""
@@ -84,30 +84,6 @@ class MeanFieldLinear(nn.Module):
         if self.bias_mean is not None and self.raw_bias_std is not None:
             total = total + _kl(self.bias_mean, self.raw_bias_std, self._prior_std)
         return total
-
-    def _from_activations(self, x: Tensor) -> Tensor:
-        mean = F.linear(x, self.weight_mean, self.bias_mean)
-        bias_variance = None if self.bias_std is None else self.bias_std.square()
-        variance = F.linear(x.square(), self.weight_std.square(), bias_variance)
-        # The square root has no gradient at zero, where an input of zeros leads.
-        std = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
-        return mean + std * self._noise(mean, mean.shape)
-
-    def _from_weights(self, x: Tensor) -> Tensor:
-        samples = self._current.num_samples
-        noise = self._noise(self.weight_mean, (samples, *self.weight_mean.shape))
-        weight = self.weight_mean + self.weight_std * noise
-        rows = x.reshape(samples, -1, x.shape[-1])
-        out = rows @ weight.mT
-        if self.bias_mean is not None and self.bias_std is not None:
-            noise = self._noise(self.bias_mean, (samples, 1, len(self.bias_mean)))
-            out = out + self.bias_mean + self.bias_std * noise
-        return out.reshape(*x.shape[:-1], -1)
-
-    def _noise(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        return torch.randn(
-            shape, generator=self._current.generator, dtype=like.dtype, device=like.device
-        )
 
 
 class MeanFieldTransformer(nn.Module):
@@ -125,10 +101,10 @@ class MeanFieldTransformer(nn.Module):
         generator: torch.Generator | None = None,
         num_samples: int | None = None,
     ) -> TransformerOutput:
-        """Draw weights (or what they lead to) and classify."""
+        """Draw each layer's outputs and classify."""
         check_num_samples(num_samples)
         copies = inputs if num_samples is None else repeat_samples(inputs, num_samples)
-        with self._current.of(generator, num_samples or 1):
+        with self._current.drawn_from(generator):
             logits, penalty = self.model(copies)
         if num_samples is not None:
             logits = logits.unflatten(0, (num_samples, -1))
@@ -144,7 +120,6 @@ def mean_field_model(
     model: nn.Module,
     *,
     num_data: int,
-    draw: DrawName = "activations",
     prior_std: float = 1.0,
     initial_std: float = 0.01,
 ) -> MeanFieldTransformer:
@@ -154,21 +129,14 @@ def mean_field_model(
     patches' convolution too), positions, layer norms and kernel hyperparameters stay point
     estimates. Dropout is switched off: the thesis (B.4) has it for all methods but this one.
 
-    What is drawn:
-
-    - ``"activations"``: each layer's outputs, a draw for each token. Gradients vary least. Every
-      single output has the right distribution, but a weight serves all tokens of a sequence, and
-      that dependence is lost: what is pooled over T tokens varies too little, by up to a factor T
-      in variance.
-    - ``"weights"``: one set of weights for a pass, or for each of its samples, as Blundell et al.;
-      all dependences are right. In training the whole batch shares the draw, so that gradients
-      vary more.
+    Each layer's outputs are drawn, one for each token: every single one has the right distribution,
+    but a weight serves all tokens of a sequence, and that dependence is lost. What is pooled over T
+    tokens varies too little, by up to a factor T in variance.
 
     Args:
         model: transformer with softmax or kernel attention; it is changed and becomes a part of
             the result. Its weights are the initial means.
         num_data: number of training examples.
-        draw: what is drawn, see above.
         prior_std: standard deviation of the weights' prior.
         initial_std: standard deviation of the weights' posterior to start from.
 
@@ -180,16 +148,14 @@ def mean_field_model(
     """
     check_counts(num_data=num_data)
     check_positive(prior_std=prior_std, initial_std=initial_std)
-    check_choice("draw", draw, DrawName)
     backbone = check_plain(model, method="mean-field inference")
     current = ForwardPass()
     for module in (backbone.encoder, backbone.head):
         for parent in list(module.modules()):
             for name, child in list(parent.named_children()):
                 if isinstance(child, nn.Linear):
-                    layer = MeanFieldLinear(
-                        child, current, draw=draw, prior_std=prior_std, initial_std=initial_std
-                    )
+                    stds = {"prior_std": prior_std, "initial_std": initial_std}
+                    layer = MeanFieldLinear(child, current, **stds)
                     parent.register_module(name, layer)
     for module in backbone.modules():
         if isinstance(module, nn.Dropout):

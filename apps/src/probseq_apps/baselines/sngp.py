@@ -18,6 +18,8 @@ from probseq.transformers import TransformerOutput
 from probseq.transformers.attention import full_precision
 from probseq_apps.baselines.backbone import Backbone, check_plain, pooled_features
 
+_PRIOR_STD = 3.0  # of each logit
+
 
 class SpectralBound(nn.Module):
     r"""Scale a matrix down to a spectral norm of at most c: :math:`W \min(1, c / \sigma_{\max})`.
@@ -74,31 +76,22 @@ class GaussianProcessHead(nn.Module):
     Differences from the paper: its scale s of the prior is 1, under which a posterior can hardly
     change a prediction: the divisor stays below 1.2 anywhere. The constant b has no prior.
 
-    The lengthscale ℓ is not learned: the features that go in are. Random features are half cosines,
-    half sines; each logit has the standard deviation s under the prior.
+    The lengthscale ℓ is the square root of the width, the size of a vector behind a layer norm, and
+    not learned: the features that go in are. Random features are half cosines, half sines; each
+    logit has the standard deviation s = 3 under the prior.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        num_classes: int,
-        *,
-        num_features: int,
-        lengthscale: float,
-        prior_std: float,
-    ) -> None:
+    def __init__(self, dim: int, num_classes: int, *, num_features: int) -> None:
         super().__init__()
         if num_features < 2 or num_features % 2:
             raise ValueError(f"num_features must be even and at least 2, got {num_features}")
-        check_positive(lengthscale=lengthscale, prior_std=prior_std)
-        self.prior_std = prior_std
-        self.kernel = RBF(dim, lengthscale=lengthscale).requires_grad_(False)
+        self.kernel = RBF(dim, lengthscale=math.sqrt(dim)).requires_grad_(False)
         self.register_buffer("frequencies", sample_frequencies(self.kernel, num_features // 2))
         self.output = nn.Linear(num_features, num_classes)
         # Logits of variance 1: the layers below have a gradient from the first step on.
         nn.init.normal_(self.output.weight)
         nn.init.zeros_(self.output.bias)
-        self.register_buffer("covariance_root", prior_std * torch.eye(num_features))
+        self.register_buffer("covariance_root", _PRIOR_STD * torch.eye(num_features))
         self.register_buffer("fitted", torch.tensor(False))
         self.frequencies: Tensor
         self.covariance_root: Tensor
@@ -124,7 +117,7 @@ class GaussianProcessHead(nn.Module):
 
     def negative_log_prior(self) -> Float[Tensor, ""]:
         """Return |w|²/2s², up to a constant."""
-        return 0.5 * self.output.weight.square().sum() / self.prior_std**2
+        return 0.5 * self.output.weight.square().sum() / _PRIOR_STD**2
 
     def train(self, mode: bool = True) -> "GaussianProcessHead":
         """Switch the mode; training drops the posterior."""
@@ -170,8 +163,6 @@ def sngp_model(
     num_data: int,
     bound: float = 0.95,
     num_features: int = 1024,
-    lengthscale: float | None = None,
-    prior_std: float = 3.0,
 ) -> SNGPTransformer:
     """Bound a transformer's residual branches and end it with a Gaussian process.
 
@@ -188,9 +179,6 @@ def sngp_model(
         num_data: number of training examples.
         bound: the largest spectral norm c; 0.95 is the authors' for BERT.
         num_features: number of random features, even.
-        lengthscale: the kernel's lengthscale; ``None`` for the square root of the width, the size
-            of a vector behind a layer norm.
-        prior_std: standard deviation of each logit under the prior.
 
     Returns:
         A transformer with ``forward(inputs, *, generator, num_samples)``. Call `fit_precision` when
@@ -203,13 +191,8 @@ def sngp_model(
     check_positive(bound=bound)
     backbone = check_plain(model, method="SNGP")
     linear = backbone.head.linear
-    head = GaussianProcessHead(
-        linear.in_features,
-        linear.out_features,
-        num_features=num_features,
-        lengthscale=math.sqrt(linear.in_features) if lengthscale is None else lengthscale,
-        prior_std=prior_std,
-    )
+    sizes = (linear.in_features, linear.out_features)
+    head = GaussianProcessHead(*sizes, num_features=num_features)
     backbone.head.register_module("linear", head.to(linear.weight))
     bound_spectral_norm(backbone.encoder, bound=bound)
     return SNGPTransformer(backbone, num_data=num_data)
@@ -237,7 +220,7 @@ def fit_precision(model: nn.Module, batches: Iterable[Tensor]) -> None:
     model.eval()
     head = model.head
     eye = torch.eye(head.frequencies.shape[0] * 2, dtype=torch.float64, device=head.fitted.device)
-    precision, empty = eye / head.prior_std**2, True
+    precision, empty = eye / _PRIOR_STD**2, True
     for inputs in batches:
         h = full_precision(pooled_features(model.model, inputs))
         # As in the head's forward pass.
