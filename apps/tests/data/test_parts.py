@@ -29,7 +29,7 @@ from probseq_apps.data.parts import (
     wrong_labels,
 )
 from probseq_apps.data.series import READERS
-from probseq_apps.data.sets import load_data
+from probseq_apps.data.sets import load_data, with_labels
 
 
 def test_each_known_name_has_a_kind_and_each_corruption_a_function():
@@ -168,7 +168,8 @@ def test_a_share_of_the_labels_is_wrong_and_all_other_classes_are_as_likely():
 
 
 def test_of_few_labels_the_rest_of_a_set_stays_as_it_is():
-    whole, few = load_data("digits"), load_data("digits", train_size=50, label_noise=0.1)
+    whole = load_data("digits")
+    few = with_labels(whole, 50, 0.1)
     assert (len(few.train), few.mean, few.std) == (50, whole.mean, whole.std)
     assert torch.equal(few.validation.inputs, whole.validation.inputs)
     assert int((few.validation.targets != whole.validation.targets).sum()) == 36

@@ -45,8 +45,7 @@ def test_a_data_set_is_loaded_with_byte_pairs_of_its_training_texts_or_a_pretrai
     data, again = (load_data(name, tokenizer="bpe:900", max_length=20) for _ in range(2))
     assert torch.equal(data.train.inputs, again.train.inputs)
     assert data.train.inputs.shape == (32, 20)
-    columns = {"text_column": "text", "label_column": "label"}
-    parts = read_parts(name, data_dir=None, seed=0, split="thesis", **columns)
+    parts = read_parts(name, data_dir=None, split="thesis")
     train, test = ([text for text, _ in rows] for rows in (parts.train, parts.test))
     learned, everything = (train_byte_pairs(texts, 900) for texts in (train, load_texts(name)))
     assert torch.equal(encode_texts(learned, test, 20), data.test.inputs)

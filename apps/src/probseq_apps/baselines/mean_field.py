@@ -75,8 +75,8 @@ class MeanFieldLinear(nn.Module):
         variance = F.linear(x.square(), self.weight_std.square(), bias_variance)
         # The square root has no gradient at zero, where an input of zeros leads.
         std = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
-        like = {"dtype": mean.dtype, "device": mean.device}
-        return mean + std * torch.randn(mean.shape, generator=self._current.generator, **like)
+        noise = torch.empty_like(mean).normal_(generator=self._current.generator)
+        return mean + std * noise
 
     def kl(self) -> Float[Tensor, ""]:
         r"""Return KL from N(0, p²), :math:`\sum \log(p/\sigma) + (\sigma^2 + \mu^2)/2p^2 - 1/2`."""

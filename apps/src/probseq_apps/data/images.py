@@ -107,7 +107,6 @@ def load_images(
     download: bool = False,
     image_size: int | None = None,
     limit: int | None = None,
-    skip_unreadable: bool = False,
 ) -> ImageData:
     """Load an image set for classification.
 
@@ -123,14 +122,11 @@ def load_images(
         image_size: side to resize the images of a folder to.
         limit: take no more than so many of the first training images of a standard set,
             validation included, and decode no more of them.
-        skip_unreadable: leave files of a folder out that can't be read; the notes count them.
     """
     path, notes = user_path(name), ()
     if path is not None:
         name = f"folder:{path}"
-        parts, names, notes = read_folder(
-            path, image_size=image_size, classes=True, skip_unreadable=skip_unreadable
-        )
+        parts, names, notes = read_folder(path, image_size=image_size, classes=True)
         train, validation, test = parts
     elif name == "digits":
         names = tuple("0123456789")

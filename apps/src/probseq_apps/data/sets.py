@@ -31,7 +31,6 @@ def load_data(
     name: str,
     *,
     data_dir: Path | None = None,
-    seed: int = 0,
     download: bool = False,
     max_length: int | None = None,
     image_size: int | None = None,
@@ -40,19 +39,16 @@ def load_data(
     label_column: str = "label",
     tokenizer: str = WORDS,
     embeddings: Path | None = None,
-    train_size: int | None = None,
-    label_noise: float = 0.0,
 ) -> ClassData:
     """Load a data set: read, check, split, and turn texts into tokens.
 
-    Splits are fixed, so that every run holds out the same rows; only ``split="thesis"`` of the text
-    sets depends on the seed, as in the thesis. Nothing is written but by ``download``.
+    Splits are fixed, so that every run holds out the same rows. Nothing is written but by
+    ``download``.
 
     Args:
         name: one of ``DATA_NAMES``, ``folder:PATH`` (see ``images``) or ``csv:PATH``
             (texts, see ``texts``).
         data_dir: directory of the files; not needed for ``digits``, ``folder:`` and ``csv:``.
-        seed: seed of the run.
         download: fetch missing files of the standard image sets into ``data_dir``.
         max_length: longest text in tokens; by default 64 for CoLA, 512 for IMDB, 256 for a CSV.
         image_size: side to resize the images of a folder to.
@@ -63,9 +59,6 @@ def load_data(
             learned from the training texts, or the path of a pretrained ``tokenizer.json``.
         embeddings: file or folder of precomputed contextual embeddings of the texts, which take
             the place of the tokenizer; see `probseq_apps.data.embeddings`.
-        train_size: labelled rows to train on; by default all. Normalisation and vocabulary are
-            still those of all, which need no labels.
-        label_noise: share of the labels for training and validation that are made wrong.
 
     Raises:
         DataError: unknown name, missing or damaged files, options that don't go together; the
@@ -74,8 +67,7 @@ def load_data(
     if data_kind(name) == "image":
         if tokenizer != WORDS or embeddings is not None:
             raise DataError(f"tokenizer and embeddings are for texts, and {name!r} holds images")
-        images = load_images(name, data_dir=data_dir, download=download, image_size=image_size)
-        return with_labels(images, train_size, label_noise)
+        return load_images(name, data_dir=data_dir, download=download, image_size=image_size)
     if download and user_path(name) is None:
         raise DataError(f"{name!r} cannot be fetched: put its files under --data-dir yourself")
     if tokenizer != WORDS and embeddings is not None:
@@ -85,27 +77,25 @@ def load_data(
         )
     tokenizer_choice(tokenizer)  # refuses unknown names before anything is read
     columns = {"text_column": text_column, "label_column": label_column}
-    parts = read_parts(name, data_dir=data_dir, seed=seed, split=split, **columns)
+    parts = read_parts(name, data_dir=data_dir, split=split, **columns)
     length = parts.default_length if max_length is None else max_length
     if length < 1:
         raise DataError(f"max_length must be at least 1, got {length}")
     if embeddings is not None:
         store = read_embeddings(embeddings)
         rest = _encoded(parts, partial(store.spans, max_length=length))
-        embedded = EmbeddedTextData(**rest, tables=store.tables, max_length=length)
-        return with_labels(embedded, train_size, label_noise)
+        return EmbeddedTextData(**rest, tables=store.tables, max_length=length)
     # A tokenizer that learns sees the texts for training alone.
     vocab = make_tokenizer(tokenizer, [text for text, _ in parts.train])
     rest = _encoded(parts, partial(encode_texts, vocab, max_length=length))
-    texts = TextData(**rest, vocab=vocab, max_length=length)
-    return with_labels(texts, train_size, label_noise)
+    return TextData(**rest, vocab=vocab, max_length=length)
 
 
 def with_labels(data: DataT, size: int | None, noise: float, *, seed: int = SPLIT_SEED) -> DataT:
     """Return data with fewer rows to train on, and with wrong labels.
 
     The share `noise` of the labels for training and validation is wrong; `size` None takes all
-    rows.
+    rows. Normalisation and vocabulary are still those of all, which need no labels.
     """
     notes = list(data.notes)
     train, validation = data.train, data.validation
@@ -139,17 +129,10 @@ def _encoded(parts: TextParts, encode: Callable[[list[str]], Tensor]) -> dict[st
     }
 
 
-def load_texts(
-    name: str,
-    *,
-    data_dir: Path | None = None,
-    text_column: str = "text",
-    label_column: str = "label",
-) -> list[str]:
+def load_texts(name: str, *, data_dir: Path | None = None) -> list[str]:
     """Load all texts of a text set, each once: those to write embeddings of."""
     if data_kind(name) != "text":
         raise DataError(f"{name!r} holds images, but texts are needed")
     # What one part loses as a repeat stands in another: every split holds all texts.
-    columns = {"text_column": text_column, "label_column": label_column}
-    parts = read_parts(name, data_dir=data_dir, seed=0, split="official", **columns)
+    parts = read_parts(name, data_dir=data_dir, split="official")
     return list(dict.fromkeys(text for rows in parts.all_parts() for text, _ in rows))

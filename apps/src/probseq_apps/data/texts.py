@@ -3,11 +3,11 @@
 Splits:
 
 - ``cola``, ``split="thesis"`` (app. B.4): the 9,078 in-domain sentences (training and in-domain
-  development file together) are split at random, by the seed of the run, into 7,262 for training
+  development file together) are split at random, by a fixed seed, into 7,262 for training
   and 1,816 for test; there is no validation part. The 516 out-of-domain sentences are the extra
   test set ``"out-of-domain"``. ``split="official"``: training file for training; both development
   files, which are GLUE's development set, for test; each of the two is an extra test set too.
-- ``imdb``, ``split="thesis"``: the 50,000 reviews are split at random, by the seed of the run, into
+- ``imdb``, ``split="thesis"``: the 50,000 reviews are split at random, by a fixed seed, into
   35,000 / 5,000 / 10,000. ``split="official"``: 25,000 for test as published; of the other 25,000 a
   fixed tenth is for validation.
 - CSV: a fixed split, 80/10/10 with equal shares of each class.
@@ -117,19 +117,18 @@ def read_parts(
     name: str,
     *,
     data_dir: Path | None,
-    seed: int,
     split: TextProtocol,
-    text_column: str,
-    label_column: str,
+    text_column: str = "text",
+    label_column: str = "label",
 ) -> TextParts:
     """Read a text set and split it; the arguments are those of ``load_data``."""
     if (path := user_path(name)) is not None:
         return _csv_parts(path, text_column, label_column).disjoint()
     read = _cola_parts if name == "cola" else _imdb_parts
-    return read(data_folder(name, data_dir), seed, split).disjoint()
+    return read(data_folder(name, data_dir), split).disjoint()
 
 
-def _cola_parts(directory: Path, seed: int, split: TextProtocol) -> TextParts:
+def _cola_parts(directory: Path, split: TextProtocol) -> TextParts:
     """Read CoLA from ``cola/{in_domain_train,in_domain_dev,out_of_domain_dev}.tsv``."""
     folder = directory / "cola" if (directory / "cola").is_dir() else directory
     train, inside, outside = (
@@ -141,7 +140,7 @@ def _cola_parts(directory: Path, seed: int, split: TextProtocol) -> TextParts:
         pool = train + inside
         # 7,262 of the 9,078: four fifths.
         size = len(pool) * 4 // 5
-        train, test = _pieces(pool, permutation(len(pool), seed).split([size, len(pool) - size]))
+        train, test = _pieces(pool, permutation(len(pool)).split([size, len(pool) - size]))
     else:
         test = inside + outside
         extra["in-domain"] = inside
@@ -156,13 +155,13 @@ def read_cola(path: Path) -> Rows:
     return rows
 
 
-def _imdb_parts(directory: Path, seed: int, split: TextProtocol) -> TextParts:
+def _imdb_parts(directory: Path, split: TextProtocol) -> TextParts:
     train, test = (_read_imdb(part, directory) for part in ("train", "test"))
     if split == "thesis":
         pool = train + test
         size, held = len(pool), len(pool) * 3 // 10
         sizes = [size - held, size // 10, held - size // 10]
-        train, validation, test = _pieces(pool, permutation(size, seed).split(sizes))
+        train, validation, test = _pieces(pool, permutation(size).split(sizes))
     else:
         train, validation = _pieces(train, hold_out_validation(len(train)))
     return TextParts("imdb", train, validation, test, {}, SENTIMENTS, _IMDB_LENGTH)

@@ -21,6 +21,8 @@ from probseq.errors import require
 
 PAD, UNKNOWN = "<pad>", "<unk>"
 _UNKNOWN_ID = 1
+_RARE, _MOST_WORDS = 2, 20_000  # occurrences that a word needs; numbers of a vocabulary
+_RARE_CHARACTER = 5
 _LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 # A word keeps its inner apostrophes ("won't"); every other sign is a token.
 _TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
@@ -67,26 +69,16 @@ class Vocabulary:
             yield [self.numbers.get(token, _UNKNOWN_ID) for token in tokens] or [_UNKNOWN_ID]
 
 
-def build_vocabulary(
-    texts: Iterable[str], *, min_frequency: int = 2, max_size: int = 20_000
-) -> Vocabulary:
-    """Learn a vocabulary: the most frequent words, ties in alphabetical order.
+def build_vocabulary(texts: Iterable[str]) -> Vocabulary:
+    """Learn a vocabulary of training texts: the most frequent words, ties in alphabetical order.
 
-    Args:
-        texts: training texts.
-        min_frequency: least number of occurrences of a word.
-        max_size: numbers in all, at least 2: padding, and unknown words.
-
-    Raises:
-        ValueError: `max_size` is below 2.
+    Words need two occurrences, and there are 20,000 numbers in all.
     """
-    if max_size < 2:
-        raise ValueError(f"max_size must be at least 2, got {max_size}")
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(words(text))
-    frequent = [(-count, word) for word, count in counts.items() if count >= min_frequency]
-    tokens = [word for _, word in sorted(frequent)[: max_size - 2]]
+    frequent = [(-count, word) for word, count in counts.items() if count >= _RARE]
+    tokens = [word for _, word in sorted(frequent)[: _MOST_WORDS - 2]]
     return Vocabulary((PAD, UNKNOWN, *tokens))
 
 
@@ -219,8 +211,8 @@ class TextEncoder(NamedTuple):
     size: int
 
 
-def character_encoder(text: str, *, min_frequency: int = 5) -> TextEncoder:
-    """Return an encoder of the characters of a text; rarer ones share the token 0.
+def character_encoder(text: str) -> TextEncoder:
+    """Return an encoder of the characters that a text has five times; others share the token 0.
 
     Example:
         >>> encode, size = character_encoder("aaaaabbbbbbbc")
@@ -231,7 +223,7 @@ def character_encoder(text: str, *, min_frequency: int = 5) -> TextEncoder:
     def codes(text: str) -> Int64[Tensor, " n"]:
         return torch.tensor([ord(character) for character in text], dtype=torch.int64)
 
-    known = (codes(text).bincount() >= min_frequency).nonzero().flatten()
+    known = (codes(text).bincount() >= _RARE_CHARACTER).nonzero().flatten()
     numbers = torch.zeros(0x110000, dtype=torch.int64)
     numbers[known] = torch.arange(len(known)) + 1
     return TextEncoder(lambda text: numbers[codes(text)], len(known) + 1)

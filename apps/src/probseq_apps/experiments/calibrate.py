@@ -25,7 +25,7 @@ from probseq.transformers import active_dropout, repeat_samples, sample_predicti
 from probseq_apps.baselines.heads import Head, choose_head, linear_probes, mlp_heads
 from probseq_apps.data.names import CORRUPTION_GROUPS, DataError, data_kind
 from probseq_apps.data.parts import Part, permutation
-from probseq_apps.data.sets import ClassData, load_data
+from probseq_apps.data.sets import ClassData, load_data, with_labels
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_groups, save_groups
@@ -91,7 +91,8 @@ def load(settings: CalibrateSettings, options: Options) -> Candidates:
         reading["max_length"] = settings.max_length
         reading["tokenizer"] = str(tokenizer_of(settings.model[0]))
     where: Any = {"data_dir": options.data_dir, "download": options.download}
-    data = load_data(settings.data, **where, **reading)
+    labels = (reading.pop("train_size"), reading.pop("label_noise"))
+    data = with_labels(load_data(settings.data, **where, **reading), *labels)
     if len(data.validation) < 2:
         raise ValueError(f"calibration needs validation data, and {data.name!r} has none")
     validation = _drawn(data.validation, fit.validation_size)

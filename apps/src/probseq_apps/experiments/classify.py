@@ -98,7 +98,8 @@ def load(settings: ClassifySettings, options: Options) -> Loaded[Data]:
     arguments["embeddings"] = None if reading.embeddings is None else Path(reading.embeddings)
     arguments["max_length"] = settings.model.max_length if settings.is_text else None
     source: Any = {"data_dir": options.data_dir, "download": options.download}
-    arguments |= {"train_size": None, "label_noise": 0.0}
+    for name in ("train_size", "label_noise"):  # of each seed
+        del arguments[name]
     fully_labelled = load_data(settings.data, **source, **arguments)
     data = labelled(settings, fully_labelled, settings.seeds[0])
     # What is out of distribution must not be in the training rows of any seed.
