@@ -25,3 +25,18 @@ def one_worker():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("probseq_apps.run._default_workers", lambda: 1)
         yield
+
+
+@pytest.fixture
+def load_run():
+    """Put the selected weights of a run's last checkpoint into a model, in eval mode."""
+    # Late: behind the import hook.
+    from probseq_apps.engine.checkpoints import load_latest_checkpoint, load_weights
+
+    def load(model, folder):
+        checkpoint = load_latest_checkpoint(folder / "checkpoints")
+        # Without a best validation the last weights count; their average stands in their place.
+        load_weights(model, checkpoint.best or {**checkpoint.weights, **(checkpoint.ema or {})})
+        model.eval()
+
+    return load

@@ -11,7 +11,7 @@ from probseq_apps.engine import fit as loop
 from probseq_apps.engine import log
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import read_finished
-from probseq_apps.engine.fit import fit, load_run
+from probseq_apps.engine.fit import fit
 from probseq_apps.engine.log import LossMonitor, NonFiniteLossError, duration, read_metrics
 from probseq_apps.engine.trainer import LossParts, Step, epoch_order
 
@@ -196,7 +196,9 @@ def flat(tensors, names):
     return torch.cat([tensors[name].double().flatten() for name in names])
 
 
-def test_validation_selection_and_loading_see_the_average_and_training_does_not(run, tmp_path):
+def test_validation_selection_and_loading_see_the_average_and_training_does_not(
+    run, load_run, tmp_path
+):
     scored, task = [], DigitsTask()
     inner = task.score
     task.score = lambda model, batches: scored.append(weights_of(task)) or inner(model, batches)

@@ -9,7 +9,6 @@ import torch
 
 import probseq_apps.cli as cli
 from probseq.transformers import CausalTransformer, bits_per_token
-from probseq_apps.engine.fit import load_run
 from probseq_apps.experiments.language import (
     Corpus,
     build_decoder,
@@ -37,7 +36,7 @@ def test_texts_that_every_python_has_are_long_and_differ():
 
 
 @pytest.mark.slow
-def test_all_decoders_are_measured_as_by_hand(tmp_path):
+def test_all_decoders_are_measured_as_by_hand(load_run, tmp_path):
     (tmp_path / "a.txt").write_text("how much wood would a woodchuck chuck? " * 60)
     (tmp_path / "b.txt").write_text("she sells sea shells by the sea shore. " * 20)
     words = ["--data", f"text:{tmp_path}/a.txt", "--ood", f"text:{tmp_path}/b.txt"]

@@ -26,8 +26,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-__all__ = ["DTYPES", "EmbeddingStore", "read_embeddings", "write_embeddings"]
-
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 """The dtypes in which vectors may be stored."""
 _ROWS_AT_ONCE = 16_384

@@ -14,7 +14,7 @@ from torch import nn
 from probseq.errors import require
 from probseq.files import sha256
 from probseq_apps.engine import distributed
-from probseq_apps.engine.checkpoints import load_latest_checkpoint, load_weights, save_checkpoint
+from probseq_apps.engine.checkpoints import load_latest_checkpoint, save_checkpoint
 from probseq_apps.engine.config import TrainConfig
 from probseq_apps.engine.files import (
     CHECKPOINTS,
@@ -160,20 +160,6 @@ def estimate_seconds(
             each = (time.perf_counter() - start) * config.steps_per_epoch(len(held_out[0]))
             seconds += each * -(-steps // (per_epoch * config.validate_every))
     return seconds
-
-
-def load_run(model: nn.Module, folder: Path) -> FitResult:
-    """Put the selected weights of a finished run into a model of its settings, in eval mode."""
-    finished = read_finished(folder)
-    checkpoint = load_latest_checkpoint(folder / CHECKPOINTS) if finished else None
-    if finished is None or checkpoint is None or checkpoint.step != finished["steps"]:
-        raise FileNotFoundError(
-            f"{folder} must hold a finished run with its last checkpoint, and does not: resume it"
-        )
-    # Without a best validation the last weights count; their average stands in their place.
-    load_weights(model, checkpoint.best or {**checkpoint.weights, **(checkpoint.ema or {})})
-    model.eval()
-    return FitResult(*(finished[name] for name in FitResult._fields))
 
 
 def _train(

@@ -32,8 +32,6 @@ from probseq.summary import LABELS, Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["class_figures", "number_figures", "shift_figures"]
-
 # Predictive distribution and true values, by the set's name.
 NumberSets = Mapping[str, tuple[LaplaceMixture, Tensor]]
 

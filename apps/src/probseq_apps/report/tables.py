@@ -22,24 +22,6 @@ from typing import NamedTuple
 
 from probseq.summary import LABELS, Direction, Summary, best_names
 
-__all__ = [
-    "DASH",
-    "KEY",
-    "Measure",
-    "SideBySide",
-    "Table",
-    "Writer",
-    "aligned_blocks",
-    "decimals_of",
-    "fact_text",
-    "markdown_table",
-    "percent",
-    "plain",
-    "summary_table",
-    "with_error",
-    "with_interval",
-]
-
 # Makes a cell of a number.
 Writer = Callable[[Summary], str]
 
