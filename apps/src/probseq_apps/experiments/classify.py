@@ -43,33 +43,7 @@ from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import save_groups
 from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
-from probseq_apps.experiments.comparison import (
-    FOLDERS,
-    LAPLACE_PREDICTIONS,
-    PREDICTIONS,
-    WITHOUT_ATTENTION,
-    Loaded,
-    Objective,
-    Stored,
-    TestSet,
-    Weight,
-    check_methods,
-    describe_data,
-    ensembles,
-    estimate_jobs,
-    fit_method,
-    jobs,
-    measured_penalty,
-    penalised,
-    predict_sets,
-    report_fields,
-    row_result,
-    run_folder,
-    same_metrics,
-    stored_runs,
-    training_seconds,
-    warm_folder,
-)
+from probseq_apps.experiments import comparison
 from probseq_apps.methods.build import build, count_tokens
 from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult, classify_report
@@ -88,7 +62,7 @@ _AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
 }
 
 
-def load(settings: ClassifySettings, options: Options) -> Loaded[Data]:
+def load(settings: ClassifySettings, options: Options) -> comparison.Loaded[Data]:
     """Read the data set, and the sets out of distribution."""
     reading = settings.reading
     distributed.join(distributed.resolve_device(settings.training.device))
@@ -104,7 +78,8 @@ def load(settings: ClassifySettings, options: Options) -> Loaded[Data]:
     data = labelled(settings, fully_labelled, settings.seeds[0])
     # What is out of distribution must not be in the training rows of any seed.
     every = replace(data, train=fully_labelled.train)
-    return Loaded(data, make_test_sets(every, settings.evaluation, options), fully_labelled)
+    sets = make_test_sets(every, settings.evaluation, options)
+    return comparison.Loaded(data, sets, fully_labelled)
 
 
 def labelled(settings: ClassifySettings, fully_labelled: Data, seed: int) -> Data:
@@ -116,7 +91,7 @@ def labelled(settings: ClassifySettings, fully_labelled: Data, seed: int) -> Dat
     return with_labels(fully_labelled, reading.train_size, reading.label_noise, seed=seed)
 
 
-def check(settings: ClassifySettings, loaded: Loaded[Data]) -> None:
+def check(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> None:
     """Raise if the settings don't fit the data."""
     data, rows = loaded.data, {name: parse_row(name) for name in settings.method}
     if len(data.validation) == 0:
@@ -140,46 +115,49 @@ def check(settings: ClassifySettings, loaded: Loaded[Data]) -> None:
                 f"method {name!r} takes at most {MOST_ROWS_OF_GP:,} training examples, and "
                 f"{data.name!r} has {len(data.train):,}: leave it out, or set train_size"
             )
-    check_methods(settings, data)
+    comparison.check_methods(settings, data)
 
 
-def describe(settings: ClassifySettings, loaded: Loaded[Data]) -> str:
+def describe(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> str:
     """Return the sizes of the data, and what is compared."""
-    return describe_data(settings, loaded.data, f"examples in {loaded.data.num_classes} classes")
+    noun = f"examples in {loaded.data.num_classes} classes"
+    return comparison.describe_data(settings, loaded.data, noun)
 
 
-def seconds(settings: ClassifySettings, loaded: Loaded[Data], jobs: Sequence[Job]) -> float:
+def seconds(
+    settings: ClassifySettings, loaded: comparison.Loaded[Data], jobs: Sequence[Job]
+) -> float:
     """Return about how long the trainings of jobs take, a warm start counted as its method."""
     data = loaded.data
 
     def make(
         trained: TrainedMethod[ClassifySettings], seed: int
-    ) -> tuple[nn.Module, Objective, Predictor]:
+    ) -> tuple[nn.Module, comparison.Objective, Predictor]:
         model = build(trained, data, seed=seed)
         return model, make_objective(trained, data), make_predictor(trained, data)
 
-    return estimate_jobs(settings, jobs, data, make)
+    return comparison.estimate_jobs(settings, jobs, data, make)
 
 
 def train_method(
-    settings: ClassifySettings, loaded: Loaded[Data], job: Job, at: RunFolder
+    settings: ClassifySettings, loaded: comparison.Loaded[Data], job: Job, at: RunFolder
 ) -> dict[str, Any]:
     """Train a method, or fit an estimator, and store its predictions."""
-    trained, folder = resolve(job.row, settings), run_folder(at, job)
+    trained, folder = resolve(job.row, settings), comparison.run_folder(at, job)
     data = labelled(settings, loaded.fully_labelled, job.seed)
     if trained.method.estimator:
         return fit_and_predict(trained.base, data, loaded.sets, folder, job.seed)
     model = train_transformer(trained, data, folder, job.seed)
-    result: dict[str, Any] = {"seconds": training_seconds(folder)}
+    result: dict[str, Any] = {"seconds": comparison.training_seconds(folder)}
     if distributed.is_main():
         predict_and_store(model, trained, data, loaded.sets, folder, job.seed)
         predictor = make_predictor(trained, data)
-        result |= measured_penalty(model, trained, predictor, data, seed=job.seed)
+        result |= comparison.measured_penalty(model, trained, predictor, data, seed=job.seed)
     return result
 
 
 def report(
-    settings: ClassifySettings, loaded: Loaded[Data], results: Results, at: RunFolder
+    settings: ClassifySettings, loaded: comparison.Loaded[Data], results: Results, at: RunFolder
 ) -> str:
     """Evaluate the stored predictions and write the report."""
     measured: dict[str, MethodResult] = {}
@@ -187,21 +165,22 @@ def report(
     for name in settings.method:
         row = parse_row(name)
         again = partial(train_method, settings, loaded, at=at)
-        jobs_of_row, stored = stored_runs(row, settings, at, make=again, loss=validation_loss)
+        options: Any = {"make": again, "loss": validation_loss}
+        jobs_of_row, stored = comparison.stored_runs(row, settings, at, **options)
         runs: list[Sets] = [{n: Predictions(**f) for n, f in sets.items()} for sets in stored]
         runs, temperatures = post_hoc(row, settings, runs)
         metrics = [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs]
-        measured[name] = row_result(row, jobs_of_row, results, metrics, temperatures)
+        measured[name] = comparison.row_result(row, jobs_of_row, results, metrics, temperatures)
         plotted[name] = runs
-    fields = report_fields(settings, loaded.data, at, classes=loaded.data.num_classes)
-    return classify_report(same_metrics(measured), plotted, **fields).write(at.path)
+    fields = comparison.report_fields(settings, loaded.data, at, classes=loaded.data.num_classes)
+    return classify_report(comparison.same_metrics(measured), plotted, **fields).write(at.path)
 
 
 WORKFLOW = Workflow(
     kind="classify",
     command="classify",
-    folders=FOLDERS,
-    jobs=jobs,
+    folders=comparison.FOLDERS,
+    jobs=comparison.jobs,
     load=load,
     check=check,
     describe=describe,
@@ -226,7 +205,7 @@ def train_transformer(
         source_model = build(source, data, seed=derive_seed(seed, "weights"))
         short = warm_start_config(training, warm, seed=derive_seed(seed, "warm start"))
         label = f"{trained.base} warm start"
-        _fit(source_model, source, data, warm_folder(folder), short, label)
+        _fit(source_model, source, data, comparison.warm_folder(folder), short, label)
         copy_kernel_weights(source_model, model)
         config = replace(config, epochs=config.epochs - warm)
     _fit(model, trained, data, folder, config, trained.base)
@@ -241,8 +220,9 @@ def _fit(
     config: TrainConfig,
     label: str,
 ) -> None:
-    options: Any = {"objective": make_objective(trained, data), "config": config, "label": label}
-    fit_method(model, trained, data, folder, predictor=make_predictor(trained, data), **options)
+    learned: Any = {"objective": make_objective(trained, data), "config": config, "label": label}
+    predictor = make_predictor(trained, data)
+    comparison.fit_method(model, trained, data, folder, predictor=predictor, **learned)
 
 
 def make_predictor(trained: TrainedMethod[ClassifySettings], data: Data) -> Predictor:
@@ -254,7 +234,7 @@ def make_predictor(trained: TrainedMethod[ClassifySettings], data: Data) -> Pred
     return Predictor(class_predictions, prepare, samples, method.test_dropout, tokens)
 
 
-def make_objective(trained: TrainedMethod[ClassifySettings], data: Data) -> Objective:
+def make_objective(trained: TrainedMethod[ClassifySettings], data: Data) -> comparison.Objective:
     """Return the loss of a method, and the metrics of validation: for CoLA Matthews' first."""
     score = matthews_correlation if data.name == "cola" else accuracy
     augment = _AUGMENTATIONS[trained.settings.training.augment]
@@ -265,7 +245,7 @@ def make_objective(trained: TrainedMethod[ClassifySettings], data: Data) -> Obje
         return {"score": score(probs, labels), "nll": nll, "ece": ece}
 
     loss = partial(classification_loss, preparation(data), augment, trained.penalty_weight)
-    return Objective(loss, measure)
+    return comparison.Objective(loss, measure)
 
 
 def warm_start_config(settings: TrainingSettings, epochs: int, *, seed: int) -> TrainConfig:
@@ -291,7 +271,7 @@ def preparation(data: Data) -> Callable[[Tensor], Tensor]:
 def classification_loss(
     prepare: Callable[[Tensor], Tensor],
     augment: Callable[[Tensor, torch.Generator], Tensor],
-    weight: Weight | None,
+    weight: comparison.Weight | None,
     model: nn.Module,
     batch: Batch,
     step: Step,
@@ -303,14 +283,14 @@ def classification_loss(
     inputs, labels = batch
     output = model(prepare(augment(inputs, step.generator)), generator=step.generator)
     nll = F.cross_entropy(output.logits.float(), labels)
-    return penalised(nll, output.penalty, weight, step)
+    return comparison.penalised(nll, output.penalty, weight, step)
 
 
 # -- What is predicted and measured ---------------------------------------------------------------
 
 
 def fit_and_predict(
-    name: str, data: Data, sets: Mapping[str, TestSet], folder: Path, seed: int
+    name: str, data: Data, sets: Mapping[str, comparison.TestSet], folder: Path, seed: int
 ) -> dict[str, Any]:
     """Fit an estimator and store its predictions, in the main process alone."""
     if not distributed.is_main():
@@ -320,13 +300,13 @@ def fit_and_predict(
     seconds = round(time.perf_counter() - started, 3)
     stored: dict[str, dict[str, Tensor]] = {}
     for set_name, source in sets.items():
-        if set_name != WITHOUT_ATTENTION:
+        if set_name != comparison.WITHOUT_ATTENTION:
             part = source if isinstance(source, Part) else source()
             log_probs = predict(part)
             # No logits, hence no energy to tell inputs apart by.
             energy = torch.full_like(log_probs[:, 0], math.nan)
             stored[set_name] = Predictions(log_probs, energy, part.targets)._asdict()
-    save_groups(folder / PREDICTIONS, stored)
+    save_groups(folder / comparison.PREDICTIONS, stored)
     return {"seconds": seconds}
 
 
@@ -334,7 +314,7 @@ def predict_and_store(
     model: nn.Module,
     trained: TrainedMethod[ClassifySettings],
     data: Data,
-    sets: Mapping[str, TestSet],
+    sets: Mapping[str, comparison.TestSet],
     folder: Path,
     seed: int,
 ) -> None:
@@ -349,13 +329,13 @@ def predict_and_store(
             yield prepare(inputs.to(device)), labels.to(device)
 
     def store(predicting: nn.Module, file: str) -> None:
-        predictions = predict_sets(predicting, predictor, sets, settings, seed=seed)
+        predictions = comparison.predict_sets(predicting, predictor, sets, settings, seed=seed)
         fields = {name: Predictions(*rows)._asdict() for name, rows in predictions.items()}
         save_groups(folder / file, fields)
 
     if method.baseline == "sngp":
         fit_precision(model, (inputs for inputs, _ in batches(data.train)))
-    store(model, PREDICTIONS)
+    store(model, comparison.PREDICTIONS)
     if any("kflla" in row.additions for row in trained.rows):
         # The curvature of a method that draws is a mean over its samples.
         draws = method.sampled and not method.test_dropout
@@ -367,10 +347,10 @@ def predict_and_store(
             validation=batches(data.validation) if len(data.validation) else None,
             call=lambda net, inputs: net(inputs, generator=generator, num_samples=samples),
         )
-        store(laplace, LAPLACE_PREDICTIONS)
+        store(laplace, comparison.LAPLACE_PREDICTIONS)
 
 
-def validation_loss(sets: Mapping[str, Stored]) -> float:
+def validation_loss(sets: Mapping[str, comparison.Stored]) -> float:
     """Return the negative log likelihood of the validation part."""
     predictions = sets["validation"]
     return float(F.nll_loss(predictions["log_probs"], predictions["labels"]))
@@ -389,14 +369,14 @@ def post_hoc(
     if "ensemble" in row.additions:
         runs = [
             {name: ensemble([sets[name] for sets in members]) for name in members[0]}
-            for members in ensembles(row, settings, runs)
+            for members in comparison.ensembles(row, settings, runs)
         ]
     return list(runs), temperatures
 
 
 def make_test_sets(
     data: Data, settings: EvaluationSettings, options: Options
-) -> dict[str, TestSet]:
+) -> dict[str, comparison.TestSet]:
     """Return the sets to predict, by name.
 
     Where the data folder has the published files of CIFAR-10-C or CIFAR-100-C, they take the place
@@ -407,8 +387,10 @@ def make_test_sets(
     Raises:
         ValueError: a set is missing or damaged, or the images cannot be corrupted.
     """
-    sets: dict[str, TestSet] = {"validation": data.validation} if len(data.validation) else {}
-    sets |= {"test": data.test, WITHOUT_ATTENTION: data.test}
+    sets: dict[str, comparison.TestSet] = {"test": data.test}
+    sets[comparison.WITHOUT_ATTENTION] = data.test
+    if len(data.validation):
+        sets = {"validation": data.validation, **sets}
     if not isinstance(data, ImageData):
         return {**sets, **data.extra_tests}
     if settings.shift:
@@ -428,7 +410,7 @@ def _changed(part: Part, change: Callable[..., Tensor], *arguments: Any, **optio
 
 def _shifted(
     data: ImageData, settings: EvaluationSettings, data_dir: Path | None
-) -> dict[str, TestSet]:
+) -> dict[str, comparison.TestSet]:
     severities = settings.severities
     if data_dir is not None and (published := available_cifar_c(data.name, data_dir)):
         # The full list stands for all there are: the published families are a few more.

@@ -16,29 +16,7 @@ from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_groups
 from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
-from probseq_apps.experiments.comparison import (
-    FOLDERS,
-    PREDICTIONS,
-    Loaded,
-    Objective,
-    TestSet,
-    Weight,
-    check_methods,
-    describe_data,
-    ensembles,
-    estimate_jobs,
-    fit_method,
-    jobs,
-    measured_penalty,
-    penalised,
-    predict_sets,
-    report_fields,
-    row_result,
-    run_folder,
-    same_metrics,
-    stored_runs,
-    training_seconds,
-)
+from probseq_apps.experiments import comparison
 from probseq_apps.methods.build import build
 from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult
@@ -59,77 +37,81 @@ class NumberPredictions(NamedTuple):
     targets: Float[Tensor, " n"]  # true values
 
 
-def load(settings: RegressSettings, options: Options) -> Loaded[GraphData]:
+def load(settings: RegressSettings, options: Options) -> comparison.Loaded[GraphData]:
     """Read the molecules, or rows."""
     distributed.join(distributed.resolve_device(settings.training.device))
     if options.download:
         raise ValueError("download must be off: data are read from files of one's own")
     data = load_molecules(settings.data, data_dir=options.data_dir, **settings.reading.to_dict())
-    sets: dict[str, TestSet] = {"test": data.test}
+    sets: dict[str, comparison.TestSet] = {"test": data.test}
     if settings.evaluation.ood and "swapped" in data.extra_tests:
         sets[SWAPPED] = data.extra_tests["swapped"]
-    return Loaded(data, sets, data)
+    return comparison.Loaded(data, sets, data)
 
 
-def check(settings: RegressSettings, loaded: Loaded[GraphData]) -> None:
+def check(settings: RegressSettings, loaded: comparison.Loaded[GraphData]) -> None:
     """Raise if a method doesn't fit the data."""
-    check_methods(settings, loaded.data)
+    comparison.check_methods(settings, loaded.data)
 
 
-def describe(settings: RegressSettings, loaded: Loaded[GraphData]) -> str:
+def describe(settings: RegressSettings, loaded: comparison.Loaded[GraphData]) -> str:
     """Return the sizes of the data, and what is compared."""
     # Molecules alone have a changed test set.
     noun = "molecules" if loaded.data.extra_tests else "rows"
-    return describe_data(settings, loaded.data, f"{noun}, target {loaded.data.target!r}")
+    return comparison.describe_data(settings, loaded.data, f"{noun}, target {loaded.data.target!r}")
 
 
 def build_method(
     trained: TrainedMethod[RegressSettings], data: GraphData, seed: int
-) -> tuple[RegressionModel, Objective, Predictor]:
+) -> tuple[RegressionModel, comparison.Objective, Predictor]:
     """Return a method's new model, its loss and metrics of validation, and what predicts."""
     network = build(trained, data, seed=seed)
     model, weight = RegressionModel(network, LaplaceLikelihood()), trained.penalty_weight
     # The thesis selects by "validation accuracy", which regression has not.
-    objective = Objective(
+    objective = comparison.Objective(
         partial(regression_loss, data.layout, mean_and_std(data), model.likelihood, weight),
         lambda values, targets: {"score": -mae(values.mean(1), targets)},
     )
     return model, objective, make_predictor(trained, data)
 
 
-def seconds(settings: RegressSettings, loaded: Loaded[GraphData], jobs: Sequence[Job]) -> float:
+def seconds(
+    settings: RegressSettings, loaded: comparison.Loaded[GraphData], jobs: Sequence[Job]
+) -> float:
     """Return about how long the trainings of jobs take."""
     data = loaded.data
-    return estimate_jobs(
+    return comparison.estimate_jobs(
         settings, jobs, data, lambda trained, seed: build_method(trained, data, seed)
     )
 
 
 def train_method(
-    settings: RegressSettings, loaded: Loaded[GraphData], job: Job, at: RunFolder
+    settings: RegressSettings, loaded: comparison.Loaded[GraphData], job: Job, at: RunFolder
 ) -> dict[str, Any]:
     """Train a method, from where it stopped, and store its predictions."""
-    trained, folder, data = resolve(job.row, settings), run_folder(at, job), loaded.data
+    trained, folder, data = resolve(job.row, settings), comparison.run_folder(at, job), loaded.data
     seed = derive_seed(job.seed, "weights")
     model, objective, predictor = build_method(trained, data, seed)
     options: Any = {"objective": objective, "predictor": predictor, "label": trained.base}
     config = trained.settings.training.train_config(seed=job.seed)
-    fit_method(model, trained, data, folder, config=config, experiment="regress", **options)
-    result: dict[str, Any] = {"seconds": training_seconds(folder)}
+    options |= {"config": config, "experiment": "regress"}
+    comparison.fit_method(model, trained, data, folder, **options)
+    result: dict[str, Any] = {"seconds": comparison.training_seconds(folder)}
     if distributed.is_main():
         noise_scale = mean_and_std(data)[1] * model.likelihood.scale.detach().double().cpu()
         stored: dict[str, dict[str, Tensor]] = {}
-        outputs = predict_sets(model, predictor, loaded.sets, trained.settings, seed=job.seed)
+        predicted = (model, predictor, loaded.sets, trained.settings)
+        outputs = comparison.predict_sets(*predicted, seed=job.seed)
         for name, (values, targets) in outputs.items():
             predictions = NumberPredictions(values.T.contiguous(), noise_scale, targets)
             stored[name] = predictions._asdict()
-        save_groups(folder / PREDICTIONS, stored)
-        result |= measured_penalty(model, trained, predictor, data, seed=job.seed)
+        save_groups(folder / comparison.PREDICTIONS, stored)
+        result |= comparison.measured_penalty(model, trained, predictor, data, seed=job.seed)
     return result
 
 
 def report(
-    settings: RegressSettings, loaded: Loaded[GraphData], results: Results, at: RunFolder
+    settings: RegressSettings, loaded: comparison.Loaded[GraphData], results: Results, at: RunFolder
 ) -> str:
     """Evaluate the stored predictions and write the report."""
     measured: dict[str, MethodResult] = {}
@@ -137,23 +119,23 @@ def report(
     for name in settings.method:
         row = parse_row(name)
         again = partial(train_method, settings, loaded, at=at)
-        jobs_of_row, stored = stored_runs(row, settings, at, make=again)
+        jobs_of_row, stored = comparison.stored_runs(row, settings, at, make=again)
         runs = [{n: NumberPredictions(**f) for n, f in sets.items()} for sets in stored]
         plotted[name] = [
             {set_name: mixture([sets[set_name] for sets in members]) for set_name in members[0]}
-            for members in ensembles(row, settings, runs)
+            for members in comparison.ensembles(row, settings, runs)
         ]
         metrics = [evaluate_numbers(sets) for sets in plotted[name]]
-        measured[name] = row_result(row, jobs_of_row, results, metrics)
-    fields = report_fields(settings, loaded.data, at, target=loaded.data.target)
-    return regress_report(same_metrics(measured), plotted, **fields).write(at.path)
+        measured[name] = comparison.row_result(row, jobs_of_row, results, metrics)
+    fields = comparison.report_fields(settings, loaded.data, at, target=loaded.data.target)
+    return regress_report(comparison.same_metrics(measured), plotted, **fields).write(at.path)
 
 
 WORKFLOW = Workflow(
     kind="regress",
     command="regress",
-    folders=FOLDERS,
-    jobs=jobs,
+    folders=comparison.FOLDERS,
+    jobs=comparison.jobs,
     load=load,
     check=check,
     describe=describe,
@@ -184,7 +166,7 @@ def regression_loss(
     layout: TokenLayout,
     mean_std: tuple[float, float],
     likelihood: LaplaceLikelihood,
-    weight: Weight | None,
+    weight: comparison.Weight | None,
     model: nn.Module,
     batch: Batch,
     step: Step,
@@ -200,7 +182,7 @@ def regression_loss(
     output = model(tokens, generator=step.generator)
     standardised = ((targets - mean) / std).to(output.logits.dtype)
     nll = -likelihood.log_prob(output.logits, standardised).mean()
-    return penalised(nll, output.penalty, weight, step, scale=std * likelihood.scale)
+    return comparison.penalised(nll, output.penalty, weight, step, scale=std * likelihood.scale)
 
 
 def mixture(members: Sequence[NumberPredictions]) -> tuple[LaplaceMixture, Tensor]:
