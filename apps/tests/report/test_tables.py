@@ -15,7 +15,6 @@ from probseq_apps.report.tables import (
     plain,
     summary_table,
     with_error,
-    with_interval,
 )
 
 ROWS = {
@@ -78,7 +77,6 @@ def test_numbers_are_written_with_their_error_or_interval_or_alone():
     found, none = summarise([1.0, 2.0, 3.0]), summarise([None, 1.0])
     assert with_error(2)(found) == "2.00±0.58"
     # t of 2 degrees of freedom: 4.303 standard errors.
-    assert with_interval(2)(found) == "2.00±2.48"
     assert plain(0)(summarise([1234.0])) == "1,234"
     assert plain(2)(summarise([-1e-4])) == "0.00"
     assert percent(summarise([0.25])) == "25%"

@@ -12,7 +12,7 @@ from probseq.metrics import forgetting
 from probseq.summary import LABELS, summarise
 from probseq_apps.report.lead import Lead, lead_table, outcome
 from probseq_apps.report.report import PAGES, Report
-from probseq_apps.report.tables import Measure, Table, with_interval
+from probseq_apps.report.tables import Measure, Table, with_error
 
 # What was measured, by method and seed, and for each seed of a method.
 Runs = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -42,7 +42,8 @@ def online_report(
     """
     methods = {name: [*seeds.values()] for name, seeds in runs.items()}
     names = {method: titles[method].partition(":")[0] for method in runs}
-    lead = lead_of({names[method]: of_seeds for method, of_seeds in methods.items()}, naive)
+    named = {names[method]: of_seeds for method, of_seeds in methods.items()}
+    lead = lead_of(named, naive)
     # The gold standard keeps all data; what leads is one of the others.
     compared = {m: {n: r for n, r in c.items() if n != names.get("exact")} for m, c in lead.items()}
     ranked = sorted(runs, key=lambda method: next(iter(lead.values()))[names[method]].mean or 0.0)
@@ -56,15 +57,12 @@ def online_report(
             "naive": dict([naive]),
             "methods": {m: {"title": titles[m], "seeds": seeds} for m, seeds in runs.items()},
         },
-        tables=task_tables(methods),
+        tables=task_tables(named),
         legend=PAGES["online"]["legend"],
         rows=[f"`{method}`: {titles[method]}" for method in runs],
         figures=lambda: {
             **figures({method: names[method] for method in ranked}),
-            **metric_figures(
-                {names[method]: of_seeds for method, of_seeds in methods.items()},
-                standardised=standardised,
-            ),
+            **metric_figures(named, standardised=standardised),
         },
         **fields,
     )
@@ -119,7 +117,7 @@ def _forgotten(run: Mapping[str, Any], metric: str) -> float | None:
 
 def _table(title: str, columns: Sequence[Column], methods: Methods) -> Table:
     rows = [
-        [method, *(with_interval(n)(summarise([*map(value, runs)])) for _, value, n in columns)]
+        [method, *(with_error(n)(summarise([*map(value, runs)])) for _, value, n in columns)]
         for method, runs in methods.items()
     ]
     return Table([title, *(head for head, *_ in columns)], rows)

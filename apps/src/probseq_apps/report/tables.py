@@ -166,11 +166,6 @@ def with_error(digits: int) -> Writer:
     return lambda summary: _number(summary.mean, summary.standard_error, digits)
 
 
-def with_interval(digits: int) -> Writer:
-    """Return a function that writes a mean ± half of its 95% interval."""
-    return lambda summary: _number(summary.mean, summary.interval, digits)
-
-
 def plain(digits: int) -> Writer:
     """Return a function that writes a mean alone."""
     return lambda summary: _number(summary.mean, None, digits)
