@@ -150,7 +150,8 @@ def test_a_browser_draws_five_hundred_lines_as_they_come(browser: Browser) -> No
             if answer.get("y") is not None and before.get("forecasts")
         ]
         inside = [ahead["low"] <= y <= ahead["high"] for ahead, y in pairs]
-        share = f"{100 * sum(inside) / len(inside):.1f} %\n{sum(inside)} of {len(inside)} that had a forecast"
+        share = f"{100 * sum(inside) / len(inside):.1f} %\n"
+        share += f"{sum(inside)} of {len(inside)} that had a forecast"
         latest = [answer for answer in answers[-200:] if answer.get("y") is not None]
         assert (len(latest), len(inside)) == (198, 500 - 20 - 3)
         # Late, too, and on a phone.
