@@ -321,10 +321,10 @@ BASIS_TARGETS = [
 
 LIKELIHOOD_TARGETS = [
     Target(likelihoods.Gaussian, dict(noise=SCALES | tensors("b", positive))),
-    Target(likelihoods.NegativeBinomial, dict(dispersion=SCALES, learnable=st.booleans())),
+    Target(likelihoods.NegativeBinomial, dict(dispersion=SCALES)),
     Target(
         likelihoods.StudentT,
-        dict(df=st.just(4.0), scale=SCALES, learnable=st.booleans()),
+        dict(df=st.just(4.0), scale=SCALES),
     ),
 ]
 
@@ -485,7 +485,6 @@ OTHER_TARGETS = [
             x=tensors("n 2", dtype=DOUBLE),
             y=tensors("n", dtype=DOUBLE),
             x_new=tensors("m 2", dtype=DOUBLE),
-            full_cov=st.booleans(),
         ),
     ),
     *(

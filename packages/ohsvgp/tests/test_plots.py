@@ -95,8 +95,8 @@ def learned() -> tuple[OnlineGP, torch.Tensor, torch.Tensor]:
 
 def test_a_fit_shows_the_prediction_of_new_values_data_and_inducing_points(learned: Any) -> None:
     gp, t, y = learned
-    (axes,) = fit_plot(gp, t, y, labels=LABELS, num_points=31).axes
-    grid = torch.linspace(0.0, 6.0, 31, dtype=torch.float64)
+    (axes,) = fit_plot(gp, t, y, labels=LABELS).axes
+    grid = torch.linspace(0.0, 6.0, 400, dtype=torch.float64)
     law = gp.predict(grid, include_noise=True)
     assert axes.lines[0].get_ydata() == pytest.approx(law.mean.numpy())
     assert edges(axes).max() == pytest.approx((law.mean + 2 * law.variance.sqrt()).max().item())
@@ -120,9 +120,9 @@ def test_tasks_are_learned_by_copies_and_drawn_after_each(learned: Any) -> None:
     _, t, y = learned
     gp = OnlineGP(RBF(1), Gaussian(0.01), LegS(10))
     tasks = [(t[:20], y[:20]), (t[20:], y[20:])]
-    first, second = tasks_plot(gp, tasks, num_points=21).axes
+    first, second = tasks_plot(gp, tasks).axes
     assert gp.state is None
-    expected = gp.updated(*tasks[0]).predict(np.linspace(0.0, 6.0, 21)).mean
+    expected = gp.updated(*tasks[0]).predict(np.linspace(0.0, 6.0, 400)).mean
     assert first.lines[1].get_ydata() == pytest.approx(expected.numpy())
     assert len(named(second, "training points, earlier tasks")) == 20
     with pytest.raises(ValueError, match="tasks"):

@@ -1,15 +1,15 @@
 """The exact Gaussian process in O(n³): what the online methods approximate."""
 
 import math
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ohsvgp.likelihoods import Gaussian as GaussianNoise
+from ohsvgp.likelihoods import Gaussian
 from probseq.checks import check_finite, check_floating, check_sizes
-from probseq.gaussians import DiagonalGaussian, Gaussian
+from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import Kernel
 from probseq.linalg import safe_cholesky
 
@@ -34,7 +34,7 @@ class ExactGP:
         torch.Size([2])
     """
 
-    def __init__(self, kernel: Kernel, likelihood: GaussianNoise) -> None:
+    def __init__(self, kernel: Kernel, likelihood: Gaussian) -> None:
         self.kernel, self.likelihood = kernel.double(), likelihood.double()
         self._x: list[Tensor] = []
         self._y: list[Tensor] = []
@@ -82,38 +82,16 @@ class ExactGP:
         return points.double()
 
 
-@overload
-def exact_posterior(
-    kernel: Kernel,
-    noise: Tensor | float,
-    x: Tensor,
-    y: Tensor,
-    x_new: Tensor,
-    *,
-    full_cov: Literal[False] = False,
-) -> DiagonalGaussian: ...
-@overload
-def exact_posterior(
-    kernel: Kernel,
-    noise: Tensor | float,
-    x: Tensor,
-    y: Tensor,
-    x_new: Tensor,
-    *,
-    full_cov: Literal[True],
-) -> Gaussian: ...
 def exact_posterior(
     kernel: Kernel,
     noise: Float[Tensor, "*#b"] | float,
     x: Float[Tensor, "*#b n d"],
     y: Float[Tensor, "*#b n"],
     x_new: Float[Tensor, "*#b m d"],
-    *,
-    full_cov: bool = False,
-) -> DiagonalGaussian | Gaussian:
-    """Return the posterior of f at new inputs given all data at once.
+) -> DiagonalGaussian:
+    """Return the posterior of f at new inputs given all data at once; noise is not included.
 
-    mean = K_*f (K_ff + σ²I)⁻¹ y, covariance = K_** − K_*f (K_ff + σ²I)⁻¹ K_f*.
+    mean = K_*f (K_ff + σ²I)⁻¹ y, variance = diag(K_** − K_*f (K_ff + σ²I)⁻¹ K_f*).
 
     Args:
         kernel: prior covariance function.
@@ -121,10 +99,6 @@ def exact_posterior(
         x: inputs of the data; times are points of one dimension.
         y: targets; leading dimensions are independent series.
         x_new: where to predict.
-        full_cov: whether to return the covariance of f or only its diagonal.
-
-    Returns:
-        ``Gaussian`` if ``full_cov``, else ``DiagonalGaussian``; noise is not included.
 
     Raises:
         ValueError: x and y of different length, NaN or infinity, or σ² not above 0.
@@ -132,12 +106,9 @@ def exact_posterior(
     """
     check_finite(x=x, y=y, x_new=x_new)
     L = _root(kernel, noise, x, y)
-    # With K_ff + σ²I = LLᵀ and A = L⁻¹K_f*: mean = Aᵀ L⁻¹y, covariance = K_** − AᵀA.
+    # With K_ff + σ²I = LLᵀ and A = L⁻¹K_f*: mean = Aᵀ L⁻¹y, variance = diag(K_** − AᵀA).
     A = torch.linalg.solve_triangular(L, kernel(x, x_new), upper=False)
     mean = (_whitened(L, y)[..., None, :] @ A)[..., 0, :]
-    if full_cov:
-        covariance = kernel(x_new, x_new) - A.mT @ A
-        return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
     prior = kernel.diag(x_new)
     # What the true difference cannot fall below, round-off does.
     floor = torch.finfo(prior.dtype).eps * prior.detach()

@@ -108,11 +108,14 @@ class OnlineGP:
         dtype: torch.dtype = torch.float64,
         seed: int = 0,
     ) -> None:
-        _check_type("kernel", kernel, Kernel)
-        _check_type("likelihood", likelihood, Likelihood)
-        _check_type("basis", basis, Basis)
-        if mean is not None:
-            _check_type("mean", mean, PriorMean)
+        for name, value, kind in (
+            ("kernel", kernel, Kernel),
+            ("likelihood", likelihood, Likelihood),
+            ("basis", basis, Basis),
+            ("mean", mean, PriorMean),
+        ):
+            if not isinstance(value, kind) and (name, value) != ("mean", None):
+                raise ValueError(f"{name} must be a {kind.__name__}, got {value!r}")
         if whitening not in ("chol", "eig"):
             raise ValueError(f'whitening must be "chol" or "eig", got {whitening!r}')
         if not isinstance(alpha, Real) or not 0 <= alpha <= 1:
@@ -175,16 +178,9 @@ class OnlineGP:
     @property
     def process(self) -> Process:
         """Return the functions of ``state`` that ``update`` and ``predict`` call."""
-        return Process(
-            self.kernel,
-            self.likelihood,
-            self.basis,
-            self.whitening,
-            self.alpha,
-            self.rel_jitter,
-            infer=self._infer,
-            reuse_inducing=self.growth is not None,
-        )
+        model = (self.kernel, self.likelihood, self.basis)
+        options = (self.whitening, self.alpha, self.rel_jitter, self._infer)
+        return Process(*model, *options, reuse_inducing=self.growth is not None)
 
     def update(
         self,
@@ -497,9 +493,3 @@ class OnlineGP:
         if self._state is None:
             raise ValueError(f"{caller} needs data: call update first")
         return self._state
-
-
-def _check_type(name: str, value: object, expected: type) -> None:
-    """Refuse what cannot stand in a model, such as the name of a kernel."""
-    if not isinstance(value, expected):
-        raise ValueError(f"{name} must be a {expected.__name__}, got {value!r}")

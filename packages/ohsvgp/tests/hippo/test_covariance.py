@@ -13,7 +13,7 @@ from scipy.special import eval_legendre
 from ohsvgp.bases import LegS
 from ohsvgp.hippo.covariance import block_covariance, legs_propagator
 from ohsvgp.hippo.legendre import gauss_legendre, scaled_legendre
-from ohsvgp.hippo.transitions import legs_matrices
+from ohsvgp.hippo.transitions import legs_system
 from ohsvgp.inducing import PointFunctional
 from probseq.kernels import RBF
 
@@ -33,7 +33,7 @@ def legs_increment(size: int, t1: float, t2: float, num_nodes: int = 48) -> Poin
 
 def covariance_rate(K_uu: torch.Tensor, c: torch.Tensor, t: float) -> torch.Tensor:
     """dK_uu/dt = A(t) K_uu + K_uu A(t)ᵀ + (c bᵀ + b cᵀ)/t (thesis C.5, corrected)."""
-    A, b = legs_matrices(K_uu.shape[-1])
+    A, b = (system := legs_system(K_uu.shape[-1])).A, system.B
     half = A @ K_uu + torch.outer(c, b)
     return (half + half.mT) / t
 
@@ -73,7 +73,7 @@ def test_propagated_projections_are_those_of_a_function_that_stops_at_the_old_en
 
 
 def test_propagator_is_the_exponential_of_a_in_logarithmic_time():
-    A, _ = legs_matrices(M)
+    A = legs_system(M).A
     np.testing.assert_allclose(
         legs_propagator(M, T1, T2), expm(A.numpy() * math.log(T2 / T1)), rtol=0, atol=1e-10
     )
@@ -143,7 +143,7 @@ def test_corrected_equation_of_k_uu_holds_and_the_printed_one_fails():
     ours = covariance_rate(K_uu(T1), c, T1)
     np.testing.assert_allclose(ours, rate, rtol=0, atol=1e-8)
     # C.5 and C.6 as printed: ones in the place of b.
-    A, _ = legs_matrices(M)
+    A = legs_system(M).A
     ones = torch.ones(M, dtype=torch.float64)
     printed = A @ K_uu(T1) + K_uu(T1) @ A.mT + torch.outer(c, ones) + torch.outer(ones, c)
     residual = torch.linalg.matrix_norm(printed / T1 - rate) / torch.linalg.matrix_norm(rate)
@@ -159,7 +159,7 @@ def test_equation_of_k_fu_holds():
 
     k_t = kernel(x, torch.full((1, 1), T1, dtype=torch.float64))[:, 0].detach()
     # dK_fu/dt = K_fu A(t)ᵀ + k(X, t) B(t)ᵀ (thesis Eq. 4.10).
-    A, b = legs_matrices(M)
+    A, b = (system := legs_system(M)).A, system.B
     ours = (K_fu(T1) @ A.mT + torch.outer(k_t, b)) / T1
     np.testing.assert_allclose(ours, _finite_difference(K_fu, T1), rtol=0, atol=1e-8)
 

@@ -202,15 +202,6 @@ def test_targets_outside_the_support_are_refused_by_value(
     likelihood.check_targets(torch.tensor([]))
 
 
-@pytest.mark.parametrize("learnable", [True, False])
-def test_parameters_are_fitted_only_if_learnable(learnable: bool) -> None:
-    for likelihood in (
-        NegativeBinomial(learnable=learnable),
-        StudentT(learnable=learnable),
-    ):
-        assert all(p.requires_grad is learnable for p in likelihood.parameters())
-
-
 def test_a_parameter_per_series_serves_each_by_itself() -> None:
     mean, variance, y = (x[:9].expand(2, 9) for x in _grid("negative_binomial"))
     for make in (NegativeBinomial, lambda value: StudentT(value, 0.5)):

@@ -78,7 +78,7 @@ def test_dispersion_is_fitted_by_the_bound_unless_it_is_fixed() -> None:
     free = OnlineGP(RBF(1), NegativeBinomial(20.0), UniformGrid(12))
     free.fit_hyperparameters(t, y, steps=10)
     assert 1.5 < free.likelihood.dispersion.item() < 2.7
-    fixed = OnlineGP(RBF(1), NegativeBinomial(20.0, learnable=False), UniformGrid(12))
+    fixed = OnlineGP(RBF(1), NegativeBinomial(20.0).requires_grad_(False), UniformGrid(12))
     fixed.fit_hyperparameters(t, y, steps=3)
     assert fixed.likelihood.dispersion.item() == pytest.approx(20.0)
     assert free.energy(t, y) > fixed.energy(t, y) + 10

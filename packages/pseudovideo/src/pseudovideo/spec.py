@@ -43,14 +43,12 @@ CORRUPTIONS: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
 # How a tokenizer embeds patches.
 Stem = Literal["plain", "layernorm"]
 PriorName = Literal["autoregressive", "masked"]
-FrameChoice = Literal["random", "last"]
 # How the noise of a diffusion grows.
 ScheduleName = Literal["linear", "cosine"]
 Prediction = Literal["epsilon", "x0", "v"]
 PREDICTIONS: tuple[Prediction, ...] = get_args(Prediction)
 SolverName = Literal["dpm++", "unipc", "heun"]
 TrainingMasks = Literal["stages", "random"]
-TRAINING_MASKS: tuple[TrainingMasks, ...] = get_args(TrainingMasks)
 
 AtLeastTwo = Annotated[int, Bound("a whole number of at least 2", lambda value: value >= 2)]
 
@@ -284,7 +282,7 @@ class ObjectiveConfig(Settings):
     frame_weights: tuple[NotNegative, ...] | None = None
     """Of the frames' squared errors, the blurriest first; only their ratios matter. None: all
     alike."""
-    frame: FrameChoice = "random"
+    frame: Literal["random", "last"] = "random"
     """Frame of each video that perceptual and adversarial terms look at: one at random, or the
     last, the image."""
     perceptual_weight: NotNegative = 0.1

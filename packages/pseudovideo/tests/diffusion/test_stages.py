@@ -157,8 +157,3 @@ def test_random_windows_seldom_hit_the_stages_of_long_videos():
     plan = set(stages(8, 4))
     hits = sum(random_stage(8, 5, rng) in plan for _ in range(5_000))
     assert hits / 5_000 < 0.03
-
-
-def test_unknown_masks_are_refused(plain_calls):
-    with pytest.raises(ValueError, match="masks must be one of stages, random, got 'all'"):
-        draw_windows(2, num_frames=4, context=2, masks="all")

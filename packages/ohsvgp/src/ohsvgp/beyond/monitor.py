@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.arrays import as_targets
-from probseq.checks import check_finite, check_positive
+from probseq.checks import check_finite
 
 _LEVELS = (0.5, 0.9, 0.95)
 # Of a two-sided CUSUM: quickest for shifts of one standard deviation.
@@ -90,20 +90,19 @@ class Monitor:
     """Running coverage, mean log score and drift of predictions, each before its update.
 
     Not in the papers. Drift is detected by a two-sided CUSUM of the standard errors z (Page 1954),
-    high ← max(0, high + z − ½), low ← max(0, low − z − ½), when either passes ``threshold``; both
-    then start again.
+    high ← max(0, high + z − ½), low ← max(0, low − z − ½), when either passes 5; both then start
+    again. That is once in some 465 observations where there is no drift, and some 10 observations
+    after errors have moved by a standard deviation.
 
     Args:
         forgetting: share of an observation's weight that is left after each later one; 1 keeps
             all.
-        threshold: of the sums. 5 detects drift once in some 465 observations where there
-            is none, and some 10 observations after errors have moved by a standard deviation.
 
     Attributes:
         errors: standard errors of what was seen last.
 
     Raises:
-        ValueError: ``forgetting`` not in (0, 1], or ``threshold`` not above 0.
+        ValueError: ``forgetting`` not in (0, 1].
 
     Example:
         >>> from ohsvgp import Gaussian, LegS, OnlineGP
@@ -117,11 +116,10 @@ class Monitor:
         (1.0, False)
     """
 
-    def __init__(self, *, forgetting: float = 1.0, threshold: float = _THRESHOLD) -> None:
+    def __init__(self, *, forgetting: float = 1.0) -> None:
         if not 0.0 < forgetting <= 1.0:
             raise ValueError(f"forgetting must be above 0 and at most 1, got {forgetting}")
-        check_positive(threshold=threshold)
-        self.forgetting, self.threshold = forgetting, threshold
+        self.forgetting = forgetting
         names = ("seen", "weight", "score", "high", "low", "drifts")
         self._totals = dict.fromkeys((*names, *map(_name, _LEVELS)), 0.0)
         self.errors: list[float] = []
@@ -193,7 +191,7 @@ class Monitor:
             totals[name] = self.forgetting * totals[name] + value
         totals["high"] = max(0.0, totals["high"] + error - _ALLOWANCE)
         totals["low"] = max(0.0, totals["low"] - error - _ALLOWANCE)
-        if max(totals["high"], totals["low"]) > self.threshold:
+        if max(totals["high"], totals["low"]) > _THRESHOLD:
             totals["high"] = totals["low"] = 0.0
             totals["drifts"] += 1
 

@@ -44,20 +44,12 @@ class System:
         return 1 / t if t > 0 else 0.0
 
 
-def legs_matrices(
-    M: int, like: Tensor = FLOAT64
-) -> tuple[Float[Tensor, "{M} {M}"], Float[Tensor, " {M}"]]:
-    """Return A and B of LegS without their factor 1/t (thesis Eq. 2.14, 2.15)."""
+def legs_system(M: int, like: Tensor = FLOAT64) -> System:
+    """Return that of scaled Legendre polynomials, uniform on [0, t] (thesis Eq. 2.14, 2.15)."""
     check_counts(M=M)
     b = _sqrt_odd(M, like)
     degree = torch.arange(1, M + 1, dtype=like.dtype, device=like.device)
-    return -(b[:, None] * b).tril(-1) - degree.diag(), b
-
-
-def legs_system(M: int, like: Tensor = FLOAT64) -> System:
-    """Return that of scaled Legendre polynomials, uniform on [0, t] (thesis Eq. 2.14, 2.15)."""
-    A, B = legs_matrices(M, like)
-    return System(A, B, growing=True)
+    return System(-(b[:, None] * b).tril(-1) - degree.diag(), b, growing=True)
 
 
 def legt_system(M: int, window: float, *, like: Tensor = FLOAT64) -> System:

@@ -21,16 +21,14 @@ class NegativeBinomial(CountLikelihood):
 
     Args:
         dispersion: r, a number or one per series.
-        learnable: whether fits of hyperparameters change r.
 
     Raises:
         ValueError: r not above 0, or not finite.
     """
 
-    def __init__(self, dispersion: float | Tensor = 10.0, *, learnable: bool = True) -> None:
+    def __init__(self, dispersion: float | Tensor = 10.0) -> None:
         super().__init__()
-        raw = log_positive(dispersion, "dispersion")
-        self.raw_dispersion = nn.Parameter(raw, requires_grad=learnable)
+        self.raw_dispersion = nn.Parameter(log_positive(dispersion, "dispersion"))
 
     @property
     def dispersion(self) -> Float[Tensor, "*b"]:

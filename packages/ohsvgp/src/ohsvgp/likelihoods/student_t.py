@@ -31,18 +31,15 @@ class StudentT(Likelihood):
     Args:
         df: ν, a number or one per series.
         scale: s, likewise.
-        learnable: whether fits of hyperparameters change ν and s.
 
     Raises:
         ValueError: ν or s not above 0, or not finite.
     """
 
-    def __init__(
-        self, df: float | Tensor = 4.0, scale: float | Tensor = 0.1, *, learnable: bool = True
-    ) -> None:
+    def __init__(self, df: float | Tensor = 4.0, scale: float | Tensor = 0.1) -> None:
         super().__init__()
-        self.raw_df = nn.Parameter(log_positive(df, "df"), requires_grad=learnable)
-        self.raw_scale = nn.Parameter(log_positive(scale, "scale"), requires_grad=learnable)
+        self.raw_df = nn.Parameter(log_positive(df, "df"))
+        self.raw_scale = nn.Parameter(log_positive(scale, "scale"))
 
     @property
     def df(self) -> Float[Tensor, "*b"]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ohsvgp import core
 from ohsvgp.bases.legendre import LegS
 from ohsvgp.exact import exact_posterior
 from ohsvgp.likelihoods import Gaussian
@@ -104,9 +103,7 @@ def coefficient_path(gp: OnlineGP, ends: Tensor) -> DiagonalGaussian:
     means, variances = [], []
     with torch.no_grad():
         for end in ends.tolist():
-            window = basis.inducing(gp.kernel, end)
-            P = state.whitening.apply(state.inducing.cross_inducing(gp.kernel, window))
-            u = core.predict_joint(state.moments, P, window.covariance(gp.kernel))
+            u = gp.process.project(state, basis.inducing(gp.kernel, end))
             means.append(u.mean)
             # Round-off can take a variance of nothing below zero.
             variances.append(u.variance.clamp_min(0))

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 _GRID, _MEMORY_GRID = 400, 600
 
 
-def fit_plot(
-    gp: OnlineGP, t: Any, y: Any, *, labels: tuple[str, str] = ("t", "y"), num_points: int = _GRID
-) -> "Figure":
+def fit_plot(gp: OnlineGP, t: Any, y: Any, *, labels: tuple[str, str] = ("t", "y")) -> "Figure":
     """Draw a model's prediction of new values over the time of some data, and the data.
 
     Args:
@@ -38,24 +36,18 @@ def fit_plot(
         t: times of the data, numbers or calendar stamps.
         y: values, shape (n,).
         labels: of time and values.
-        num_points: times that are predicted.
 
     Raises:
         ValueError: a model of points, or data that it would not take.
     """
-    check_counts(num_points=num_points)
     times, values = _read_series(gp, t, y)
-    grid = _between(times, num_points)
+    grid = _between(times)
     fits = _fits(grid, [_predict(gp, grid)], (times, values, np.zeros(len(times), dtype=int)))
     return fits_plot({"": (fits, 0)}, labels=labels, size=(8.0, 3.2))
 
 
 def tasks_plot(
-    gp: OnlineGP,
-    tasks: Sequence[tuple[Any, Any]],
-    *,
-    labels: tuple[str, str] = ("t", "y"),
-    num_points: int = _GRID,
+    gp: OnlineGP, tasks: Sequence[tuple[Any, Any]], *, labels: tuple[str, str] = ("t", "y")
 ) -> "Figure":
     """Draw the prediction after each task, learned by copies of a model.
 
@@ -63,16 +55,15 @@ def tasks_plot(
         gp: a model of times and one series; it stays as it is.
         tasks: times and values of each.
         labels: of time and values.
-        num_points: times that are predicted.
 
     Raises:
         ValueError: no tasks, a model of points, or data that it does not take.
     """
-    check_counts(tasks=len(tasks), num_points=num_points)
+    check_counts(tasks=len(tasks))
     series = [_read_series(gp, t, y) for t, y in tasks]
     times, values = (np.concatenate(columns) for columns in zip(*series, strict=True))
     numbers = np.repeat(np.arange(len(series)), [len(t) for t, _ in series])
-    grid, predictions = _between(times, num_points), list[_Prediction]()
+    grid, predictions = _between(times), list[_Prediction]()
     for t, y in tasks:
         gp = gp.updated(t, y)
         predictions.append(_predict(gp, grid))
@@ -199,9 +190,9 @@ def _read_series(gp: OnlineGP, t: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.array([clock.user(length) for length in lengths.tolist()]), values
 
 
-def _between(times: np.ndarray, count: int) -> np.ndarray:
+def _between(times: np.ndarray) -> np.ndarray:
     first, last = times.min(), times.max()
-    return first + (last - first) * np.arange(count) / max(count - 1, 1)
+    return first + (last - first) * np.arange(_GRID) / (_GRID - 1)
 
 
 def _predict(gp: OnlineGP, grid: np.ndarray) -> _Prediction:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from probseq.draws import draw_rows
-from pseudovideo.spec import TRAINING_MASKS, TrainingMasks, check_context
+from pseudovideo.spec import TrainingMasks, check_context
 
 
 class Stage(NamedTuple):
@@ -88,7 +88,7 @@ def draw_windows(
     They are of b = `batch` videos of T frames, with a context of C.
 
     Raises:
-        ValueError: `context` does not fit, or `masks` is unknown.
+        ValueError: `context` does not fit.
     """
     plan = stages(num_frames, context)
     if masks == "stages":
@@ -101,8 +101,6 @@ def draw_windows(
         # The generator's device is the videos' as a rule: then nothing waits for the other side.
         drawn = drawn.to(device)
         return Window(*(slots.to(device)[drawn] for slots in table))
-    if masks != "random":
-        raise ValueError(f"masks must be one of {', '.join(TRAINING_MASKS)}, got {masks!r}")
     origin = "cpu" if generator is None else generator.device
     seed = int(torch.randint(1 << 62, (), generator=generator, device=origin))
     rng, here = random.Random(seed), draw_rows(torch.arange, batch, generator).tolist()
