@@ -54,7 +54,6 @@ _LETTER = 0.6
 _MULTIPLES_ACROSS, _BEHIND = 4, "#CFCFCF"
 # Points of a curve of training up to which each has a marker.
 _FEW_POINTS = 30
-# Width of a panel of bars, height of a bar, what titles, ticks and legend take, panels of a row.
 
 
 def line_style(index: int) -> dict[str, Any]:

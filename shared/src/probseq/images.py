@@ -13,16 +13,15 @@ LUMA = (0.299, 0.587, 0.114)
 
 
 def normalize(
-    images: UInt8[Tensor, "n c h w"],
-    mean: Sequence[float],
-    std: Sequence[float],
-    dtype: torch.dtype = torch.float32,
+    images: UInt8[Tensor, "n c h w"], mean: Sequence[float], std: Sequence[float]
 ) -> Float[Tensor, "n c h w"]:
     """Scale bytes to 0..1, subtract the mean and divide by the standard deviation per channel."""
     shape = (1, -1, 1, 1)
-    offset = torch.tensor(mean, dtype=dtype, device=images.device).view(shape)
-    scale = torch.tensor(std, dtype=dtype, device=images.device).view(shape)
-    return (images.to(dtype) / 255 - offset) / scale
+    offset, scale = (
+        torch.tensor(values, dtype=torch.float32, device=images.device).view(shape)
+        for values in (mean, std)
+    )
+    return (images.float() / 255 - offset) / scale
 
 
 def channel_statistics(

@@ -155,8 +155,6 @@ def test_unknown_modes_are_refused():
         m.fpr_at_tpr(SCORES, FLAGS, mode="last")
     with pytest.raises(ValueError, match="mode must be 'top' or 'classwise', got 'all'"):
         m.calibration_bins(GOOD, LABELS, mode="all")
-    with pytest.raises(ValueError, match="mode must be 'true-class' or 'predicted-class'"):
-        m.KLMatching.fit(GOOD, LABELS, mode="class")
 
 
 def test_a_histogram_needs_a_bin():
@@ -173,13 +171,11 @@ def test_detectors_on_probabilities_refuse_logits(detector):
         detector(torch.tensor([[2.0, 1.0]]))
 
 
-def test_energy_needs_finite_logits_and_a_positive_temperature():
+def test_energy_needs_finite_logits():
     with pytest.raises(ValueError, match=r"logits must have shape \(N, C\), got \(2,\)"):
         m.energy_score(SCORES)
     with pytest.raises(ValueError, match="logits must be finite"):
         m.energy_score(torch.tensor([[NAN, 1.0]]))
-    with pytest.raises(ValueError, match="temperature must be positive and finite, got -1"):
-        m.energy_score(GOOD, temperature=-1.0)
 
 
 def test_ood_metrics_name_the_side_that_is_wrong():
@@ -194,8 +190,6 @@ def test_regression_refuses_shapes_that_would_broadcast():
     for metric in (m.rmse, m.mae):
         with pytest.raises(ValueError, match=r"mean must have the shape of targets, \(2,\), got"):
             metric(column, SCORES)
-    with pytest.raises(ValueError, match=r"variance must have the shape of targets, \(2,\)"):
-        m.gaussian_nlpd(SCORES, column, SCORES)
     with pytest.raises(ValueError, match=r"samples must have shape \(S, N\)=\(S, 2\), got \(2, 3"):
         m.laplace_log_prob(torch.zeros(2, 3), SCORES, 1.0)
 
@@ -207,12 +201,6 @@ def test_regression_refuses_nan_and_nothing():
         m.mae(torch.empty(0), torch.empty(0))
     with pytest.raises(ValueError, match="samples must not be empty"):
         m.laplace_log_prob(torch.empty(0, 2), SCORES, 1.0)
-
-
-@pytest.mark.parametrize("variance", [0.0, -1.0])
-def test_a_variance_must_be_positive(variance):
-    with pytest.raises(ValueError, match=f"variance must be above 0, got {variance:g}"):
-        m.gaussian_nlpd(SCORES, torch.tensor([1.0, variance]), SCORES)
 
 
 @pytest.mark.parametrize("scale", [0.0, -2.0, NAN, torch.inf])

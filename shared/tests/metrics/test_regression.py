@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from probseq.metrics import (
     coverage_calibration_error,
-    gaussian_nlpd,
     laplace_log_prob,
     laplace_predictive_variance,
     mae,
@@ -42,23 +41,6 @@ def test_errors_ignore_a_shift_and_follow_a_scale(shift, scale):
     for metric in (rmse, mae):
         moved = metric(scale * mean + shift, scale * targets + shift)
         assert float(moved) == pytest.approx(scale * float(metric(mean, targets)), rel=1e-9)
-
-
-def test_gaussian_density_equals_scipy():
-    mean, targets, variance = draw(30, seed=1), draw(30, seed=2), draw(30, seed=3).exp()
-    expected = -scipy.stats.norm.logpdf(targets, mean, variance.sqrt()).mean()
-    assert float(gaussian_nlpd(mean, variance, targets)) == pytest.approx(expected, rel=1e-12)
-
-
-def test_gaussian_density_is_best_at_the_squared_error():
-    targets = torch.full((4,), 1.5, dtype=torch.float64)
-    mean = torch.zeros_like(targets)
-
-    def at(variance: float) -> float:
-        return float(gaussian_nlpd(mean, torch.full_like(targets, variance), targets))
-
-    assert at(2.25) == pytest.approx(0.5 * math.log(2 * math.pi * 2.25) + 0.5)
-    assert at(2.25) < min(at(2.0), at(2.5))
 
 
 def loop_coverage(samples, targets):
@@ -150,8 +132,6 @@ def test_density_gradients_are_right():
     samples, targets = draw(3, 4, seed=1).requires_grad_(), draw(4, seed=2)
     scale = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda f, b: laplace_log_prob(f, targets, b), (samples, scale))
-    mean, variance = draw(4, seed=3).requires_grad_(), draw(4, seed=4).exp().requires_grad_()
-    assert torch.autograd.gradcheck(lambda m, v: gaussian_nlpd(m, v, targets), (mean, variance))
 
 
 def test_float32_predictions_are_scored_in_float64():

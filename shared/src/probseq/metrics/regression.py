@@ -51,30 +51,6 @@ def mae(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tensor
     return _errors(mean, targets).abs().mean()
 
 
-def gaussian_nlpd(
-    mean: Float[Tensor, "*n"], variance: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]
-) -> Float[Tensor, ""]:
-    """Return the NLPD −(1/N) Σ log N(y; μ, σ²) in nats (thesis Eq. 4.19).
-
-    Args:
-        mean: predictive means μ.
-        variance: predictive variances σ² of the targets (noise included).
-        targets: true values.
-
-    Returns:
-        A scalar; lower is better.
-
-    Raises:
-        ValueError: shapes that differ, NaN or infinity, nothing given, or a variance not above 0.
-    """
-    check_same_shape("variance", variance, "targets", targets)
-    errors = _errors(mean, targets)
-    variance = check_finite("variance", variance).double()
-    if (lowest := float(variance.detach().amin())) <= 0.0:
-        raise ValueError(f"variance must be above 0, got {lowest:g}: add the noise variance")
-    return 0.5 * (math.log(2.0 * math.pi) + variance.log() + errors.square() / variance).mean()
-
-
 def coverage_calibration_error(
     samples: Float[Tensor, "s n"], targets: Float[Tensor, " n"]
 ) -> Float[Tensor, ""]:

@@ -14,10 +14,6 @@ def pictures(seed=0, shape=(5, 3, 8, 6)):
 def test_an_error_of_a_tenth_of_the_range_is_twenty_decibels():
     x = pictures()
     torch.testing.assert_close(psnr(x + 0.2, x), torch.full((5,), 20.0, dtype=torch.float64))
-    # The same picture in 0..1 and in levels has the same number.
-    unit, levels = (x + 1) / 2, (x + 1) * 127.5
-    torch.testing.assert_close(psnr(unit + 0.1, unit, data_range=1.0), psnr(x + 0.2, x))
-    torch.testing.assert_close(psnr(levels + 25.5, levels, data_range=255.0), psnr(x + 0.2, x))
 
 
 def test_each_image_has_its_own_number():
@@ -48,7 +44,5 @@ def test_bad_images_are_refused(plain_calls):
         psnr(x, x[:, :1])
     with pytest.raises(ValueError, match=r"images must have shape \(n, c, h, w\)"):
         psnr(x[0], x[0])
-    with pytest.raises(ValueError, match="data_range must be above 0"):
-        psnr(x, x, data_range=0.0)
     with pytest.raises(ValueError, match="references must be finite"):
         psnr(x, x * torch.nan)

@@ -3,9 +3,10 @@ r"""Confidence intervals of distances and scores by the bootstrap (Efron and Tib
 Samples are drawn anew from the samples, with replacement: drawn b has weights w_i, how often each
 was taken, and the value θ*_b is that of the weighted moments, so that nothing is extracted again.
 With θ the value of the samples as they are, b = mean θ*_b − θ estimates the bias of θ, and s, the
-standard deviation of θ*_b, its error. The interval θ − b ± z s is one of the value that infinitely
-many samples would have (the FID∞ and IS∞ of Chong and Forsyth 2020), not of θ, whose bias depends
-on the number of samples. The reference is taken as it is: its own scatter isn't counted.
+standard deviation of θ*_b, its error. The interval of 95 %, θ − b ± z s, is one of the value that
+infinitely many samples would have (the FID∞ and IS∞ of Chong and Forsyth 2020), not of θ, whose
+bias depends on the number of samples. The reference is taken as it is: its own scatter isn't
+counted.
 """
 
 from statistics import NormalDist
@@ -21,6 +22,8 @@ from probseq.metrics.image._features import check_features, check_same_dimension
 from probseq.metrics.image.frechet import FeatureMoments, covariance_factor
 from probseq.metrics.image.kernel_distance import polynomial_kernel
 
+# Half the width of a 95 % interval in standard errors.
+WIDTH = NormalDist().inv_cdf(0.975)
 # Rows of a kernel matrix at a time.
 _ROWS = 1024
 
@@ -48,7 +51,6 @@ def frechet_interval(
     fake: Float[Tensor, "m d"],
     *,
     draws: int = 200,
-    level: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> Interval:
     """Return the Fréchet distance with its interval; the estimate is `frechet_distance`.
@@ -61,12 +63,11 @@ def frechet_interval(
         real: features, or their moments, of the reference.
         fake: features of samples, more than dimensions.
         draws: number of bootstrap draws.
-        level: of the interval.
         generator: draws; None is torch's own.
 
     Raises:
         ValueError: a bad shape, dimensions that differ, no more samples than dimensions, a
-            reference of one feature, no two draws, a level outside 0..1, or NaN or infinity.
+            reference of one feature, no two draws, or NaN or infinity.
     """
     fake = check_features("fake", fake)
     moments = real if isinstance(real, FeatureMoments) else FeatureMoments.of(real)
@@ -95,7 +96,7 @@ def frechet_interval(
 
     weights = draw_weights(count, draws, generator).to(y)
     distances = torch.stack([distance(drawn) for drawn in weights])
-    return _interval(distance(torch.ones_like(squares)), distances, level, least=0.0)
+    return _interval(distance(torch.ones_like(squares)), distances, least=0.0)
 
 
 def kernel_interval(
@@ -103,7 +104,6 @@ def kernel_interval(
     fake: Float[Tensor, "m d"],
     *,
     draws: int = 200,
-    level: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> Interval:
     r"""Return the kernel distance of all features at once, without subsets, with its interval.
@@ -118,12 +118,11 @@ def kernel_interval(
         real: features of the reference.
         fake: features of samples.
         draws: number of bootstrap draws.
-        level: of the interval.
         generator: draws; None is torch's own.
 
     Raises:
         ValueError: a bad shape, dimensions that differ, fewer than two features on either side, no
-            two draws, a level outside 0..1, or NaN or infinity.
+            two draws, or NaN or infinity.
     """
     real, fake = check_features("real", real), check_features("fake", fake)
     check_same_dimension(real=real.shape[1], fake=fake.shape[1])
@@ -147,14 +146,13 @@ def kernel_interval(
     # Where one sample is all that was drawn, there are no pairs.
     pairs = (m**2 - squares.sum(dim=0)).clamp_min(1.0)
     distances = within + among / pairs - 2.0 * across / (n * m)
-    return _interval(distances[0], distances[1:], level)
+    return _interval(distances[0], distances[1:])
 
 
 def inception_interval(
     probabilities: Float[Tensor, "n k"],
     *,
     draws: int = 200,
-    level: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> Interval:
     """Return the inception score of all samples as one split, with its interval.
@@ -162,12 +160,10 @@ def inception_interval(
     Args:
         probabilities: p(y|x) of each sample; rows sum to 1.
         draws: number of bootstrap draws.
-        level: of the interval.
         generator: draws; None is torch's own.
 
     Raises:
-        ValueError: a bad shape, NaN, rows that don't sum to 1, no two samples, no two draws, or a
-            level outside 0..1.
+        ValueError: a bad shape, NaN, rows that don't sum to 1, no two samples, or no two draws.
     """
     probabilities = check_probs(probabilities.detach(), "probabilities").double()
     count = len(probabilities)
@@ -178,7 +174,7 @@ def inception_interval(
     # exp(H(p(y)) − mean H(p(y|x)))
     mean = torch.special.entr(shares @ probabilities).sum(dim=1)
     scores = (mean - shares @ torch.special.entr(probabilities).sum(dim=1)).exp()
-    return _interval(scores[0], scores[1:], level, least=1.0)
+    return _interval(scores[0], scores[1:], least=1.0)
 
 
 def draw_weights(
@@ -193,18 +189,9 @@ def draw_weights(
     return torch.stack([torch.bincount(row, minlength=count) for row in taken])
 
 
-def quantile_of(level: float) -> float:
-    """Return half an interval's width in standard errors; raise if its level is not in 0..1."""
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level must lie between 0 and 1, got {level}")
-    return NormalDist().inv_cdf((1.0 + level) / 2.0)
-
-
-def _interval(
-    estimate: Tensor, drawn: Tensor, level: float, *, least: float | None = None
-) -> Interval:
+def _interval(estimate: Tensor, drawn: Tensor, *, least: float | None = None) -> Interval:
     """Return the interval around the estimate less its bias; no end is below the least."""
-    around = quantile_of(level) * float(drawn.std())
+    around = WIDTH * float(drawn.std())
     value = float(2.0 * estimate - drawn.mean())
     low, high = value - around, value + around
     if least is not None:

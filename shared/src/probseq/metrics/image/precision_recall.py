@@ -16,7 +16,7 @@ from torch import Tensor
 
 from probseq.checks import check_counts
 from probseq.metrics.image._features import check_features, check_same_dimension, distance_blocks
-from probseq.metrics.image.intervals import Interval, draw_weights, quantile_of
+from probseq.metrics.image.intervals import WIDTH, Interval, draw_weights
 
 # Round-off of a squared distance |x|² − 2x·y + |y|², in units of |x|² + |y|².
 _ROUND_OFF = 1e-12
@@ -79,7 +79,6 @@ def precision_recall_intervals(
     *,
     neighbours: int = 3,
     draws: int = 200,
-    level: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> dict[str, Interval]:
     """Return precision, recall, density and coverage with intervals, for these counts.
@@ -94,20 +93,19 @@ def precision_recall_intervals(
         fake: features of samples.
         neighbours: k.
         draws: number of bootstrap draws.
-        level: of the intervals.
         generator: draws; None is torch's own.
 
     Returns:
         An interval for each of the four, by name; the value is the estimate.
 
     Raises:
-        ValueError: as `precision_recall`, no two draws, or a level outside 0..1.
+        ValueError: as `precision_recall`, or no two draws.
     """
     real, fake = _checked(real, fake, neighbours)
     drawn = draw_weights(len(fake), draws, generator).to(fake)
     weights = torch.cat([torch.ones_like(drawn[:1]), drawn])
     values = _measured(real, fake, neighbours, weights)
-    z, spread = quantile_of(level), values[1:].std(dim=0)
+    z, spread = WIDTH, values[1:].std(dim=0)
     intervals: dict[str, Interval] = {}
     for place, name in enumerate(PrecisionRecall._fields[:4]):
         value, error = float(values[0, place]), float(spread[place])
