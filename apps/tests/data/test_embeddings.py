@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from probseq_apps.data.embeddings import write_embeddings
 from probseq_apps.data.sets import load_data
+from probseq_apps.data.settings import DataSettings
 
 WIDTH = 4
 TEXTS = ["word " * (row % 5) + f"naïve {row}" for row in range(40)]
@@ -37,7 +38,9 @@ def name(put):
 
 def test_each_text_of_each_part_gets_its_own_vectors_and_label(name, tmp_path):
     path = store(tmp_path / "mine.safetensors")
-    data, cut = (load_data(name, embeddings=path, max_length=n) for n in (None, 3))
+    data, cut = (
+        load_data(name, DataSettings(embeddings=str(path)), max_length=n) for n in (None, 3)
+    )
     assert (data.input_dim, data.max_length, cut.max_length) == (WIDTH, 256, 3)
     seen = []
     for part, short in ((data.train, cut.train), (data.validation, cut.validation)):
@@ -56,13 +59,15 @@ def test_each_text_of_each_part_gets_its_own_vectors_and_label(name, tmp_path):
 
 
 def test_order_repeats_files_padding_and_precision_do_not_matter(name, tmp_path):
-    first = load_data(name, embeddings=store(tmp_path / "mine.safetensors"))
+    first = load_data(name, DataSettings(embeddings=str(store(tmp_path / "mine.safetensors"))))
     exact = first.padded(first.train.inputs)
     (tmp_path / "parts").mkdir()
     for number, texts in enumerate((TEXTS[::-1][:15], TEXTS)):
         store(tmp_path / "parts" / f"{number}.safetensors", texts)
     for dtype, digits in ((torch.float16, 11), (torch.bfloat16, 8)):
-        half = load_data(name, embeddings=store(tmp_path / "half.safetensors", dtype=dtype))
+        half = load_data(
+            name, DataSettings(embeddings=str(store(tmp_path / "half.safetensors", dtype=dtype)))
+        )
         # Rounding to a mantissa of so many binary digits; the vectors are left on disk.
         assert half.tables[0].dtype == dtype
         found = half.padded(half.train.inputs)
@@ -74,7 +79,7 @@ def test_order_repeats_files_padding_and_precision_do_not_matter(name, tmp_path)
     write_embeddings(whole, TEXTS + TEXTS[:7], [*padded, *padded[:7]], dtype=torch.float32)
     assert len(load_file(whole)["lengths"]) == len(TEXTS)
     for path in (tmp_path / "parts", whole):
-        other = load_data(name, embeddings=path)
+        other = load_data(name, DataSettings(embeddings=str(path)))
         assert torch.equal(other.padded(other.train.inputs), exact)
 
 
@@ -82,6 +87,8 @@ def test_texts_and_files_that_are_missing_are_named(name, tmp_path):
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "no.safetensors", tmp_path / "empty"):
         with pytest.raises(ValueError, match=rf"{path.name} holds no embeddings"):
-            load_data(name, embeddings=path)
+            load_data(name, DataSettings(embeddings=str(path)))
     with pytest.raises(ValueError, match=r"few\.safetensors has no embeddings for 3 of \d+ texts"):
-        load_data(name, embeddings=store(tmp_path / "few.safetensors", TEXTS[3:]))
+        load_data(
+            name, DataSettings(embeddings=str(store(tmp_path / "few.safetensors", TEXTS[3:])))
+        )

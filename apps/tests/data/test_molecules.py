@@ -8,6 +8,7 @@ from probseq_apps.data.graphs import TokenLayout, num_tokens, tokenize
 from probseq_apps.data.molecule_graphs import ATOM_FEATURES, BOND_FEATURES, molecule_graph
 from probseq_apps.data.molecules import load_molecules
 from probseq_apps.data.names import DataError
+from probseq_apps.data.settings import MoleculeSettings
 
 chem = pytest.importorskip("rdkit.Chem")
 
@@ -59,12 +60,16 @@ def test_a_file_is_split_by_a_fixed_seed_and_rows_keep_their_targets(own):
     held = torch.cat([data.test.targets, data.validation.targets])
     assert held.min() < 16  # not the last rows
     tabs = own([f"{k}\t{c}" for k, c in enumerate(CHAINS)], "tpsa\tmolecule", "own.tsv")
-    columns = {"smiles_column": "molecule", "target": "tpsa"}
-    assert sizes(load_molecules(tabs, validation_size=5, test_size=3, **columns)) == (12, 5, 3)
+    columns = MoleculeSettings(
+        smiles_column="molecule", target="tpsa", validation_size=5, test_size=3
+    )
+    assert sizes(load_molecules(tabs, columns)) == (12, 5, 3)
 
 
 def test_swapped_molecules_keep_atoms_and_number_of_bonds(own):
-    data, again = (load_molecules(own(rows_of(CHAINS)), test_size=8) for _ in range(2))
+    data, again = (
+        load_molecules(own(rows_of(CHAINS)), MoleculeSettings(test_size=8)) for _ in range(2)
+    )
     swapped = data.extra_tests["swapped"]
     is_node, is_edge = data.layout.width - 2, data.layout.width - 1
     for column in (*range(ATOM_FEATURES), is_node):
@@ -88,7 +93,7 @@ def test_of_three_files_a_molecule_of_two_parts_stays_in_the_last(own, tmp_path)
     assert 1.5 not in data.train.targets
     assert data.notes == ("zinc: 2 rows left out, whose SMILES stand in the data already",)
     with pytest.raises(DataError, match="validation_size and test_size are for one file"):
-        load_molecules("zinc", data_dir=tmp_path, test_size=5)
+        load_molecules("zinc", MoleculeSettings(test_size=5), data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +112,7 @@ def test_a_bad_row_is_refused_with_its_line_and_a_bad_option_with_its_name(
     own, rows, options, message, capfd
 ):
     with pytest.raises(DataError, match=message):
-        load_molecules(own([*rows_of(CHAINS), *rows]), **options)
+        load_molecules(own([*rows_of(CHAINS), *rows]), MoleculeSettings(**options))
     assert capfd.readouterr() == ("", "")  # RDKit keeps quiet
 
 
@@ -129,7 +134,7 @@ def test_data_that_are_missing_or_cannot_be_used_are_refused(own, tmp_path, monk
 
 def test_a_table_of_numbers_becomes_tokens_of_its_columns(own):
     rows = [f"{k},{k % 3},7,{2 * k}.5" for k in range(20)]
-    data = load_molecules(own(rows, "a,b,c,y"), target="y")
+    data = load_molecules(own(rows, "a,b,c,y"), MoleculeSettings(target="y"))
     assert sizes(data) == (16, 2, 2)
     assert data.train.inputs.shape == (16, 3, data.layout.width)
     # Where a stands follows from y; numbers have mean 0 and standard deviation 1 in training.
@@ -142,4 +147,4 @@ def test_a_table_of_numbers_becomes_tokens_of_its_columns(own):
     assert "swapped" not in data.extra_tests
     for target, message in (("y", "line 22: a value .* got 'x'"), ("z", "one column 'z' for the")):
         with pytest.raises(DataError, match=message):
-            load_molecules(own([*rows, "1,x,7,3"], "a,b,c,y"), target=target)
+            load_molecules(own([*rows, "1,x,7,3"], "a,b,c,y"), MoleculeSettings(target=target))

@@ -5,6 +5,7 @@ import torch
 
 from probseq_apps.data.names import DataError
 from probseq_apps.data.sets import load_data, load_texts
+from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.texts import read_parts
 
 COLA = ("in_domain_train", "in_domain_dev", "out_of_domain_dev")
@@ -24,7 +25,7 @@ def write_cola(put):
     ("split", "sizes"), [("thesis", (7262 - 18, 0, 1816)), ("official", (8551 - 18, 0, 1043))]
 )
 def test_the_splits_of_the_real_cola_have_their_sizes(shared_data, split, sizes):
-    data = load_data("cola", data_dir=shared_data, split=split)
+    data = load_data("cola", DataSettings(split=split), data_dir=shared_data)
     parts = (data.train, data.validation, data.test)
     assert tuple(map(len, parts)) == sizes
     extra = {name: len(part) for name, part in data.extra_tests.items()}
@@ -47,7 +48,7 @@ def test_cola_is_split_reproducibly(write_cola, tmp_path):
 def test_repeats_and_the_vocabulary_never_cross_from_test_to_training(write_cola, tmp_path):
     train = ["a a b b", "same", "same", "p q"] * 4
     write_cola(train, inside=["zebra zebra zebra a"], outside=["p q"])
-    data = load_data("cola", data_dir=tmp_path, split="official")
+    data = load_data("cola", DataSettings(split="official"), data_dir=tmp_path)
     assert len(data.train) == 12
     assert "4 texts dropped" in data.notes[0]
     assert data.vocab.tokens[2:] == ("a", "b", "same")
@@ -67,7 +68,7 @@ def test_imdb_is_read_from_its_published_folder(put, tmp_path):
     for part in (data.train, data.validation, data.test):
         assert torch.equal((part.inputs == pos).any(1).long(), part.targets)
         assert torch.equal((part.inputs == neg).any(1).long(), 1 - part.targets)
-    official = load_data("imdb", data_dir=tmp_path, split="official")
+    official = load_data("imdb", DataSettings(split="official"), data_dir=tmp_path)
     assert (len(official.train), len(official.validation), len(official.test)) == (18, 2, 20)
     assert official.max_length == 512
     put("aclImdb/train/neg/0_1.txt", b"\xff")
@@ -81,7 +82,7 @@ def test_imdb_is_read_from_its_published_folder(put, tmp_path):
 )
 def test_the_splits_of_the_real_imdb_have_their_sizes_and_share_no_text(shared_data, split, sizes):
     pytest.importorskip("pyarrow")
-    parts = read_parts("imdb", data_dir=shared_data, split=split)
+    parts = read_parts("imdb", DataSettings(split=split), data_dir=shared_data)
     texts = [{text for text, _ in part} for part in (parts.train, parts.validation, parts.test)]
     assert not texts[0] & texts[1]
     assert not (texts[0] | texts[1]) & texts[2]
@@ -121,7 +122,7 @@ def test_texts_of_ones_own_are_split_by_class_and_named_by_their_labels(put):
     # Numbers are ordered as such, and columns can be named.
     rows = [f"{label}\ttext {label + i}\tx" for label in (10, 30, 2) for i in range(3)]
     path = put("a.tsv", "\n".join(["stars\treview\tother", *rows]))
-    data = load_data(f"csv:{path}", text_column="review", label_column="stars")
+    data = load_data(f"csv:{path}", DataSettings(text_column="review", label_column="stars"))
     assert data.class_names == ("2", "10", "30")
 
 
@@ -146,16 +147,16 @@ def test_a_damaged_file_is_named_with_its_line(write_cola, put, tmp_path, name, 
 
 def test_what_does_not_go_together_is_refused(put, tmp_path):
     path = put("a.csv", "review,label\na,1\nb,0\n" + "c,0\n" * 9 + "a,1\na,1\n")
-    for name, options, message in (
-        (f"csv:{path}", {}, r"needs one column 'text' .*\['review', 'label'\]"),
-        (f"csv:{path}", {"text_column": "review", "max_length": 0}, "at least 1, got 0"),
-        (f"csv:{path}", {"tokenizer": "wrods"}, "did you mean 'words'"),
-        (f"csv:{path}", {"tokenizer": "bpe:300", "embeddings": path}, "take the place of"),
-        (f"csv:{tmp_path / 'no.csv'}", {}, r"no\.csv does not exist"),
-        ("cola", {"download": True}, "cannot be fetched"),
-        ("digits", {"tokenizer": "bpe:300"}, "are for texts, and 'digits' holds images"),
+    for name, reading, options, message in (
+        (f"csv:{path}", {}, {}, r"needs one column 'text' .*\['review', 'label'\]"),
+        (f"csv:{path}", {"text_column": "review"}, {"max_length": 0}, "at least 1, got 0"),
+        (f"csv:{path}", {"tokenizer": "wrods"}, {}, "did you mean 'words'"),
+        (f"csv:{path}", {"tokenizer": "bpe:300", "embeddings": str(path)}, {}, "take the place of"),
+        (f"csv:{tmp_path / 'no.csv'}", {}, {}, r"no\.csv does not exist"),
+        ("cola", {}, {"download": True}, "cannot be fetched"),
+        ("digits", {"tokenizer": "bpe:300"}, {}, "are for texts, and 'digits' holds images"),
     ):
         with pytest.raises(DataError, match=message):
-            load_data(name, **options)
+            load_data(name, DataSettings(**reading), **options)
     with pytest.raises(DataError, match="'digits' holds images, but texts are needed"):
         load_texts("digits")

@@ -9,6 +9,7 @@ import torch
 from probseq.errors import MissingExtraError
 from probseq_apps.data.names import DataError
 from probseq_apps.data.sets import load_data, load_texts
+from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.texts import make_tokenizer, read_parts
 from probseq_apps.data.tokenizers import build_vocabulary, encode_texts, train_byte_pairs
 
@@ -42,10 +43,12 @@ def test_a_data_set_is_loaded_with_byte_pairs_of_its_training_texts_or_a_pretrai
     kinds = ("bad", "good")
     rows = [f"the {kinds[i % 2]} film {word} {word},{i % 2}" for i, word in enumerate(words)]
     name = f"csv:{put('a.csv', chr(10).join(['text,label', *rows]))}"
-    data, again = (load_data(name, tokenizer="bpe:900", max_length=20) for _ in range(2))
+    data, again = (
+        load_data(name, DataSettings(tokenizer="bpe:900"), max_length=20) for _ in range(2)
+    )
     assert torch.equal(data.train.inputs, again.train.inputs)
     assert data.train.inputs.shape == (32, 20)
-    parts = read_parts(name, data_dir=None, split="thesis")
+    parts = read_parts(name, DataSettings(), data_dir=None)
     train, test = ([text for text, _ in rows] for rows in (parts.train, parts.test))
     learned, everything = (train_byte_pairs(texts, 900) for texts in (train, load_texts(name)))
     assert torch.equal(encode_texts(learned, test, 20), data.test.inputs)
@@ -54,7 +57,7 @@ def test_a_data_set_is_loaded_with_byte_pairs_of_its_training_texts_or_a_pretrai
     tokenizer = library.Tokenizer(library.models.WordLevel(numbers, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    data = load_data(name, tokenizer=str(tmp_path / "tokenizer.json"), max_length=6)
+    data = load_data(name, DataSettings(tokenizer=str(tmp_path / "tokenizer.json")), max_length=6)
     expected = torch.tensor([[2, 5, 3, 1, 1, 0], [2, 4, 3, 1, 1, 0]])
     assert torch.equal(data.train.inputs, expected[data.train.targets])
     assert len(data.vocab) == 7

@@ -18,6 +18,7 @@ from probseq.metrics.post_hoc import search_temperature
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import load_data
+from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.tokenizers import encode_texts
 from probseq_apps.experiments.pretrained import _of_transformers, open_model
 from sgpa import load_calibrated
@@ -173,7 +174,7 @@ def test_a_folder_of_transformers_reads_texts_with_its_own_tokens(tmp_path):
     ]
     (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]) + "\n")
     name = f"csv:{tmp_path}/texts.csv"
-    data = load_data(name, max_length=10, tokenizer=str(folder / "tokenizer.json"))
+    data = load_data(name, DataSettings(tokenizer=str(folder / "tokenizer.json")), max_length=10)
     found, prepare = open_model(str(folder), (), data, bundled_scale=True)
     text = ["good film film", "bad film"]
     encoded = tokenizer.encode_batch(text)
@@ -251,7 +252,9 @@ def test_decoders_have_their_own_numbers_without_padding_and_the_last_token_s_fe
     lines = [f"{kind} film {k},{kind}" for k in range(60) for kind in ("good", "bad")]
     (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]) + "\n")
     name = f"csv:{tmp_path}/texts.csv"
-    data = load_data(name, max_length=10, tokenizer=str(tmp_path / "model/tokenizer.json"))
+    data = load_data(
+        name, DataSettings(tokenizer=str(tmp_path / "model/tokenizer.json")), max_length=10
+    )
     _, prepare = open_model(str(tmp_path / "model"), (), data, bundled_scale=True)
     prepared = prepare(encode_texts(data.vocab, ["bad film more", "good", ""], 10))
     assert prepared["input_ids"].tolist() == [[4, 5, 6], [3, 2, 2], [2, 2, 2]]

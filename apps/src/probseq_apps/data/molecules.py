@@ -26,12 +26,14 @@ from probseq_apps.data.graphs import Graph, TokenLayout, num_tokens, stack_token
 from probseq_apps.data.molecule_graphs import ATOM_FEATURES, BOND_FEATURES, molecule_graph
 from probseq_apps.data.names import DataError, data_folder, user_path
 from probseq_apps.data.parts import Part, Parts, permutation
+from probseq_apps.data.settings import MoleculeSettings
 from probseq_apps.data.tables import csv_header, read_rows
 
 _FILES = ("zinc/zinc.csv", "zinc_micro/zinc_micro.csv")
 _FEWEST = 10
 # The same swapped edges for every method, seed and run.
 _SWAP_SEED = 0
+_DEFAULTS = MoleculeSettings()
 
 
 class Molecule(NamedTuple):
@@ -66,10 +68,8 @@ class GraphData(Parts[Part]):
         return self.train.inputs.shape[1]
 
 
-def read_molecules(
-    path: Path, *, smiles_column: str, target_name: str, max_atoms: int
-) -> list[Molecule]:
-    """Read a file of molecules; the arguments are those of `load_molecules`."""
+def read_molecules(path: Path, reading: MoleculeSettings) -> list[Molecule]:
+    """Read a file of molecules."""
     chem = require("rdkit.Chem", extra="molecules", distribution="probseq-apps")
     base = require("rdkit.rdBase", extra="molecules", distribution="probseq-apps")
 
@@ -80,14 +80,14 @@ def read_molecules(
         if molecule is None or molecule.GetNumAtoms() == 0:
             raise ValueError(f"{smiles!r} is no molecule that RDKit can read")
         graph = molecule_graph(molecule)
-        if len(graph.nodes) > max_atoms:
+        if len(graph.nodes) > reading.max_atoms:
             raise ValueError(
-                f"a molecule must have at most max_atoms={max_atoms} atoms, got "
+                f"a molecule must have at most max_atoms={reading.max_atoms} atoms, got "
                 f"{len(graph.nodes)}: raise max_atoms or leave it out"
             )
         return Molecule(smiles.strip(), graph, parse_number(target))
 
-    columns = ((smiles_column, "SMILES"), (target_name, "property to predict"))
+    columns = ((reading.smiles_column, "SMILES"), (reading.target, "property to predict"))
     molecules = read_rows(path, columns, parse)
     if not molecules:
         raise DataError(f"{path} holds no molecules")
@@ -95,41 +95,24 @@ def read_molecules(
 
 
 def load_molecules(
-    name: str,
-    *,
-    data_dir: Path | None = None,
-    smiles_column: str = "smiles",
-    target: str = "score",
-    validation_size: int | None = None,
-    test_size: int | None = None,
-    max_atoms: int = 100,
+    name: str, reading: MoleculeSettings = _DEFAULTS, *, data_dir: Path | None = None
 ) -> GraphData:
     """Load molecules, or a table of numbers, as tokens. Nothing is written.
 
-    A SMILES that stands in the file twice is taken once. A file of one's own whose header has no
-    `smiles` is a table of numbers: each column but the target is a token, see `_numbers`.
-
-    Args:
-        name: `zinc`, or `csv:PATH` for a file of one's own.
-        data_dir: folder of the data sets; not needed for `csv:`.
-        smiles_column: column of the SMILES.
-        target: column of the property to predict.
-        validation_size: molecules for validation; None for a tenth. For a set without a split.
-        test_size: likewise for test.
-        max_atoms: most atoms of a molecule, hydrogens not counted.
+    The set is `zinc`, or `csv:PATH`, a file of one's own. A SMILES that stands in the file twice is
+    taken once. A file of one's own whose header has no `smiles` is a table of numbers: each column
+    but the target is a token, see `_numbers`.
     """
-    paths, sizes = _find(name, data_dir), (validation_size, test_size)
-    if user_path(name) and smiles_column == "smiles" and "smiles" not in csv_header(paths[0]):
-        return _numbers(name, paths[0], target, sizes)
+    paths, sizes = _find(name, data_dir), (reading.validation_size, reading.test_size)
+    unnamed = user_path(name) and reading.smiles_column == "smiles"
+    if unnamed and "smiles" not in csv_header(paths[0]):
+        return _numbers(name, paths[0], reading.target, sizes)
     if len(paths) > 1 and sizes != (None, None):
         raise DataError(
             f"validation_size and test_size are for one file, and {name!r} comes in "
             f"{', '.join(map(str, paths))}: leave them out"
         )
-    parts = [
-        read_molecules(path, smiles_column=smiles_column, target_name=target, max_atoms=max_atoms)
-        for path in paths
-    ]
+    parts = [read_molecules(path, reading) for path in paths]
     smiles = [molecule.smiles for part in parts for molecule in part]
     salts, repeats = sum("." in text for text in smiles), len(smiles) - len(set(smiles))
     remarks = (
@@ -163,7 +146,7 @@ def load_molecules(
         for part in (*parts, swapped)
     )
     return GraphData(
-        *(name, train, validation, test, target, layout),
+        *(name, train, validation, test, reading.target, layout),
         extra_tests={"swapped": changed},
         notes=tuple(f"{name}: {text}" for holds, text in remarks if holds),
     )

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from probseq_apps.data.embeddings import read_embeddings
 from probseq_apps.data.images import ImageData, load_images
-from probseq_apps.data.names import WORDS, DataError, data_kind, tokenizer_choice, user_path
+from probseq_apps.data.names import WORDS, DataError, data_kind, user_path
 from probseq_apps.data.parts import SPLIT_SEED, Part, few_rows, wrong_labels
+from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.texts import (
     EmbeddedTextData,
     TextData,
     TextParts,
-    TextProtocol,
     make_tokenizer,
     read_parts,
 )
@@ -25,64 +25,53 @@ from probseq_apps.data.tokenizers import encode_texts
 
 ClassData: TypeAlias = ImageData | TextData | EmbeddedTextData
 DataT = TypeVar("DataT", bound=ClassData)
+_DEFAULTS = DataSettings()
 
 
 def load_data(
     name: str,
+    reading: DataSettings = _DEFAULTS,
     *,
     data_dir: Path | None = None,
     download: bool = False,
     max_length: int | None = None,
-    image_size: int | None = None,
-    split: TextProtocol = "thesis",
-    text_column: str = "text",
-    label_column: str = "label",
-    tokenizer: str = WORDS,
-    embeddings: Path | None = None,
 ) -> ClassData:
     """Load a data set: read, check, split, and turn texts into tokens.
 
-    Splits are fixed, so that every run holds out the same rows. Nothing is written but by
-    ``download``.
+    Splits are fixed, so that every run holds out the same rows; of labels, see `with_labels`.
+    Nothing is written but by ``download``.
 
     Args:
         name: one of ``DATA_NAMES``, ``folder:PATH`` (see ``images``) or ``csv:PATH``
             (texts, see ``texts``).
+        reading: how it is read.
         data_dir: directory of the files; not needed for ``digits``, ``folder:`` and ``csv:``.
         download: fetch missing files of the standard image sets into ``data_dir``.
         max_length: longest text in tokens; by default 64 for CoLA, 512 for IMDB, 256 for a CSV.
-        image_size: side to resize the images of a folder to.
-        split: the thesis' or the official split of a text set, see ``texts``.
-        text_column: column of the texts in a CSV.
-        label_column: column of the labels in a CSV.
-        tokenizer: ``"words"`` or ``"bpe:SIZE"`` (byte pairs), both
-            learned from the training texts, or the path of a pretrained ``tokenizer.json``.
-        embeddings: file or folder of precomputed contextual embeddings of the texts, which take
-            the place of the tokenizer; see `probseq_apps.data.embeddings`.
 
     Raises:
         DataError: unknown name, missing or damaged files, options that don't go together; the
             message names the thing.
     """
+    tokenizer, embeddings = reading.tokenizer, reading.embeddings
     if data_kind(name) == "image":
         if tokenizer != WORDS or embeddings is not None:
             raise DataError(f"tokenizer and embeddings are for texts, and {name!r} holds images")
-        return load_images(name, data_dir=data_dir, download=download, image_size=image_size)
+        where: Any = {"data_dir": data_dir, "download": download}
+        return load_images(name, image_size=reading.image_size, **where)
     if download and user_path(name) is None:
         raise DataError(f"{name!r} cannot be fetched: put its files under --data-dir yourself")
     if tokenizer != WORDS and embeddings is not None:
         raise DataError(
             f"embeddings take the place of the tokenizer, but got tokenizer={tokenizer!r} and "
-            f"embeddings={str(embeddings)!r}: give one of them"
+            f"embeddings={embeddings!r}: give one of them"
         )
-    tokenizer_choice(tokenizer)  # refuses unknown names before anything is read
-    columns = {"text_column": text_column, "label_column": label_column}
-    parts = read_parts(name, data_dir=data_dir, split=split, **columns)
+    parts = read_parts(name, reading, data_dir=data_dir)
     length = parts.default_length if max_length is None else max_length
     if length < 1:
         raise DataError(f"max_length must be at least 1, got {length}")
     if embeddings is not None:
-        store = read_embeddings(embeddings)
+        store = read_embeddings(Path(embeddings))
         rest = _encoded(parts, partial(store.spans, max_length=length))
         return EmbeddedTextData(**rest, tables=store.tables, max_length=length)
     # A tokenizer that learns sees the texts for training alone.
@@ -134,5 +123,5 @@ def load_texts(name: str, *, data_dir: Path | None = None) -> list[str]:
     if data_kind(name) != "text":
         raise DataError(f"{name!r} holds images, but texts are needed")
     # What one part loses as a repeat stands in another: every split holds all texts.
-    parts = read_parts(name, data_dir=data_dir, split="official")
+    parts = read_parts(name, DataSettings(split="official"), data_dir=data_dir)
     return list(dict.fromkeys(text for rows in parts.all_parts() for text, _ in rows))

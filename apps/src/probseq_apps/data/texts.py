@@ -24,7 +24,7 @@ two are the work of the library ``tokenizers`` (extra ``tokenizers``), and nothi
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float32, Int64
@@ -33,6 +33,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from probseq_apps.data.names import DataError, data_folder, reading, tokenizer_choice, user_path
 from probseq_apps.data.parts import Part, Parts, hold_out_validation, permutation, stratified
+from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.tables import read_parquet, read_rows
 from probseq_apps.data.tokenizers import (
     SubwordTokenizer,
@@ -41,7 +42,6 @@ from probseq_apps.data.tokenizers import (
     train_byte_pairs,
 )
 
-TextProtocol = Literal["thesis", "official"]
 SENTIMENTS = ("neg", "pos")
 _COLA_LENGTH, _IMDB_LENGTH, _CSV_LENGTH = 64, 512, 256
 
@@ -113,22 +113,15 @@ class TextParts(NamedTuple):
         return self._replace(train=train, validation=validation, notes=notes)
 
 
-def read_parts(
-    name: str,
-    *,
-    data_dir: Path | None,
-    split: TextProtocol,
-    text_column: str = "text",
-    label_column: str = "label",
-) -> TextParts:
-    """Read a text set and split it; the arguments are those of ``load_data``."""
+def read_parts(name: str, reading: DataSettings, *, data_dir: Path | None) -> TextParts:
+    """Read a text set and split it."""
     if (path := user_path(name)) is not None:
-        return _csv_parts(path, text_column, label_column).disjoint()
+        return _csv_parts(path, reading.text_column, reading.label_column).disjoint()
     read = _cola_parts if name == "cola" else _imdb_parts
-    return read(data_folder(name, data_dir), split).disjoint()
+    return read(data_folder(name, data_dir), reading.split).disjoint()
 
 
-def _cola_parts(directory: Path, split: TextProtocol) -> TextParts:
+def _cola_parts(directory: Path, split: str) -> TextParts:
     """Read CoLA from ``cola/{in_domain_train,in_domain_dev,out_of_domain_dev}.tsv``."""
     folder = directory / "cola" if (directory / "cola").is_dir() else directory
     train, inside, outside = (
@@ -155,7 +148,7 @@ def read_cola(path: Path) -> Rows:
     return rows
 
 
-def _imdb_parts(directory: Path, split: TextProtocol) -> TextParts:
+def _imdb_parts(directory: Path, split: str) -> TextParts:
     train, test = (_read_imdb(part, directory) for part in ("train", "test"))
     if split == "thesis":
         pool = train + test

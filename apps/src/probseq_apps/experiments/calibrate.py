@@ -86,13 +86,13 @@ def load(settings: CalibrateSettings, options: Options) -> Candidates:
     fit = settings.fit
     distributed.resolve_device(fit.device)
     weights = [weights_hash(name) for name in settings.model]
-    reading: dict[str, Any] = {**settings.reading.to_dict(), "max_length": None}
+    reading, length = settings.reading, None
     if data_kind(settings.data) == "text":
-        reading["max_length"] = settings.max_length
-        reading["tokenizer"] = str(tokenizer_of(settings.model[0]))
+        reading = replace(reading, tokenizer=str(tokenizer_of(settings.model[0])))
+        length = settings.max_length
     where: Any = {"data_dir": options.data_dir, "download": options.download}
-    labels = (reading.pop("train_size"), reading.pop("label_noise"))
-    data = with_labels(load_data(settings.data, **where, **reading), *labels)
+    data = load_data(settings.data, reading, max_length=length, **where)
+    data = with_labels(data, reading.train_size, reading.label_noise)
     if len(data.validation) < 2:
         raise ValueError(f"calibration needs validation data, and {data.name!r} has none")
     validation = _drawn(data.validation, fit.validation_size)

@@ -64,17 +64,12 @@ _AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
 
 def load(settings: ClassifySettings, options: Options) -> comparison.Loaded[Data]:
     """Read the data set, and the sets out of distribution."""
-    reading = settings.reading
     distributed.join(distributed.resolve_device(settings.training.device))
     for path in filter(None, map(user_path, settings.evaluation.ood)):
         list_all(path)  # refused before the training set is read
-    arguments = reading.to_dict()
-    arguments["embeddings"] = None if reading.embeddings is None else Path(reading.embeddings)
-    arguments["max_length"] = settings.model.max_length if settings.is_text else None
-    source: Any = {"data_dir": options.data_dir, "download": options.download}
-    for name in ("train_size", "label_noise"):  # of each seed
-        del arguments[name]
-    fully_labelled = load_data(settings.data, **source, **arguments)
+    where: Any = {"data_dir": options.data_dir, "download": options.download}
+    length = settings.model.max_length if settings.is_text else None
+    fully_labelled = load_data(settings.data, settings.reading, max_length=length, **where)
     data = labelled(settings, fully_labelled, settings.seeds[0])
     # What is out of distribution must not be in the training rows of any seed.
     every = replace(data, train=fully_labelled.train)

@@ -42,7 +42,7 @@ def load(settings: RegressSettings, options: Options) -> comparison.Loaded[Graph
     distributed.join(distributed.resolve_device(settings.training.device))
     if options.download:
         raise ValueError("download must be off: data are read from files of one's own")
-    data = load_molecules(settings.data, data_dir=options.data_dir, **settings.reading.to_dict())
+    data = load_molecules(settings.data, settings.reading, data_dir=options.data_dir)
     sets: dict[str, comparison.TestSet] = {"test": data.test}
     if settings.evaluation.ood and "swapped" in data.extra_tests:
         sets[SWAPPED] = data.extra_tests["swapped"]

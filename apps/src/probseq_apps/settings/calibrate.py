@@ -4,7 +4,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from probseq.settings import Bound, Count, Index, Positive, Settings
 from probseq_apps.data.names import CORRUPTION_NAMES, WORDS, data_kind
-from probseq_apps.settings.classify import DataSettings, EvaluationSettings
+from probseq_apps.data.settings import DataSettings
+from probseq_apps.settings.classify import EvaluationSettings
 from probseq_apps.settings.common import DISTINCT, SOME, Flat, Names, Recipes, check_known, refuse
 
 # Names in words, and behind a colon what they are. The last three are fitted on the training data,

@@ -3,16 +3,15 @@
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from probseq.settings import Bound, Count, Index, Rate, Settings
+from probseq.settings import Bound, Count, Index, Settings
 from probseq_apps.data.names import (
     CORRUPTION_NAMES,
     CSV_PREFIX,
     IMAGE_NAMES,
-    WORDS,
     data_kind,
-    tokenizer_choice,
     user_path,
 )
+from probseq_apps.data.settings import DataSettings, MoleculeSettings
 from probseq_apps.settings.common import (
     DISTINCT,
     DefaultSelectors,
@@ -79,33 +78,6 @@ class EvaluationSettings(Settings):
         refuse(self.shift and none, "corruptions and severities must not be empty with shift")
 
 
-class DataSettings(Settings):
-    """Data."""
-
-    split: Literal["thesis", "official"] = "thesis"
-    """cola, imdb: the thesis' split of all labelled texts, or the published one."""
-    image_size: Count | None = None
-    """folder: side to crop and resize the images to."""
-    text_column: str = "text"
-    """csv: column of the texts."""
-    label_column: str = "label"
-    """csv: column of the labels."""
-    tokenizer: str = WORDS
-    """Texts: words, bpe:SIZE (byte pairs), both learned from the training texts, or the path of a
-    pretrained tokenizer.json."""
-    embeddings: str | None = None
-    """Texts: file or folder of precomputed contextual embeddings, in place of the tokenizer."""
-    train_size: Count | None = None
-    """Labelled examples to train on, chosen at random with the same share of each class: others for
-    each seed, but for the members of an ensemble; None: all of them."""
-    label_noise: Rate = 0.0
-    """Share of the labels for training and validation that are replaced by wrong ones."""
-
-    def check(self) -> None:
-        """Refuse unknown tokenizers."""
-        tokenizer_choice(self.tokenizer)
-
-
 class WarmStart(Settings):
     """Epochs of a method, of its training's, that are spent on kernel attention first."""
 
@@ -154,21 +126,6 @@ class ClassifySettings(MethodSettings):
     def warm_epochs(self, method: str) -> int:
         """Return the epochs of a method that are spent on kernel attention first."""
         return getattr(self.warm_start, method, 0) if METHODS[method].warm_start else 0
-
-
-class MoleculeSettings(Settings):
-    """Data."""
-
-    smiles_column: str = "smiles"
-    """Column of the molecules, as SMILES; a csv: without `smiles` is a table of numbers."""
-    target: str = "score"
-    """Column of the number to predict."""
-    validation_size: Count | None = None
-    """Molecules for choosing the weights; None: a tenth. For a set that comes without a split."""
-    test_size: Count | None = None
-    """Molecules for evaluation; None: a tenth. For a set that comes without a split."""
-    max_atoms: Count = 100
-    """Most atoms of a molecule, hydrogens not counted; a larger one is refused."""
 
 
 class RegressEvaluationSettings(Settings):

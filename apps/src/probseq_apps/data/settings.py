@@ -1,0 +1,48 @@
+"""Settings of how data sets are read; importable without torch."""
+
+from typing import Literal
+
+from probseq.settings import Count, Rate, Settings
+from probseq_apps.data.names import WORDS, tokenizer_choice
+
+
+class DataSettings(Settings):
+    """Data."""
+
+    split: Literal["thesis", "official"] = "thesis"
+    """cola, imdb: the thesis' split of all labelled texts, or the published one."""
+    image_size: Count | None = None
+    """folder: side to crop and resize the images to."""
+    text_column: str = "text"
+    """csv: column of the texts."""
+    label_column: str = "label"
+    """csv: column of the labels."""
+    tokenizer: str = WORDS
+    """Texts: words, bpe:SIZE (byte pairs), both learned from the training texts, or the path of a
+    pretrained tokenizer.json."""
+    embeddings: str | None = None
+    """Texts: file or folder of precomputed contextual embeddings, in place of the tokenizer."""
+    train_size: Count | None = None
+    """Labelled examples to train on, chosen at random with the same share of each class: others for
+    each seed, but for the members of an ensemble; None: all of them."""
+    label_noise: Rate = 0.0
+    """Share of the labels for training and validation that are replaced by wrong ones."""
+
+    def check(self) -> None:
+        """Refuse unknown tokenizers."""
+        tokenizer_choice(self.tokenizer)
+
+
+class MoleculeSettings(Settings):
+    """Data."""
+
+    smiles_column: str = "smiles"
+    """Column of the molecules, as SMILES; a csv: without `smiles` is a table of numbers."""
+    target: str = "score"
+    """Column of the number to predict."""
+    validation_size: Count | None = None
+    """Molecules for choosing the weights; None: a tenth. For a set that comes without a split."""
+    test_size: Count | None = None
+    """Molecules for evaluation; None: a tenth. For a set that comes without a split."""
+    max_atoms: Count = 100
+    """Most atoms of a molecule, hydrogens not counted; a larger one is refused."""
