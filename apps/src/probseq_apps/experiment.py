@@ -1,6 +1,7 @@
 """The interface between the driver and a workflow, and the folder of its results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -101,7 +102,7 @@ class Workflow(Generic[S, Data]):
     # Whether jobs take seconds: they are done here in one process, unless asked otherwise
     brief: bool = False
     # Lists the jobs in the order in which they are done; none where the report alone takes time
-    jobs: Callable[[S], Sequence[Job]] = _no_jobs
+    jobs: Callable[[S], Collection[Job]] = _no_jobs
     load: Callable[[S, Options], Data]  # reads the data
     # Names the data set, for the name of a new folder
     data_name: Callable[[S, Data], str] = _named_data
@@ -138,6 +139,13 @@ class ComparedMethods(Protocol):
 def rows_and_seeds(settings: ComparedMethods) -> list[Job]:
     """Return a job for each method and seed, all methods of a seed together."""
     return [Job(row, seed) for seed in settings.seeds for row in settings.method]
+
+
+def seconds_by_row(jobs: Sequence[Job], seconds: Callable[[Job], float]) -> float:
+    """Return about how long jobs take, if all seeds of a row take as long as one."""
+    one_each = {job.row: job for job in jobs}
+    counts = Counter(job.row for job in jobs)
+    return sum(counts[row] * seconds(job) for row, job in one_each.items())
 
 
 def by_row(results: Results) -> dict[str, dict[str, Any]]:

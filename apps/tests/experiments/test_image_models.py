@@ -24,7 +24,6 @@ from probseq_apps.experiments.image_models import (
     DiffusionVariant,
     HvaeVariant,
     find_variant,
-    load_model_images,
     read_variant,
     train_variant,
 )
@@ -138,7 +137,7 @@ def test_a_run_says_how_long_its_trainings_take_by_the_second_step_of_each_arm(
     monkeypatch.setattr(fit, "Trainer", Slow)
     monkeypatch.setattr(fit.time, "perf_counter", lambda: clock[0])
     settings = replace(DIFFUSION, seeds=(0, 1, 2))
-    run, jobs = stages.ImageRun(digits, settings), image_models.jobs(settings)
+    run, jobs = stages.ImageRun(digits, settings), [*image_models.variants_of(settings)]
     before = torch.get_rng_state()
     # Of six jobs, three of each arm, two are there: four trainings of six steps.
     assert image_models.seconds(settings, run, jobs[2:]) == 2.0 * 6 * 4
@@ -393,19 +392,19 @@ def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, d
 
 
 def test_pixels_above_127_are_white_all_others_black_and_colour_is_not_binarised(tmp_path, digits):
-    binary = load_model_images(HVAE, Options())
+    binary = stages.load_images(HVAE, Options())
     for part in ("train", "validation", "test"):
         before, after = getattr(digits, part), getattr(binary, part)
         assert torch.equal(after == 255, before >= 128)
         assert set(after.unique().tolist()) == {0, 255}
     assert "pixels above 127 white" in binary.notes[-1]
     assert torch.equal(
-        load_model_images(replace(HVAE, binarize=False), Options()).test, digits.test
+        stages.load_images(replace(HVAE, binarize=False), Options()).test, digits.test
     )
     for number in range(20):
         Image.new("RGB", (8, 8), (number, 2, 3)).save(tmp_path / f"{number}.png")
     with pytest.raises(ValueError, match=r"binarize is for grey images, and .* has 3 channels"):
-        load_model_images(replace(HVAE, data=f"folder:{tmp_path}"), Options())
+        stages.load_images(replace(HVAE, data=f"folder:{tmp_path}"), Options())
 
 
 @pytest.mark.parametrize("arm", ["1-frame", "4-frame-high-order"])

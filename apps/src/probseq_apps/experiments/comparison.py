@@ -3,7 +3,6 @@
 A run has a folder `METHOD/seed-S`, with its predictions beside what `fit` writes.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import load_groups, read_finished
 from probseq_apps.engine.fit import estimate_seconds, fit
 from probseq_apps.engine.trainer import Loss, LossParts, Step
-from probseq_apps.experiment import Job, Results, RunFolder, counted
+from probseq_apps.experiment import Job, Results, RunFolder, counted, seconds_by_row
 from probseq_apps.methods.build import Compared, Data, build
 from probseq_apps.report.classify import MethodResult
 from probseq_apps.settings.methods import (
@@ -148,22 +147,23 @@ def estimate_jobs(
     data: Data,
     make: Callable[[TrainedMethod[Any], int], tuple[nn.Module, Objective, Predictor]],
 ) -> float:
-    """Return about how long the trainings of jobs take, by one seed of each method.
+    """Return about how long the trainings of jobs take; an estimator's fit is not counted.
 
     Data have as many examples as are trained on; `make` builds a method's model, objective and
-    predictor for a seed. An estimator's fit is not counted.
+    predictor for a seed.
     """
-    total, counts = 0.0, Counter(job.row for job in jobs)
-    for job in {job.row: job for job in jobs}.values():
+    train = (data.train.inputs, data.train.targets)
+
+    def of_job(job: Job) -> float:
         trained = resolve(job.row, settings)
         if trained.method.estimator:
-            continue
+            return 0.0
         model, objective, predictor = make(trained, derive_seed(job.seed, "weights"))
         config = trained.settings.training.train_config(seed=job.seed)
-        train = (data.train.inputs, data.train.targets)
         arguments = _loss_and_score(data, objective, predictor)
-        total += counts[job.row] * estimate_seconds(model, train, config, **arguments)
-    return total
+        return estimate_seconds(model, train, config, **arguments)
+
+    return seconds_by_row(jobs, of_job)
 
 
 def penalised(

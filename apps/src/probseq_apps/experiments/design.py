@@ -41,11 +41,6 @@ def designs_of(settings: DesignSettings) -> dict[Job, PseudoVideoConfig]:
     }
 
 
-def jobs(settings: DesignSettings) -> list[Job]:
-    """Return a job for each design."""
-    return list(designs_of(settings))
-
-
 def load(settings: DesignSettings, options: Options) -> GaussianImages:
     """Read the images."""
     reading = {name: getattr(settings, name) for name in ("image_size", "num_train")}
@@ -91,7 +86,7 @@ WORKFLOW = Workflow(
     command="generate design",
     one_process="nothing is trained",
     brief=True,
-    jobs=jobs,
+    jobs=designs_of,
     load=load,
     check=check,
     describe=describe,

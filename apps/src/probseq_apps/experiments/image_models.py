@@ -4,7 +4,6 @@ The folder has `models/ARM-seedS` (runs of `fit`, with the trained model in `pre
 `classifier/`, `samples/`, `process/` and `results/`.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,9 +19,9 @@ from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import CONFIG, read_json
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Job, Results, RunFolder, Workflow
+from probseq_apps.experiment import Job, Results, RunFolder, Workflow, seconds_by_row
 from probseq_apps.experiments import stages
-from probseq_apps.options import Options
+from probseq_apps.report.generate import generate_report
 from probseq_apps.report.generate_plots import Drawn
 from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.models import (
@@ -51,8 +50,6 @@ from pseudovideo.spec import HVAEConfig, UNetConfig, unet_values
 
 MODELS = "models"
 DRAWN = (stages.SAMPLES, "process", "interpolations")  # folders of what is drawn from a model
-# Levels above are white.
-_THRESHOLD = 127
 # Samples of a film; images at once; samples beside training images; pairs of samples.
 _FILMED, _BATCH, _COPIES, _PAIRS = 16, 250, 8, 4
 
@@ -298,17 +295,6 @@ def variants_of(settings: ModelSettings) -> dict[Job, Variant]:
     }
 
 
-def jobs(settings: ModelSettings) -> list[Job]:
-    """Return a job for each model."""
-    return list(variants_of(settings))
-
-
-def load(settings: ModelSettings, options: Options) -> stages.ImageRun:
-    """Read the images; raise if the machine is not as the settings want it."""
-    distributed.join(stages.device_of(settings))
-    return stages.ImageRun(load_model_images(settings, options), settings)
-
-
 def check(settings: ModelSettings, run: stages.ImageRun) -> None:
     """Raise if sizes or weights don't fit the images, or a file of weights is not there."""
     for job, variant in variants_of(settings).items():
@@ -323,13 +309,11 @@ def describe(settings: ModelSettings, run: stages.ImageRun) -> str:
 
 
 def seconds(settings: ModelSettings, run: stages.ImageRun, jobs: Sequence[Job]) -> float:
-    """Return about how long the trainings of jobs take, by one seed of each arm."""
-    counts = Counter(job.row for job in jobs)
-    by_arm = {job.row: variant for job, variant in variants_of(settings).items()}
-    device = settings.machine.device
-    return sum(
-        count * stages.training_seconds(partial(training_of, by_arm[arm], run.data), device)
-        for arm, count in counts.items()
+    """Return about how long the trainings of jobs take."""
+    variants, device = variants_of(settings), settings.machine.device
+    return seconds_by_row(
+        jobs,
+        lambda job: stages.training_seconds(partial(training_of, variants[job], run.data), device),
     )
 
 
@@ -388,15 +372,16 @@ def report(settings: ModelSettings, run: stages.ImageRun, results: Results, at: 
         shown["videos"] = {
             v.arm.name: (v.videos, v.arm.context(settings.frames)) for v in models if v.arm.is_video
         }
-    return stages.write_report(kind, settings, run, [*results.values()], at, **shown)
+    shown |= {"settings": settings.to_dict(), "data": run.data, "recipe": at.recipe}
+    return generate_report(kind, [*results.values()], run.real(at), **shown).write(at.path)
 
 
 DIFFUSION_WORKFLOW = Workflow[ModelSettings, stages.ImageRun](
     kind=GENERATE_DIFFUSION,
     command="generate diffusion",
     folders=(*DRAWN, MODELS, stages.CLASSIFIER),
-    jobs=jobs,
-    load=load,
+    jobs=variants_of,
+    load=stages.load,
     config=stages.run_config,
     check=check,
     describe=describe,
@@ -437,23 +422,3 @@ def draw_files(
 
     stages.store_drawn(files, draw, job.name, job, at)
     return files
-
-
-def load_model_images(
-    settings: DiffusionSettings | HvaeSettings, options: Options
-) -> GenerationData:
-    """Return the images that a model learns from, black and white if so asked."""
-    data = stages.load_images(settings, options)
-    if not (isinstance(settings, HvaeSettings) and settings.binarize):
-        return data
-    if data.channels != 1:
-        raise ValueError(
-            f"binarize is for grey images, and {data.name} has {data.channels} channels: "
-            "turn it off"
-        )
-    binary = {
-        name: (getattr(data, name) > _THRESHOLD).to(torch.uint8) * 255
-        for name in ("train", "validation", "test")
-    }
-    note = f"{data.name}: pixels above {_THRESHOLD} white, all others black"
-    return replace(data, **binary, notes=(*data.notes, note))

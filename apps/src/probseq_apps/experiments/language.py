@@ -2,7 +2,6 @@
 
 import email
 import pkgutil
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,6 +39,7 @@ from probseq_apps.experiment import (
     by_row,
     counted,
     rows_and_seeds,
+    seconds_by_row,
 )
 from probseq_apps.options import Options
 from probseq_apps.report.language import language_report
@@ -87,15 +87,15 @@ def describe(settings: LanguageSettings, data: Corpus) -> str:
 
 
 def seconds(settings: LanguageSettings, data: Corpus, jobs: Sequence[Job]) -> float:
-    """Return about how long the trainings of jobs take, by one seed of each method."""
-    total, counts = 0.0, Counter(job.row for job in jobs)
-    for row, count in counts.items():
-        model = build_decoder(settings, row, data, 0)
-        config = TrainConfig(**settings.training.to_dict(), seed=0)
-        total += count * estimate_seconds(
-            model, (data.train,), config, **_loss_and_score(settings, data)
-        )
-    return total
+    """Return about how long the trainings of jobs take."""
+    config = TrainConfig(**settings.training.to_dict(), seed=0)
+
+    def of_job(job: Job) -> float:
+        model = build_decoder(settings, job.row, data, 0)
+        learned = _loss_and_score(settings, data)
+        return estimate_seconds(model, (data.train,), config, **learned)
+
+    return seconds_by_row(jobs, of_job)
 
 
 def _loss_and_score(settings: LanguageSettings, data: Corpus) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def _model_source(settings: SampleSettings, options: Options, device: torch.devi
         )
     model = image_models.read_variant(variant, folder).model.to(device)
     if isinstance(variant, image_models.HvaeVariant):
-        images = image_models.load_model_images(variant.settings, options)
+        images = stages.load_images(variant.settings, options)
         names = tuple(stages.conditioning_classes(variant.settings.classes, images))
         if names != model.config.names:
             raise ValueError(

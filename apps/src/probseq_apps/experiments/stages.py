@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -31,7 +31,6 @@ from probseq_apps.engine.trainer import Batch, Loss, Step, fork_random
 from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.options import Options
-from probseq_apps.report.generate import generate_report
 from probseq_apps.settings.generate import ClassTraining, GenerateSettings, OnImages
 from probseq_apps.settings.models import DiffusionSettings, HvaeSettings
 from pseudovideo.beyond.reference import Reference
@@ -42,6 +41,8 @@ from pseudovideo.pretrained import Pretrained, load_pretrained
 from pseudovideo.samples import Film, draw_samples
 
 CLASSIFIER, REFERENCE, SAMPLES, PRETRAINED = "classifier", "reference", "samples", "pretrained"
+# Levels above are white.
+_THRESHOLD = 127
 # Videos whose frames are stored and measured.
 _WHOLE_VIDEOS = 1000
 # Of the commands that compare models of images.
@@ -164,6 +165,12 @@ class ImageRun:
         return at.once(REFERENCE, lambda: self.reference(at).real(count))
 
 
+def load(settings: ImageSettings, options: Options) -> ImageRun:
+    """Read the images; raise if the machine is not as the settings want it."""
+    distributed.join(device_of(settings))
+    return ImageRun(load_images(settings, options), settings)
+
+
 def device_of(settings: ImageSettings) -> torch.device:
     """Return where a command runs."""
     return distributed.resolve_device(settings.machine.device)
@@ -227,32 +234,29 @@ def store_drawn(
     distributed.barrier()
 
 
-def write_report(
-    kind: str,
-    settings: ImageSettings,
-    run: ImageRun,
-    results: Sequence[Mapping[str, Any]],
-    at: RunFolder,
-    **drawn: Any,
-) -> str:
-    """Write the report and return it as text; what is drawn, `generate_report` says."""
-    fields: dict[str, Any] = {"settings": settings.to_dict(), "data": run.data}
-    report = generate_report(kind, results, run.real(at), recipe=at.recipe, **fields, **drawn)
-    return report.write(at.path)
-
-
 # -- Images and classes ---------------------------------------------------------------------------
 
 
 def load_images(settings: OnImages, options: Options) -> GenerationData:
-    """Return the images that settings name."""
-    return load_generation_data(
+    """Return the images that settings name, black and white if so asked."""
+    data = load_generation_data(
         settings.data,
         image_size=settings.reading.image_size,
         skip_unreadable=settings.reading.skip_unreadable,
         data_dir=options.data_dir,
         download=options.download,
     )
+    if not (isinstance(settings, HvaeSettings) and settings.binarize):
+        return data
+    if data.channels != 1:
+        raise ValueError(
+            f"binarize is for grey images, and {data.name} has {data.channels} channels: "
+            "turn it off"
+        )
+    parts = {name: getattr(data, name) for name in ("train", "validation", "test")}
+    binary = {name: (part > _THRESHOLD).to(torch.uint8) * 255 for name, part in parts.items()}
+    note = f"{data.name}: pixels above {_THRESHOLD} white, all others black"
+    return replace(data, **binary, notes=(*data.notes, note))
 
 
 def conditioning_classes(settings: ClassTraining, data: GenerationData) -> dict[str, int]:

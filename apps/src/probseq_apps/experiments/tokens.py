@@ -4,7 +4,6 @@ A tokenizer's folder and a prior's are runs of `fit` with the trained model in `
 of `run` are in `tokenizers/` and `priors/`, beside `tokens/`, `samples/` and `classifier/`.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,9 +18,9 @@ from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Job, Results, RunFolder, Workflow
+from probseq_apps.experiment import Job, Results, RunFolder, Workflow, seconds_by_row
 from probseq_apps.experiments import stages
-from probseq_apps.options import Options
+from probseq_apps.report.generate import generate_report
 from probseq_apps.report.results import FLOOR, words
 from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.generate import (
@@ -262,17 +261,6 @@ def variants_of(settings: GenerateSettings) -> dict[Job, Variant]:
     }
 
 
-def jobs(settings: GenerateSettings) -> list[Job]:
-    """Return a job for each tokenizer; its priors are a part of it."""
-    return list(variants_of(settings))
-
-
-def load(settings: GenerateSettings, options: Options) -> stages.ImageRun:
-    """Read the images; raise if the machine is not as the settings want it."""
-    distributed.join(stages.device_of(settings))
-    return stages.ImageRun(stages.load_images(settings, options), settings)
-
-
 def check(settings: GenerateSettings, run: stages.ImageRun) -> None:
     """Raise if the settings don't fit the images, or a file of weights is not there."""
     for job, variant in variants_of(settings).items():
@@ -290,17 +278,16 @@ def describe(settings: GenerateSettings, run: stages.ImageRun) -> str:
 
 
 def seconds(settings: GenerateSettings, run: stages.ImageRun, jobs: Sequence[Job]) -> float:
-    """Return about how long the trainings of jobs take, by one seed of each variant."""
-    rows, variants = Counter(job.row for job in jobs), variants_of(settings)
-    total = 0.0
-    for job in {job.row: job for job in jobs}.values():
-        maker = variants[job].maker
-        each = maker.training_seconds(run.data)
-        for kind in variants[job].priors:
-            prior = prior_maker(settings, kind, job, run)
-            each += prior.training_seconds(maker.config(run.data).grid)
-        total += rows[job.row] * each
-    return total
+    """Return about how long the trainings of jobs take."""
+    variants = variants_of(settings)
+
+    def of_job(job: Job) -> float:
+        maker, grid = variants[job].maker, variants[job].maker.config(run.data).grid
+        priors = (prior_maker(settings, kind, job, run) for kind in variants[job].priors)
+        each = (prior.training_seconds(grid) for prior in priors)
+        return maker.training_seconds(run.data) + sum(each)
+
+    return seconds_by_row(jobs, of_job)
 
 
 def train_tokenizer_and_priors(
@@ -392,27 +379,28 @@ def report(
                 title = f"{kind.capitalize()} prior, {words(arm.name)}{shown_stem}, seed {seed}"
                 drawn = draw_from_prior(settings, kind, job, at)
                 samples[name] = (title, drawn, reference.copies(drawn.images, _COPIES))
-    return stages.write_report(
+    return generate_report(
         GENERATE,
-        settings,
-        run,
         [*results.values(), *floors],
-        at,
+        run.real(at),
+        settings=settings.to_dict(),
+        data=run.data,
+        recipe=at.recipe,
         videos=settings.videos.for_frames(max(settings.frames), settings.videos.corruption),
         reconstructed=shown,
         samples=samples,
         features=reference.extractor.name,
         tokenizer_logs=logs[TOKENIZERS],
         prior_logs=logs[PRIORS],
-    )
+    ).write(at.path)
 
 
 WORKFLOW = Workflow(
     kind=GENERATE,
     command="generate run",
     folders=(stages.SAMPLES, PRIORS, TOKENS, TOKENIZERS, stages.CLASSIFIER),
-    jobs=jobs,
-    load=load,
+    jobs=variants_of,
+    load=stages.load,
     config=stages.run_config,
     check=check,
     describe=describe,
