@@ -6,8 +6,6 @@ import math
 import pytest
 import torch
 
-from ohsvgp import Gaussian, OnlineGP, UniformGrid
-from probseq.kernels import RBF
 from probseq.metrics.image import frechet_distance
 from probseq_apps.bench import Row, attention, generate, interleaved, measure, online
 from probseq_apps.bench.attention import SHAPES, Shape, saved_bytes
@@ -280,7 +278,3 @@ def test_the_prediction_in_numpy_is_ours():
     law = gp.predict(t)
     torch.testing.assert_close(torch.from_numpy(mean), law.mean, rtol=0, atol=1e-9)
     torch.testing.assert_close(torch.from_numpy(variance), law.variance, rtol=0, atol=1e-9)
-    grid = OnlineGP(RBF(1), Gaussian(0.1), UniformGrid(5))
-    grid.update(t, t)
-    with pytest.raises(ValueError, match="must have a basis with quadrature, got UniformGrid"):
-        online.numpy_predictor(grid, t)
