@@ -77,14 +77,6 @@ def test_under_autocast_the_precision_is_that_of_the_features_which_the_head_see
     torch.testing.assert_close(model.head.variance(phi), variance, rtol=1e-4, atol=0.0)
 
 
-def test_fitting_needs_an_sngp_and_data(make_model):
-    model, inputs = make(make_model)
-    with pytest.raises(ValueError, match="SNGPTransformer"):
-        fit_precision(model.model, [inputs])
-    with pytest.raises(ValueError, match="batches"):
-        fit_precision(model, [])
-
-
 def weight_of(shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
 

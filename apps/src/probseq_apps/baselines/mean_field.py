@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import check_counts, check_positive
 from probseq.transformers import TransformerOutput, repeat_samples
 from probseq.transformers.protocol import check_num_samples
-from probseq_apps.baselines.backbone import Backbone, check_plain
+from probseq_apps.baselines.backbone import Backbone
 
 
 class ForwardPass:
@@ -117,7 +116,7 @@ class MeanFieldTransformer(nn.Module):
 
 
 def mean_field_model(
-    model: nn.Module,
+    model: Backbone,
     *,
     num_data: int,
     prior_std: float = 1.0,
@@ -142,25 +141,19 @@ def mean_field_model(
 
     Returns:
         A transformer with ``forward(inputs, *, generator, num_samples)`` that always draws.
-
-    Raises:
-        ValueError: the model is of another kind, or an argument is out of range.
     """
-    check_counts(num_data=num_data)
-    check_positive(prior_std=prior_std, initial_std=initial_std)
-    backbone = check_plain(model, method="mean-field inference")
     current = ForwardPass()
-    for module in (backbone.encoder, backbone.head):
+    for module in (model.encoder, model.head):
         for parent in list(module.modules()):
             for name, child in list(parent.named_children()):
                 if isinstance(child, nn.Linear):
                     stds = {"prior_std": prior_std, "initial_std": initial_std}
                     layer = MeanFieldLinear(child, current, **stds)
                     parent.register_module(name, layer)
-    for module in backbone.modules():
+    for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    return MeanFieldTransformer(backbone, current, num_data=num_data)
+    return MeanFieldTransformer(model, current, num_data=num_data)
 
 
 def _kl(mean: Tensor, raw_std: Tensor, prior_std: float) -> Tensor:

@@ -10,13 +10,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from probseq.checks import check_counts, check_positive
 from probseq.fourier import fourier_features, sample_frequencies
 from probseq.kernels import RBF
 from probseq.linalg import triangular_inverse
 from probseq.transformers import TransformerOutput
 from probseq.transformers.attention import full_precision
-from probseq_apps.baselines.backbone import Backbone, check_plain, pooled_features
+from probseq_apps.baselines.backbone import Backbone, pooled_features
 
 _PRIOR_STD = 3.0  # of each logit
 
@@ -31,7 +30,6 @@ class SpectralBound(nn.Module):
 
     def __init__(self, weight: Float[Tensor, "out in"], *, bound: float) -> None:
         super().__init__()
-        check_positive(bound=bound)
         self.bound = bound
         left, _, right = torch.linalg.svd(weight.detach(), full_matrices=False)
         self.register_buffer("left", left[:, 0].clone())
@@ -83,8 +81,6 @@ class GaussianProcessHead(nn.Module):
 
     def __init__(self, dim: int, num_classes: int, *, num_features: int) -> None:
         super().__init__()
-        if num_features < 2 or num_features % 2:
-            raise ValueError(f"num_features must be even and at least 2, got {num_features}")
         self.kernel = RBF(dim, lengthscale=math.sqrt(dim)).requires_grad_(False)
         self.register_buffer("frequencies", sample_frequencies(self.kernel, num_features // 2))
         self.output = nn.Linear(num_features, num_classes)
@@ -158,7 +154,7 @@ class SNGPTransformer(nn.Module):
 
 
 def sngp_model(
-    model: nn.Module,
+    model: Backbone,
     *,
     num_data: int,
     bound: float = 0.95,
@@ -183,23 +179,17 @@ def sngp_model(
     Returns:
         A transformer with ``forward(inputs, *, generator, num_samples)``. Call `fit_precision` when
         it is trained.
-
-    Raises:
-        ValueError: the model is of another kind, or an argument is out of range.
     """
-    check_counts(num_data=num_data)
-    check_positive(bound=bound)
-    backbone = check_plain(model, method="SNGP")
-    linear = backbone.head.linear
+    linear = model.head.linear
     sizes = (linear.in_features, linear.out_features)
     head = GaussianProcessHead(*sizes, num_features=num_features)
-    backbone.head.register_module("linear", head.to(linear.weight))
-    bound_spectral_norm(backbone.encoder, bound=bound)
-    return SNGPTransformer(backbone, num_data=num_data)
+    model.head.register_module("linear", head.to(linear.weight))
+    bound_spectral_norm(model.encoder, bound=bound)
+    return SNGPTransformer(model, num_data=num_data)
 
 
 @torch.no_grad()
-def fit_precision(model: nn.Module, batches: Iterable[Tensor]) -> None:
+def fit_precision(model: SNGPTransformer, batches: Iterable[Tensor]) -> None:
     r"""Fit the Laplace posterior of the output weights to the training set, in one pass.
 
     .. math:: P = I / s^2 + \sum_n \max_c p_{nc} (1 - p_{nc}) \, \phi_n \phi_n^\top
@@ -211,16 +201,11 @@ def fit_precision(model: nn.Module, batches: Iterable[Tensor]) -> None:
     classes, the predicted class never changes.
 
     The model is left in eval mode; batches are inputs as the transformer takes them.
-
-    Raises:
-        ValueError: the model is of another kind, or there are no batches.
     """
-    if not isinstance(model, SNGPTransformer):
-        raise ValueError(f"model must be a SNGPTransformer, got {type(model).__name__}")
     model.eval()
     head = model.head
     eye = torch.eye(head.frequencies.shape[0] * 2, dtype=torch.float64, device=head.fitted.device)
-    precision, empty = eye / _PRIOR_STD**2, True
+    precision = eye / _PRIOR_STD**2
     for inputs in batches:
         h = full_precision(pooled_features(model.model, inputs))
         # As in the head's forward pass.
@@ -229,7 +214,5 @@ def fit_precision(model: nn.Module, batches: Iterable[Tensor]) -> None:
             probs = head.output(phi).softmax(-1).double()
         weight = (probs * (1.0 - probs)).amax(-1, keepdim=True)
         phi = phi.double()
-        precision, empty = precision + phi.mT @ (weight * phi), False
-    if empty:
-        raise ValueError("batches must hold training inputs, got none")
+        precision = precision + phi.mT @ (weight * phi)
     head.set_precision(precision)

@@ -7,12 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import check_counts
 from probseq.errors import require
 from probseq.gaussians import DiagonalGaussian
 from probseq.transformers import TransformerOutput
 from probseq.transformers.attention import full_precision
-from probseq_apps.baselines.backbone import Backbone, check_backbone
+from probseq_apps.baselines.backbone import Backbone
 
 
 class GaussianProcesses(nn.Module):
@@ -110,7 +109,7 @@ class SVDKLTransformer(nn.Module):
 
 
 def svdkl_model(
-    model: nn.Module, *, num_data: int, num_processes: int = 16, num_inducing: int = 32
+    model: Backbone, *, num_data: int, num_processes: int = 16, num_inducing: int = 32
 ) -> SVDKLTransformer:
     """Put Gaussian processes in the place of a transformer's last layer.
 
@@ -127,17 +126,14 @@ def svdkl_model(
         A transformer with ``forward(inputs, *, generator, num_samples)`` that always draws.
 
     Raises:
-        ValueError: the model is of another kind, or an argument is out of range.
         MissingExtraError: gpytorch is not installed.
     """
-    check_counts(num_data=num_data, num_processes=num_processes, num_inducing=num_inducing)
-    backbone = check_backbone(model)
     with warnings.catch_warnings():
         # What gpytorch says on import about a part of torch that it uses helps nobody here.
         warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", FutureWarning)
         _gpytorch()
     return SVDKLTransformer(
-        backbone, num_data=num_data, num_processes=num_processes, num_inducing=num_inducing
+        model, num_data=num_data, num_processes=num_processes, num_inducing=num_inducing
     )
 
 

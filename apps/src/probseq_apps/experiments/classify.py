@@ -28,7 +28,7 @@ from probseq.metrics import (
 from probseq.metrics.post_hoc import search_temperature
 from probseq.transformers import Predictor, copy_kernel_weights
 from probseq_apps.baselines.estimators import MOST_ROWS_OF_GP, fit_estimator
-from probseq_apps.baselines.sngp import fit_precision
+from probseq_apps.baselines.sngp import SNGPTransformer, fit_precision
 from probseq_apps.data.image_files import available_cifar_c, read_cifar_c
 from probseq_apps.data.image_folders import list_all
 from probseq_apps.data.images import ImageData, load_ood_images
@@ -328,7 +328,7 @@ def predict_and_store(
         fields = {name: Predictions(*rows)._asdict() for name, rows in predictions.items()}
         save_groups(folder / file, fields)
 
-    if method.baseline == "sngp":
+    if isinstance(model, SNGPTransformer):
         fit_precision(model, (inputs for inputs, _ in batches(data.train)))
     store(model, comparison.PREDICTIONS)
     if any("kflla" in row.additions for row in trained.rows):
