@@ -143,7 +143,6 @@ ENTRIES = {
     "frechet_interval": dict(real=MOMENTS, fake=tensors("m d")),
     "*_interval*": dict(draws=st.integers(2, 3)),
     "inception_score": dict(splits=st.integers(1, 2)),
-    "kernel_distance": THREE | dict(subset_size=st.integers(2, 3)),
     "precision_recall*": THREE | dict(neighbours=st.integers(1, 2)),
     "nearest": dict(references=tensors("m d")),
     "memorisation": dict(test=tensors("m", positive), fake=tensors("n", positive)),

@@ -12,7 +12,7 @@ from probseq.metrics.image import (
     extract_features,
     frechet_distance,
     frechet_interval,
-    kernel_distance,
+    kernel_interval,
     lpips_diversity,
     memorisation,
     nearest,
@@ -74,7 +74,7 @@ def test_samples_are_measured_as_told():
     # Kernel distance and shares: with as many training images.
     rows = torch.randperm(80, generator=torch.Generator().manual_seed(0))[:50]
     fewer = known.features[rows]
-    whole = kernel_distance(fewer, own.features, subsets=1, subset_size=50).mean
+    whole = kernel_interval(fewer, own.features, draws=2).estimate
     low, high = found["intervals"]["kid"]
     assert low < found["kid"] < high
     # Less the bootstrap's bias, which has none but that of 200 draws.

@@ -15,7 +15,6 @@ from probseq.metrics.image import (
     extract_features,
     frechet_distance,
     inception_score,
-    kernel_distance,
     kernel_interval,
     precision_recall,
     torch_fidelity_metrics,
@@ -62,7 +61,7 @@ def test_the_kernel_distance_of_equally_many_is_torch_fidelitys():
     extractor, real, fake = classifier(), images(60, 1), images(60, 2, least=60, most=200)
     found = torch_fidelity_metrics(extractor, real, fake)
     ours, theirs = (extract_features(extractor, x).features for x in (fake, real))
-    whole = kernel_distance(theirs, ours, subsets=1, subset_size=60).mean
+    whole = kernel_interval(theirs, ours, draws=2).estimate
     assert found["kid"] == pytest.approx(whole, rel=1e-6)
     assert found["kid_std"] == pytest.approx(0.0, abs=1e-9)
 
@@ -133,7 +132,7 @@ def test_distances_and_scores_are_torchmetrics_own():
         fid.update(side[:, None, None], real=is_real)
         kid.update(side[:, None, None], real=is_real)
     assert float(fid.compute()) == pytest.approx(float(frechet_distance(real, fake)), rel=1e-6)
-    ours = kernel_distance(real, fake, subsets=1, subset_size=80).mean
+    ours = kernel_interval(real, fake, draws=2).estimate
     assert float(kid.compute()[0]) == pytest.approx(ours, rel=1e-6)
     score = library.inception.InceptionScore(feature=_Rows(), splits=1)
     score.update(fake[:, None, None])

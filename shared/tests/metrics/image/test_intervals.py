@@ -10,7 +10,6 @@ from probseq.metrics.image import (
     frechet_interval,
     inception_interval,
     inception_score,
-    kernel_distance,
     kernel_interval,
     precision_recall,
     precision_recall_intervals,
@@ -79,10 +78,13 @@ def test_kernel_intervals_are_the_slow_loops_in_which_no_sample_meets_itself():
     assert found[:4] == pytest.approx(by_hand(distance(list(range(m))), drawn), rel=1e-9)
 
 
-def test_the_kernel_distance_of_all_is_that_of_a_subset_of_all():
-    real, fake = features(50, 6, seed=1), features(50, 6, seed=2, spread=1.3)
-    whole = kernel_distance(real, fake, subsets=1, subset_size=50).mean
-    assert kernel_interval(real, fake, draws=2).estimate == pytest.approx(whole, rel=1e-9)
+def test_a_set_against_itself_is_below_zero_by_the_diagonal():
+    x = features(9, 4, seed=8)
+    kernel = (x @ x.T / 4 + 1) ** 3
+    off = (kernel.sum() - kernel.trace()) / (9 * 8)
+    expected = 2 / 9 * float(off - kernel.trace() / 9)
+    assert expected < 0
+    assert kernel_interval(x.float(), x.float(), draws=2).estimate == pytest.approx(expected, 1e-6)
 
 
 def test_inception_intervals_are_those_of_rows_drawn_anew():

@@ -29,7 +29,6 @@ from probseq.metrics.image.intervals import (
     inception_interval,
     kernel_interval,
 )
-from probseq.metrics.image.kernel_distance import KernelDistance, kernel_distance
 from probseq.metrics.image.lpips import LPIPS, Diversity, lpips_diversity
 from probseq.metrics.image.memorisation import Memorisation, Nearest, memorisation, nearest
 from probseq.metrics.image.precision_recall import (
@@ -51,7 +50,6 @@ __all__ = [
     "InceptionFeatures",
     "InceptionScore",
     "Interval",
-    "KernelDistance",
     "Memorisation",
     "ModuleFeatures",
     "Nearest",
@@ -65,7 +63,6 @@ __all__ = [
     "frechet_interval",
     "inception_interval",
     "inception_score",
-    "kernel_distance",
     "kernel_interval",
     "lpips_diversity",
     "memorisation",
