@@ -172,3 +172,5 @@ def test_methods_within_the_interval_are_level_and_one_seed_decides_nothing():
     )
     (sentence, _) = outcome(compared(a=[0.8], b=[0.1]), [])
     assert sentence.endswith("Of one seed nothing is decided.")
+    (sentence, _) = outcome(compared(a=[0.8, 0.9], b=[0.8, 0.9]), [])
+    assert sentence == "accuracy: a 0.850 against b 0.850. They are equal in all seeds."

@@ -71,6 +71,8 @@ def _comparison(
     ]
     if len(differences) < 2:
         return f"{numbers} Of one seed nothing is decided."
+    if not any(differences):
+        return f"{numbers} They are equal in all {of}."
     gain = judge(differences, 0.0)
     margin = f"{abs(gain.summary.mean or 0.0):.3f} ± {gain.summary.interval or 0.0:.3f}"
     verdict = "The first leads by" if gain.verdict == "holds" else "Not decided: they differ by"

@@ -126,7 +126,7 @@ class GaussianDiffusion:
         self.betas = betas = betas.cpu()
         self.timesteps = tuple(range(len(betas)) if timesteps is None else timesteps)
         self.original_steps = len(betas) if original_steps is None else original_steps
-        chosen = [t for t in range(self.original_steps) if t in self.timesteps]
+        chosen = sorted({*self.timesteps} & {*range(self.original_steps)})
         if len(chosen) != len(betas) or chosen != list(self.timesteps):
             raise ValueError(
                 f"timesteps must be {len(betas)} ascending numbers of "
