@@ -25,6 +25,7 @@ __all__ = [
     "SEEN",
     "Curve",
     "Trained",
+    "bare",
     "curves_plot",
     "headline",
     "label_bottom",
@@ -33,6 +34,7 @@ __all__ = [
     "line_legend",
     "line_style",
     "log_axis",
+    "new_figure",
     "panels",
     "small_multiples",
     "training_plot",
@@ -65,6 +67,22 @@ def line_style(index: int) -> dict[str, Any]:
     }
 
 
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure, of inches."""
+    figures = require("matplotlib.figure", extra="plots", distribution="probseq")
+    agg = require("matplotlib.backends.backend_agg", extra="plots", distribution="probseq")
+    figure: Figure = figures.Figure(figsize=(width, height), dpi=150)
+    figure.set_layout_engine("constrained", w_pad=0.06, h_pad=0.06)
+    agg.FigureCanvasAgg(figure)
+    return figure
+
+
+def bare(axes: "Axes") -> None:
+    """Take off the upper and the right line, and make the numbers small."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+
+
 def panels(
     count: int,
     across: int,
@@ -84,19 +102,12 @@ def panels(
     """
     columns = min(across, count)
     rows = math.ceil(count / columns)
-    figures = require("matplotlib.figure", extra="plots", distribution="probseq")
-    agg = require("matplotlib.backends.backend_agg", extra="plots", distribution="probseq")
-    figure: Figure = figures.Figure(
-        figsize=(size[0] * columns + extra[0], size[1] * rows + extra[1]), dpi=150
-    )
-    figure.set_layout_engine("constrained", w_pad=0.06, h_pad=0.06)
-    agg.FigureCanvasAgg(figure)
+    figure = new_figure(size[0] * columns + extra[0], size[1] * rows + extra[1])
     grid: list[Axes] = []
     for place in range(count):
         first = grid[0] if shared and grid else None
         axes = figure.add_subplot(rows, columns, place + 1, sharex=first, sharey=first)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=8)
+        bare(axes)
         if shared:
             axes.tick_params(labelleft=place % columns == 0)
             axes.tick_params(labelbottom=place + columns >= count)

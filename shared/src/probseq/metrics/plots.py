@@ -20,9 +20,11 @@ from probseq.figures import (
     GUIDE,
     IN_A_PANEL,
     Curve,
+    bare,
     legend,
     light_grid,
     line_style,
+    new_figure,
     panels,
     small_multiples,
 )
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Black is the seventh.
-_PALETTE = (*COLOURS, "#000000")
 _COUNTS = "#8A8A8A"
 _ACCURACY = "#56B4E9"
 _OVERCONFIDENT: dict[str, Any] = {"facecolor": "#F9DDC8", "edgecolor": "#D55E00", "hatch": "////"}
@@ -43,7 +43,6 @@ _UNDERCONFIDENT: dict[str, Any] = {
     "hatch": "\\\\\\\\",
 }
 _MAX_COLUMNS = 4
-_DPI = 150
 
 
 def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure":
@@ -63,7 +62,7 @@ def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure"
     columns = min(len(bins_by_name), _MAX_COLUMNS)
     rows = math.ceil(len(bins_by_name) / columns)
     # A single panel is widened for its legend.
-    figure = _new_figure(max(2.8 * columns, 3.8) + 0.6, 3.8 * rows + 0.5)
+    figure = new_figure(max(2.8 * columns, 3.8) + 0.6, 3.8 * rows + 0.5)
     # One flat grid and not one a panel: the layout engine then makes all panels equal.
     grid = figure.add_gridspec(2 * rows, columns, height_ratios=(4, 1) * rows)
     most = max(int(bins.count.max()) for bins in bins_by_name.values())
@@ -107,7 +106,7 @@ def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
         return small_multiples(
             _captioned(curves, areas), title="", x_label=x, y_label=y, y_limits=limits
         )
-    figure, axes = _curve_panel(5.6, 3.7, curves, areas)
+    figure, axes = _panel(_labelled(curves, areas), (5.1, 3.7))
     axes.set(xlabel=x, ylabel=y, xlim=(0, 1), ylim=limits)
     return figure
 
@@ -131,7 +130,7 @@ def roc_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
         return small_multiples(
             _captioned(curves, areas), title="", x_label=x, y_label=y, diagonal=True
         )
-    figure, axes = _curve_panel(5.2, 4.9, curves, areas)
+    figure, axes = _panel(_labelled(curves, areas), (4.7, 4.7))
     axes.plot((0, 1), (0, 1), color=GUIDE, linewidth=1, linestyle=":", zorder=1.9)
     axes.set(xlabel=x, ylabel=y, xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
     return figure
@@ -169,7 +168,7 @@ def interval_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figu
         curves: (probability, share inside) by method.
     """
     _check_any("curves", curves)
-    figure, axes = _number_panel(curves, marker="o")
+    figure, axes = _panel(curves, (5.1, 3.7), marker="o")
     axes.plot((0, 1), (0, 1), color=GUIDE, linewidth=1, linestyle="--", zorder=1.9)
     axes.set(xlabel="Probability of the interval", ylabel="True values inside", ylim=(0, 1.02))
     return figure
@@ -185,7 +184,7 @@ def selective_error_plot(
         target: name of the predicted number, for the axis.
     """
     _check_any("curves", curves)
-    figure, axes = _number_panel(curves, marker=None)
+    figure, axes = _panel(curves, (5.1, 3.7))
     # The error of the first few is chance and would flatten the rest.
     top = max(float(error[coverage >= 0.1].amax()) for coverage, error in curves.values())
     axes.set(xlabel="Coverage", ylabel=f"MAE of {target} among them", ylim=(0, 1.1 * top or 1.0))
@@ -223,15 +222,6 @@ def _check_any(name: str, curves: Mapping[str, object]) -> None:
         raise ValueError(f"{name} must hold at least one method, got an empty mapping")
 
 
-def _new_figure(width: float, height: float) -> "Figure":
-    figures = require("matplotlib.figure", extra="plots", distribution="probseq")
-    agg = require("matplotlib.backends.backend_agg", extra="plots", distribution="probseq")
-    figure = figures.Figure(figsize=(width, height), dpi=_DPI)
-    figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.06)
-    agg.FigureCanvasAgg(figure)
-    return figure
-
-
 def _array(values: Tensor) -> Any:
     return values.detach().double().cpu().numpy()
 
@@ -243,32 +233,29 @@ def _captioned(curves: Mapping[str, tuple[Tensor, Tensor]], areas: list[str]) ->
     }
 
 
-def _curve_panel(
-    width: float, height: float, curves: Mapping[str, tuple[Tensor, Tensor]], areas: list[str]
+def _labelled(
+    curves: Mapping[str, tuple[Tensor, Tensor]], areas: list[str]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    return {f"{name} ({area})": xy for (name, xy), area in zip(curves.items(), areas, strict=True)}
+
+
+def _panel(
+    curves: Mapping[str, tuple[Tensor, Tensor]],
+    size: tuple[float, float],
+    *,
+    marker: str | None = None,
 ) -> "tuple[Figure, Axes]":
     """Return one panel, with room for the legend below: inside it, six entries hide curves."""
-    labels = [f"{name} ({area})" for name, area in zip(curves, areas, strict=True)]
-    # Two columns of 32 letters are as wide as the panel.
-    columns = 2 if len(labels) > 3 and max(map(len, labels)) <= 32 else 1
-    figure = _new_figure(width, height + 0.2 * math.ceil(len(labels) / columns))
-    axes = figure.add_subplot()
-    for label, colour, (x, y) in zip(labels, _PALETTE, curves.values(), strict=False):
-        axes.plot(_array(x), _array(y), label=label, color=colour, linewidth=1.8)
-    _finish(axes)
-    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
-    return figure, axes
-
-
-def _number_panel(
-    curves: Mapping[str, tuple[Tensor, Tensor]], *, marker: str | None
-) -> "tuple[Figure, Axes]":
-    figure, (axes,) = panels(1, 1, (5.1, 3.7))
+    # Rows of some 64 letters are as wide as the panel.
+    across = min(3, max(1, 64 // max(map(len, curves))))
+    room = 0.5 + 0.2 * math.ceil(len(curves) / across)
+    figure, (axes,) = panels(1, 1, size, extra=(0.5, room))
     for place, (label, (x, y)) in enumerate(curves.items()):
         style: dict[str, Any] = line_style(place) | {"marker": marker, "markersize": 3}
         axes.plot(_array(x), _array(y), label=label, **style)
     axes.set_xlim(0, 1)
     light_grid(axes)
-    legend(figure, [axes], across=3)
+    legend(figure, [axes], across=across)
     return figure, axes
 
 
@@ -294,7 +281,8 @@ def _draw_reliability(axes: "Axes", bins: CalibrationBins) -> None:
     axes.plot((0, 1), (0, 1), color=GUIDE, linewidth=1.2, linestyle="--")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    _finish(axes)
+    bare(axes)
+    light_grid(axes)
 
 
 def _draw_counts(axes: "Axes", bins: CalibrationBins, top: float) -> None:
@@ -303,7 +291,8 @@ def _draw_counts(axes: "Axes", bins: CalibrationBins, top: float) -> None:
     axes.set_ylim(0, top)
     axes.locator_params(axis="y", nbins=2)
     axes.set_xticks((0, 0.25, 0.5, 0.75, 1), ("0", ".25", ".5", ".75", "1"))
-    _finish(axes)
+    bare(axes)
+    light_grid(axes)
 
 
 def _reliability_legend(figure: "Figure", columns: int) -> None:
@@ -319,12 +308,3 @@ def _reliability_legend(figure: "Figure", columns: int) -> None:
     figure.legend(
         handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
     )
-
-
-def _finish(axes: "Axes") -> None:
-    axes.grid(visible=True, color="#E5E5E5", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=9)
-    axes.xaxis.label.set_fontsize(10)
-    axes.yaxis.label.set_fontsize(10)
