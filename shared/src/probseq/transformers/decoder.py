@@ -13,7 +13,7 @@ from probseq.checks import check_counts, check_positive
 from probseq.metrics import CalibrationBins, calibration_bins
 from probseq.transformers.encoder import AttentionFactory, Encoder
 from probseq.transformers.outputs import AttentionOutput, TransformerOutput
-from probseq.transformers.padded import checked_mask
+from probseq.transformers.padded import check_ids, checked_mask
 from probseq.transformers.protocol import TokenMap, check_num_samples
 from probseq.transformers.sampling import repeat_samples
 from probseq.transformers.spec import TransformerConfig
@@ -253,15 +253,7 @@ class CausalTransformer(nn.Module):
                 f"tokens must have shape (batch, tokens), with at most {self.max_length} tokens in "
                 f"all, got {tuple(tokens.shape)} beside {others} others"
             )
-        if tokens.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"tokens must be whole numbers (int64), got {tokens.dtype}")
-        if torch.compiler.is_compiling():  # the check below looks at values
-            return
-        if tokens.min() < 0 or tokens.max() >= self.vocab_size:
-            raise ValueError(
-                f"tokens must be from 0 to {self.vocab_size - 1}, got {int(tokens.min())} to "
-                f"{int(tokens.max())}"
-            )
+        check_ids(tokens, self.vocab_size)
 
 
 def bits_per_token(

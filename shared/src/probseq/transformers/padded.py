@@ -75,12 +75,29 @@ def checked_mask(mask: Tensor | None, default: Tensor) -> Tensor:
     return mask
 
 
+def check_ids(tokens: Tensor, vocab_size: int) -> None:
+    """Refuse what are no token ids; not while compiling those out of range.
+
+    Raises:
+        ValueError: ``tokens`` are no whole numbers, or not below ``vocab_size``.
+    """
+    if tokens.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"tokens must be whole numbers (int64), got {tokens.dtype}")
+    if torch.compiler.is_compiling():  # the check below looks at values
+        return
+    if tokens.min() < 0 or tokens.max() >= vocab_size:
+        raise ValueError(
+            f"tokens must be from 0 to {vocab_size - 1}, got {int(tokens.min())} to "
+            f"{int(tokens.max())}"
+        )
+
+
 def refuse_hidden_sequences(mask: Tensor) -> None:
-    """Refuse sequences of nothing but padding; looks at values, so not while compiling.
+    """Refuse sequences of nothing but padding; not while compiling, as it looks at values.
 
     Raises:
         ValueError: a row of ``mask`` holds no true entry.
     """
-    if not (seen := mask.any(-1)).all():
+    if not torch.compiler.is_compiling() and not (seen := mask.any(-1)).all():
         hidden = (~seen).nonzero().flatten().tolist()
         raise ValueError(f"mask hides every token of sequences {hidden[:5]}: drop these")

@@ -109,6 +109,5 @@ class SequenceTransformer(PooledTransformer):
             )
         check_dtype("x", x, getattr(self.head.linear, "weight", x), half=True)
         mask = checked_mask(mask, (x != 0).any(-1))
-        if not torch.compiler.is_compiling():  # looks at values
-            refuse_hidden_sequences(mask)
+        refuse_hidden_sequences(mask)
         return mask

@@ -7,7 +7,12 @@ from torch import Tensor, nn
 from probseq.checks import check_counts
 from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.outputs import TransformerOutput
-from probseq.transformers.padded import PooledTransformer, checked_mask, refuse_hidden_sequences
+from probseq.transformers.padded import (
+    PooledTransformer,
+    check_ids,
+    checked_mask,
+    refuse_hidden_sequences,
+)
 from probseq.transformers.spec import TransformerConfig
 
 PADDING = 0
@@ -83,15 +88,7 @@ class TextTransformer(PooledTransformer):
             raise ValueError(
                 f"tokens must have shape (batch, 1 to {self.max_length}), got {tuple(tokens.shape)}"
             )
-        if tokens.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"tokens must be whole numbers (int64), got {tokens.dtype}")
+        check_ids(tokens, self.vocab_size)
         mask = checked_mask(mask, tokens != PADDING)
-        if torch.compiler.is_compiling():  # the checks below look at values
-            return mask
-        if tokens.min() < 0 or tokens.max() >= self.vocab_size:
-            raise ValueError(
-                f"tokens must be from 0 to {self.vocab_size - 1}, got {int(tokens.min())} to "
-                f"{int(tokens.max())}"
-            )
         refuse_hidden_sequences(mask)
         return mask

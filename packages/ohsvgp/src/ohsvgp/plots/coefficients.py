@@ -12,8 +12,7 @@ from ohsvgp.exact import exact_posterior
 from ohsvgp.likelihoods import Gaussian
 from ohsvgp.online import OnlineGP
 from ohsvgp.plots.drawing import shade
-from probseq.errors import require
-from probseq.figures import COLOURS, GUIDE
+from probseq.figures import COLOURS, GUIDE, new_figure
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import RBF
 
@@ -53,15 +52,11 @@ def coefficients_plot(
         ]
     if not isinstance(gp.likelihood, Gaussian):
         raise ValueError(f"gp must have a Gaussian likelihood, got {type(gp.likelihood).__name__}")
-    figures = require("matplotlib.figure", extra="plots", distribution="ohsvgp")
-    agg = require("matplotlib.backends.backend_agg", extra="plots", distribution="ohsvgp")
     noise = gp.likelihood.noise
     models, ends = [], [float(t[-1]) for t, _ in tasks]
     for t, y in tasks:
         models.append(gp := gp.updated(t, y))
-    figure: Figure = figures.Figure(figsize=(11.0, 6.2), dpi=150)
-    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
-    agg.FigureCanvasAgg(figure)
+    figure = new_figure(11.0, 6.2)
     grid = figure.add_gridspec(2, 6)
     _draw_basis(figure.add_subplot(grid[0, :2]), gp, ends)
     _draw_path(figure.add_subplot(grid[0, 2:]), models, ends)
