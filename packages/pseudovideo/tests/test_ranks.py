@@ -42,6 +42,7 @@ def work(rank, folder):
     with alone():
         by_itself = mean_over_ranks(torch.tensor(7.0 + rank), 1)
     torch.save((mean, weight, together, by_itself), f"{folder}/{rank}.pt")
+    torch.distributed.barrier()  # gloo of torch 2.6 waits forever where the other has gone before
     torch.distributed.destroy_process_group()
 
 
