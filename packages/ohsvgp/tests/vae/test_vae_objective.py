@@ -34,7 +34,7 @@ def kernel_of(*lengthscales: float) -> Kernel:
 def window_of(kernel: Kernel, old: OnlineState | None) -> Window:
     inducing = LegS(M).inducing(kernel, 4.0)
     x = torch.linspace(2.0, 4.0, N, dtype=torch.float64)[:, None]
-    return relate(kernel, old, x, inducing, rel_jitter=None, changed=False)
+    return relate(kernel, old, x, inducing, changed=False)
 
 
 def old_state(kernel: Kernel, latents: int, seed: int = 3) -> OnlineState:

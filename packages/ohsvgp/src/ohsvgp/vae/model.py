@@ -26,7 +26,6 @@ from ohsvgp.vae.objective import (
 )
 from ohsvgp.vae.task import Task, TaskInfo, Window, as_channels, relate
 from ohsvgp.vae.training import LearnedPoints, train
-from ohsvgp.whitening import check_jitter
 from probseq.checks import check_counts, check_not_negative, check_positive, check_whole
 from probseq.gaussians import DiagonalGaussian, standard_normal
 from probseq.kernels import Kernel
@@ -56,7 +55,6 @@ class OnlineSVGPVAE(nn.Module):
         carry: keep the old q(u) as a site. False makes q(u) from the newest task's sites alone, as
             Eq. C.12 reads; earlier tasks are then forgotten.
         consolidation: weight of the penalty on encoder and decoder; 0 for none.
-        rel_jitter: relative jitter of K_uu; see ``OnlineGP``.
         t0: where the window starts; the first stamp if None.
         time_unit: numpy's code of the unit that calendar stamps are counted in.
         dtype: of networks, data and predictions; the latent processes are in float64.
@@ -94,7 +92,6 @@ class OnlineSVGPVAE(nn.Module):
         learn_noise: bool = True,
         carry: bool = True,
         consolidation: float = 1.0,
-        rel_jitter: float | None = None,
         t0: Any = None,
         time_unit: str = "D",
         dtype: torch.dtype = torch.float64,
@@ -109,7 +106,6 @@ class OnlineSVGPVAE(nn.Module):
         check_counts(num_latents=num_latents)
         check_positive(noise=noise)
         check_not_negative(consolidation=consolidation)
-        check_jitter(rel_jitter)
         check_whole(seed=seed)
         self.encoder = encoder
         self.decoder = decoder
@@ -118,7 +114,6 @@ class OnlineSVGPVAE(nn.Module):
         self.raw_noise = nn.Parameter(level.log(), requires_grad=learn_noise)
         self.num_latents = num_latents
         self.carry = carry
-        self.rel_jitter = rel_jitter
         self.time_unit = time_unit
         self.to(dtype)
         self.kernel.double()
@@ -331,7 +326,6 @@ class OnlineSVGPVAE(nn.Module):
             old,
             task.x,
             inducing,
-            rel_jitter=self.rel_jitter,
             changed=learning or self._changed(old),
         )
 
@@ -346,9 +340,7 @@ class OnlineSVGPVAE(nn.Module):
             shape = (self.num_latents, x.shape[0])
             return DiagonalGaussian(K_ss.new_zeros(shape), K_ss.expand(shape))
         changed = self._changed(state)
-        step, Psi, _ = relate(
-            kernel, state, x, state.inducing, rel_jitter=self.rel_jitter, changed=changed
-        )
+        step, Psi, _ = relate(kernel, state, x, state.inducing, changed=changed)
         return core.predict(core.posterior(step.carried.site), Psi, K_ss)
 
     @torch.no_grad()

@@ -61,7 +61,6 @@ def relate(
     x: Float[Tensor, "n 1"],
     inducing: Inducing,
     *,
-    rel_jitter: float | None,
     changed: bool,
 ) -> Window:
     """Return the covariances at some times under the kernel of now; differentiable.
@@ -71,12 +70,9 @@ def relate(
         old: what is carried; None for nothing.
         x: times counted from t0.
         inducing: the set, which may be that of ``old``, or one whose points are being learned.
-        rel_jitter: of ``whiten``.
         changed: whether hyperparameters are, or may become, other than those of ``old``.
     """
-    step = change_inducing(
-        kernel, old, inducing, method="chol", rel_jitter=rel_jitter, changed=changed
-    )
+    step = change_inducing(kernel, old, inducing, method="chol", rel_jitter=None, changed=changed)
     Psi = core.features(kernel, step.inducing, step.whitening, x)
     return Window(step, Psi, kernel.diag(x))
 
