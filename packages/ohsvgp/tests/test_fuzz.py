@@ -347,7 +347,6 @@ VAE_ARGUMENTS = dict(
     learn_noise=st.booleans(),
     carry=st.booleans(),
     consolidation=st.sampled_from([0.0, 1.0]),
-    rel_jitter=st.sampled_from([None, 1e-5]),
     t0=st.none(),
     time_unit=st.sampled_from(["D", "h"]),
     dtype=DTYPES,
