@@ -258,17 +258,14 @@ def test_a_severity_of_cifar_c_is_a_fifth_of_the_file(cifar_c, tmp_path):
 
 
 def test_damaged_files_of_cifar_c_are_named(cifar_c, tmp_path):
-    for corruption, severity, message in (
-        ("fogs", 1, "did you mean 'fog'"),
-        ("fog", 6, "severity must be"),
-        ("snow", 1, r"snow\.npy cannot be read as five severities"),
-        ("rain", 1, r"rain\.npy cannot be read"),  # a pickle
-        ("fog", 1, r"labels\.npy.*row 0 has 10"),
+    np.save(cifar_c / "labels.npy", np.full(20, 10))
+    for corruption, message in (
+        ("snow", r"snow\.npy cannot be read as five severities"),
+        ("rain", r"rain\.npy cannot be read"),  # a pickle
+        ("fog", r"labels\.npy.*row 0 has 10"),
     ):
         with pytest.raises(DataError, match=message):
-            read_cifar_c("cifar10", tmp_path, corruption, severity)
-        if severity == 6:
-            np.save(cifar_c / "labels.npy", np.full(20, 10))
+            read_cifar_c("cifar10", tmp_path, corruption, 1)
 
 
 @pytest.mark.slow

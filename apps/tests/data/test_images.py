@@ -105,7 +105,6 @@ def test_folders_that_make_no_data_set_are_refused_with_the_reason(save, put, tm
 
     for load in (load_images, load_generation_data):
         refused(load, "none does not exist", name=f"{name}/none")
-        refused(load, "image_size must be at least 1, got 0", image_size=0)
     refused(load_images, "at least two sub-folders, one for each class, it has 0")
     refused(load_generation_data, "holds no images")
     for number in range(19):
@@ -361,7 +360,6 @@ def test_fewer_training_images_are_exactly_as_many_as_asked_for(write_mnist, tmp
         assert len(data.test) == 10
     for count, message in (
         (37, "num_train must be at most 36 .*got 37"),
-        (0, "num_train must be at least 1, got 0"),
         (1, "no validation images"),
     ):
         with pytest.raises(DataError, match=message):

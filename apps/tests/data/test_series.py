@@ -190,7 +190,6 @@ def test_missing_tables_columns_and_names_are_named(put, tmp_path):
     for name, folder, message in (
         ("skillcraft", None, "--data-dir"),
         ("skillcraft", tmp_path, r"skillcraft\.parquet does not exist.*--download"),
-        ("two-moon", tmp_path, "'two-moons'"),
         ("powerplant", tmp_path, r"splits test0\.\., it has \['a', 'y'\]"),
     ):
         with pytest.raises(DataError, match=message):

@@ -149,7 +149,6 @@ def test_what_does_not_go_together_is_refused(put, tmp_path):
     path = put("a.csv", "review,label\na,1\nb,0\n" + "c,0\n" * 9 + "a,1\na,1\n")
     for name, reading, options, message in (
         (f"csv:{path}", {}, {}, r"needs one column 'text' .*\['review', 'label'\]"),
-        (f"csv:{path}", {"text_column": "review"}, {"max_length": 0}, "at least 1, got 0"),
         (f"csv:{path}", {"tokenizer": "wrods"}, {}, "did you mean 'words'"),
         (f"csv:{path}", {"tokenizer": "bpe:300", "embeddings": str(path)}, {}, "take the place of"),
         (f"csv:{tmp_path / 'no.csv'}", {}, {}, r"no\.csv does not exist"),

@@ -161,10 +161,3 @@ def test_an_encoder_of_a_file_cuts_and_pads_nothing(tmp_path):
     encode, _ = subword_encoder(tmp_path / "words.json")
     with pytest.raises(ValueError, match=r"words\.json cannot read the text as a tokenizer"):
         encode("the cat is")
-
-
-def test_numbers_that_are_too_small_are_refused_by_name():
-    with pytest.raises(ValueError, match="size must be at least 258, got 257"):
-        train_byte_pairs(TEXTS, 257)
-    with pytest.raises(ValueError, match="length must be at least 2, got 1"):
-        token_windows(torch.arange(9), 1)

@@ -23,7 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from probseq_apps.data.fetch import fetch_images
-from probseq_apps.data.names import DataError, data_folder, reading, unknown_name_message
+from probseq_apps.data.names import DataError, data_folder, reading
 from probseq_apps.data.parts import MAX_VALIDATION, Part, check_labels, labelled_images
 from probseq_apps.data.pictures import as_seen
 from probseq_apps.data.tables import read_parquet
@@ -261,11 +261,6 @@ def available_cifar_c(name: str, data_dir: Path) -> tuple[str, ...]:
 
 def read_cifar_c(name: str, data_dir: Path, corruption: str, severity: int) -> Part:
     """Read one corruption at a severity of 1 to 5: a fifth of its file, 10,000 images."""
-    known = available_cifar_c(name, data_dir)
-    if corruption not in known:
-        raise DataError(f"{unknown_name_message('corruption', corruption, known)} (in {data_dir})")
-    if severity not in range(1, _SEVERITIES + 1):
-        raise DataError(f"severity must be 1, 2, 3, 4 or 5, got {severity}")
     images, labels = (
         data_dir / _PUBLISHED[name] / f"{file}.npy" for file in (corruption, "labels")
     )

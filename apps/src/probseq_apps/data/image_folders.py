@@ -65,8 +65,6 @@ def read_folder(
     The module's text tells the layout; training images are chosen by a fixed permutation. With
     `classes` every part needs folders of classes.
     """
-    if image_size is not None and image_size < 1:
-        raise DataError(f"image_size must be at least 1, got {image_size}")
     unknown: Counter[str] = Counter()
     split = _folder_parts if (root / "train").is_dir() else _split
     parts = split(root, classes, unknown)

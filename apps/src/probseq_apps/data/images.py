@@ -265,9 +265,6 @@ def load_generation_data(
         skip_unreadable: leave files of a folder out that can't be read; the notes count them.
     """
     check_generation_name(name)
-    for setting, value in (("image_size", image_size), ("num_train", num_train)):
-        if value is not None and value < 1:
-            raise DataError(f"{setting} must be at least 1, got {value}")
     path = user_path(name)
     if path is not None:
         parts, names, notes = read_folder(

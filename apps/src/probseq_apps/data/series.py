@@ -70,9 +70,6 @@ class ChannelSeries:
     frame: tuple[int, int] | None = None
     notes: tuple[str, ...] = ()  # what a reader of results must know about the data
 
-    def __len__(self) -> int:
-        return self.time.shape[0]
-
 
 def load_series(
     name: str, data_dir: Path | None = None, *, columns: Columns | None = None

@@ -68,8 +68,6 @@ def load_data(
         )
     parts = read_parts(name, reading, data_dir=data_dir)
     length = parts.default_length if max_length is None else max_length
-    if length < 1:
-        raise DataError(f"max_length must be at least 1, got {length}")
     if embeddings is not None:
         store = read_embeddings(Path(embeddings))
         rest = _encoded(parts, partial(store.spans, max_length=length))

@@ -17,12 +17,10 @@ from probseq.errors import require
 from probseq_apps.data.columns import StampColumn
 from probseq_apps.data.names import (
     CSV_PREFIX,
-    TABLE_NAMES,
     DataError,
     data_folder,
     nearest_name,
     reading,
-    unknown_name_message,
 )
 
 T = TypeVar("T")
@@ -155,17 +153,12 @@ class Table:
     notes: tuple[str, ...] = ()  # what a reader of results must know about the data
     stamps: Float64[np.ndarray, " n"] | None = None  # the order of the points, where it is known
 
-    def __len__(self) -> int:
-        return self.x.shape[0]
-
 
 def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
     """Read a table, or draw the two moons.
 
     The seed chooses the split of the published ones, or draws the points and the split.
     """
-    if name not in TABLE_NAMES:
-        raise DataError(unknown_name_message("table", name, TABLE_NAMES))
     if name == "two-moons":
         return _two_moons(seed)
     path = published_file(data_folder(name, data_dir) / "uci" / f"{name}.parquet")

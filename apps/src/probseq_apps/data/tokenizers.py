@@ -26,8 +26,6 @@ _RARE_CHARACTER = 5
 _LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 # A word keeps its inner apostrophes ("won't"); every other sign is a token.
 _TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
-# All bytes, padding, and a text without any token.
-_FEWEST_PAIRS = 258
 # Names of padding in tokenizers without a section `padding`.
 _PADDING_NAMES = ("[PAD]", "<pad>", "<PAD>", "<|pad|>")
 _TEXTS_AT_ONCE = 1_000  # an encoding holds far more than its numbers
@@ -160,11 +158,8 @@ def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
         size: numbers in all, at least 258: all bytes, padding, and a text without any token.
 
     Raises:
-        ValueError: `size` is below 258.
         MissingExtraError: tokenizers is not installed.
     """
-    if size < _FEWEST_PAIRS:
-        raise ValueError(f"size must be at least {_FEWEST_PAIRS}, got {size}")
     library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
     splitters, normalizers = library.pre_tokenizers, library.normalizers
     tokenizer = library.Tokenizer(library.models.BPE())
@@ -252,13 +247,11 @@ def subword_encoder(path: Path) -> TextEncoder:
 
 
 def token_windows(tokens: Int64[Tensor, " n"], length: int) -> Int64[Tensor, "k t"]:
-    """Return windows of so many tokens; the last of each is the first of the next.
+    """Return windows of so many tokens, at least 2; the last of each is the first of the next.
 
     Raises:
-        ValueError: the text is shorter than a window, or that than 2 tokens.
+        ValueError: the text is shorter than a window.
     """
-    if length < 2:
-        raise ValueError(f"length must be at least 2, got {length}")
     if len(tokens) < length:
         raise ValueError(f"a text must have at least {length} tokens for each part: {len(tokens)}")
     return tokens.unfold(0, length, length - 1).contiguous()
