@@ -339,13 +339,13 @@ class SlurmExecutor(_ClusterExecutor):
         submitit: Any = require("submitit", extra="cluster", distribution="probseq-apps")
         self._errors = submitit.core.utils
         self._slurm = submitit.AutoExecutor(folder=folder.resolve() / "slurm", cluster=_SLURM)
-        asked: dict[str, Any] = {"slurm_partition": options.slurm.partition}
+        partition = options.slurm.partition
         self._slurm.update_parameters(
             name="probseq",
             timeout_min=options.slurm.minutes,
             cpus_per_task=options.threads,
             gpus_per_node=options.slurm.gpus,
-            **{name: value for name, value in asked.items() if value is not None},
+            **({} if partition is None else {"slurm_partition": partition}),
         )
 
     def start(self, work: Callable[..., Outcome], job: Job) -> Any:

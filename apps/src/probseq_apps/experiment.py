@@ -59,10 +59,6 @@ class RunFolder:
         return distributed.broadcast(read_json(file) if distributed.is_main() else {})
 
 
-def _no_jobs(settings: Settings) -> Sequence[Job]:
-    return ()
-
-
 def _nothing(*_: object) -> None:
     return None
 
@@ -73,10 +69,6 @@ def _no_text(*_: object) -> str:
 
 def _unknown(*_: object) -> float:
     return 0.0
-
-
-def _does_no_job(*_: object) -> Mapping[str, Any]:
-    raise NotImplementedError("a workflow with jobs needs `run`")
 
 
 def _named_data(settings: Settings, data: object) -> str:
@@ -91,8 +83,8 @@ def _settings_alone(settings: Settings, data: object) -> dict[str, Any]:
 class Workflow(Generic[S, Data]):
     """The functions of a command, which `run.run` calls from `load` to `report`.
 
-    They stand at a module's level: processes that share the jobs import them by their names. A job
-    that has results is not done again.
+    Those of a workflow with jobs stand at a module's level: processes that share the jobs import
+    them by their names. A job that has results is not done again.
     """
 
     kind: str  # as `config.json` names it
@@ -102,7 +94,7 @@ class Workflow(Generic[S, Data]):
     # Whether jobs take seconds: they are done here in one process, unless asked otherwise
     brief: bool = False
     # Lists the jobs in the order in which they are done; none where the report alone takes time
-    jobs: Callable[[S], Collection[Job]] = _no_jobs
+    jobs: Callable[[S], Collection[Job]] = lambda _: ()
     load: Callable[[S, Options], Data]  # reads the data
     # Names the data set, for the name of a new folder
     data_name: Callable[[S, Data], str] = _named_data
@@ -117,7 +109,7 @@ class Workflow(Generic[S, Data]):
     # Makes the files that jobs share, before several processes do them
     prepare: Callable[[S, Data, RunFolder], None] = _nothing
     # Does a job, from where it stopped, and returns its results
-    run: Callable[[S, Data, Job, RunFolder], Mapping[str, Any]] = _does_no_job
+    run: Callable[[S, Data, Job, RunFolder], Mapping[str, Any]] = lambda *_: {}
     report: Callable[[S, Data, Results, RunFolder], str]  # writes the report and returns it as text
 
 

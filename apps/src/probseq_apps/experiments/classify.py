@@ -110,7 +110,7 @@ def check(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> None:
                 f"method {name!r} takes at most {MOST_ROWS_OF_GP:,} training examples, and "
                 f"{data.name!r} has {len(data.train):,}: leave it out, or set train_size"
             )
-    comparison.check_methods(settings, data)
+    comparison.check_methods(settings, loaded)
 
 
 def describe(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> str:

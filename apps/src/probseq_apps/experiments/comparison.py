@@ -69,12 +69,12 @@ def jobs(settings: MethodSettings) -> list[Job]:
     return [Job(row, seed) for seed in settings.seeds for row in rows]
 
 
-def check_methods(settings: Compared, data: Data) -> None:
+def check_methods(settings: Compared, loaded: Loaded[Any]) -> None:
     """Raise if a transformer does not fit the data, or lacks the dropout that it draws from."""
     for name in trained_rows(settings.method):
         trained = resolve(name, settings)
         if not trained.method.estimator:
-            model = build(trained, data, seed=0)
+            model = build(trained, loaded.data, seed=0)
             if trained.method.test_dropout and not has_dropout(model):
                 raise DataError(f"method {name!r} needs dropout above 0, to draw from")
 

@@ -49,11 +49,6 @@ def load(settings: RegressSettings, options: Options) -> comparison.Loaded[Graph
     return comparison.Loaded(data, sets, data)
 
 
-def check(settings: RegressSettings, loaded: comparison.Loaded[GraphData]) -> None:
-    """Raise if a method doesn't fit the data."""
-    comparison.check_methods(settings, loaded.data)
-
-
 def describe(settings: RegressSettings, loaded: comparison.Loaded[GraphData]) -> str:
     """Return the sizes of the data, and what is compared."""
     # Molecules alone have a changed test set.
@@ -137,7 +132,7 @@ WORKFLOW = Workflow(
     folders=comparison.FOLDERS,
     jobs=comparison.jobs,
     load=load,
-    check=check,
+    check=comparison.check_methods,
     describe=describe,
     seconds=seconds,
     run=train_method,

@@ -1,15 +1,11 @@
-"""All figures of a comparison of methods on several sets, over their seeds.
-
-matplotlib comes with the extra ``plots``: without it they raise ``MissingExtraError``. Figures come
-by name; save one with ``figure.savefig(path)``.
-"""
+"""All figures of a comparison of methods on several sets, over their seeds, by name."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from probseq.figures import IN_A_PANEL, Curve, curves_plot, small_multiples
@@ -29,9 +25,6 @@ from probseq.metrics.selective import risk_coverage_curve, selective_error
 from probseq.metrics.sets import Predictions, severities_of
 from probseq.summary import LABELS, Summary
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 # Predictive distribution and true values, by the set's name.
 NumberSets = Mapping[str, tuple[LaplaceMixture, Tensor]]
 
@@ -42,7 +35,7 @@ _OUTSIDE = "ood/"
 
 def class_figures(
     methods: Mapping[str, Sequence[Mapping[str, Predictions]]],
-) -> "dict[str, Figure]":
+) -> dict[str, Figure]:
     """Draw how sure and how right classifiers are, and what they tell from the test set.
 
     Curves pool the predictions of all seeds, except risk-coverage curves, which are means over
@@ -69,7 +62,7 @@ def class_figures(
     return figures
 
 
-def shift_figures(methods: Mapping[str, Mapping[str, Summary]]) -> "dict[str, Figure]":
+def shift_figures(methods: Mapping[str, Mapping[str, Summary]]) -> dict[str, Figure]:
     """Draw accuracy, NLL and ECE by the severity of a shift: means with standard errors.
 
     Args:
@@ -104,7 +97,7 @@ def shift_figures(methods: Mapping[str, Mapping[str, Summary]]) -> "dict[str, Fi
     return figures
 
 
-def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> "dict[str, Figure]":
+def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> dict[str, Figure]:
     """Draw how sure and how right predictions of numbers are, and what variances tell apart.
 
     Predicted values are those of the first seed. Coverage and error by variance are means over the
