@@ -61,6 +61,7 @@ def test_the_table_is_printed_and_the_numbers_are_written(monkeypatch, tmp_path,
         "inputs": 500,
         "batched": 10_000,
         "answered": 40,
+        "batches": 8,
         "series": 40,
     }
     assert asked == [(online.Sizes(500, singles=40, few=2, more=6, late=10_000, **quick), 2)]
@@ -123,6 +124,7 @@ def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(mo
         "inputs": 12,
         "batched": 2000,
         "answered": 9,
+        "batches": 4,
         "series": 3,
     }
     sizes = online.Sizes(100, singles=8, few=1, more=2, early=60, late=120, **few)
@@ -144,6 +146,8 @@ def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(mo
     assert values[42] == pytest.approx(values[41] / values[40])
     assert values[49] == pytest.approx(1e3 * values[48] / values[47])
     assert min(values[45:47]) > 0
+    # Every basis of live streams after two batches and four, its state and its update.
+    assert sum("4 batches: state" in row["label"] for row in rows) == 8
     # Series of a table against a loop over all three of them.
     (start,) = (
         k

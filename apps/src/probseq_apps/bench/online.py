@@ -40,6 +40,7 @@ from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed
 from probseq_apps.bench.fleets import state_rows, table_rows
 from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
+from probseq_apps.settings.online import METHODS, LiveModel, Place
 
 # Length and hyperparameters of the thesis' solar series, in ten tasks.
 SOLAR, TASKS, LENGTH = 391, 10, 39.0
@@ -71,6 +72,7 @@ class Sizes(NamedTuple):
     inputs: int = 8_611  # of four dimensions, learned at once
     batched: int = 1_000_000  # points of the stream that comes in 1,000 batches
     answered: int = 1_000  # lines of a live stream
+    batches: int = 160  # of the stream on which every basis is watched
     series: int = 1_000  # of a table
 
 
@@ -85,6 +87,7 @@ def bench_online(settings: BenchOnlineSettings) -> None:
             inputs=500,
             batched=10_000,
             answered=40,
+            batches=8,
             series=40,
         )
     with one_thread(), warnings.catch_warnings():
@@ -169,6 +172,7 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         *memory_rows(sizes.watched),
         *others,
         *count_rows(sizes, *(seconds[case] for case in counts)),
+        *growth_rows(sizes.batches),
         *batched_rows(sizes.batched),
         *fleet,
         *state_rows(stream(sizes.answered + _FIRST), _wandering, _FIRST),
@@ -364,6 +368,28 @@ def batched_rows(count: int) -> list[Row]:
         Row("  against the 200th", late / early, goal=1.2),
         Row("  state", sizes[-1], "bytes", goal=sizes[199]),
     ]
+
+
+def growth_rows(count: int) -> list[Row]:
+    """Return the rows of state and update of every basis against the length of the stream."""
+    # A batch is 10 points and 5 lengthscales long; what the first updates load stays out.
+    t, y = stream(10 * count, 5 * LENGTHSCALE * count)
+    batches = list(zip(t.chunk(count), y.chunk(count), strict=True))
+    looks = sorted({max(count // 4**k, 2) for k in range(4)})
+    rows = list[Row]()
+    for name, method in METHODS.items():
+        if not method.live or method.basis is None:
+            continue
+        gp = _model(method.basis(LiveModel(num_inducing=100), Place(10.0)))
+        for place, batch in enumerate(batches, 1):
+            seconds = timed(partial(gp.update, *batch), gradients=True)()
+            if place in looks:
+                label = f"{name}, M=100, {place} batches"
+                rows += [
+                    Row(f"{label}: state", state_bytes(gp), "bytes"),
+                    Row("  update", 1e3 * seconds, "ms"),
+                ]
+    return rows
 
 
 def stream(count: int, length: float = LENGTH) -> Series:
