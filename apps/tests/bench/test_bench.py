@@ -198,10 +198,14 @@ def test_all_of_generation_is_measured_in_groups(monkeypatch):
     rows = [row for group in generate.groups(SIZES, CPU) for row in measure(group, 1)]
     values = [row["value"] for row in rows]
     assert all(math.isfinite(value) and value > 0 for value in values)
-    goals = sum(row["goal"] is not None for row in rows)
-    assert [len(rows), goals] == [3 + 3 + 3 + 2 + 6 + 28, 4]
+    assert [len(rows), sum(row["goal"] is not None for row in rows)] == [
+        7 + 6 + 3 + 4 + 6 + 28 + 3,
+        4,
+    ]
     # Rates: the shorter time is the higher.
     assert values[2] == pytest.approx(values[0] / values[1])
+    # One process and two.
+    assert values[-1] == pytest.approx(values[-2] / values[-3])
     # Stages of 4 and four times 5 frames; or of the latent ones, and each context once.
     frames = [row["value"] for row in rows if row["unit"] == "frames"]
     assert frames == [24 * 1000, 8 * 1000 + 16]

@@ -12,13 +12,15 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms.functional import gaussian_blur
 
 from probseq.metrics.image import FeatureMoments, frechet_distance
 from probseq_apps.bench import Case, Row, measure, one_thread, show, timed, training_step
+from probseq_apps.bench.ranks import rank_rows
 from probseq_apps.settings.bench import BenchGenerateSettings
-from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
+from pseudovideo.corruptions import PseudoVideoConfig, counter_normal, pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.stages import stage_window
@@ -33,8 +35,8 @@ SIDES = (8, 8)
 # Frames of a video; 1, 3 and 5 of them pass through a UNet together.
 LENGTHS = (1, 4, 8)
 _FRAMES, _NUM_LENGTHS = 8, 4
-# Tokens that slow samplers draw; steps of the masked prior; blocks in space and in time.
-LIMIT, STEPS, DEPTH = 64, 18, 4
+# Tokens that slow samplers draw; steps of the masked prior; blocks of tokenizers.
+LIMIT, STEPS, DEPTH = 64, 18, 8
 
 
 class Sizes(NamedTuple):
@@ -84,18 +86,33 @@ def groups(sizes: Sizes, device: torch.device) -> Iterator[list[Row]]:
     yield distances(sizes)
     yield unets(sizes, device)
     yield videos(sizes, device)
+    yield rank_rows(sizes.base_channels)
 
 
 def corruptions(n: int) -> list[Row]:
-    """Return the rows of blurred videos."""
-    data, blur = noise(n, 3, 32, 32), PseudoVideoConfig(kind="blur", num_frames=_FRAMES)
+    """Return the rows of blurred and noisy videos, and of the source of their noise."""
+    data, index, count = noise(n, 3, 32, 32), torch.arange(n), (_FRAMES - 1) * 3 * 32 * 32
+    blur = PseudoVideoConfig(kind="blur", num_frames=_FRAMES)
+    noisy = PseudoVideoConfig(kind="high-order-noise", num_frames=_FRAMES)
+
+    def drawn() -> Tensor:
+        seeds = map(torch.Generator().manual_seed, range(n))
+        return torch.stack([torch.randn(count, generator=seeded) for seeded in seeds])
+
     matrices = timed(lambda: pseudo_videos(data, blur))
     convolution = timed(lambda: convolved(data, _FRAMES, blur.blur_rate or 0.0))
+    counter = timed(lambda: counter_normal(index, count, seed=0, epoch=0))
+    generators = timed(drawn)
+    rate = partial(Row, unit="/s", amount=n)
     return [
-        Row(f"blur, {_FRAMES} frames of 3x32x32, batch {n}", matrices, "/s", amount=n),
-        Row("  by recursive convolution, 11x11", convolution, "/s", amount=n),
+        rate(f"blur, {_FRAMES} frames of 3x32x32, batch {n}", matrices),
+        rate("  by recursive convolution, 11x11", convolution),
         # Section 0.3 of the design: 2.5-3 times.
         Row("  matrices against it", convolution, goal=2.5, least=True, over=matrices),
+        rate("high-order noise, the same sizes", timed(lambda: pseudo_videos(data, noisy))),
+        rate("numbers of its noise, by a counter", counter),
+        rate("  by a generator for each image", generators),
+        Row("  counter against it", generators, over=counter),
     ]
 
 
@@ -116,20 +133,41 @@ def convolved(data: Tensor, frames: int, rate: float) -> Tensor:
 
 
 def trainings(sizes: Sizes) -> list[Row]:
-    """Return the rows of a prior's training steps on stored and on fresh tokens."""
-    n, data = sizes.batch, noise(sizes.batch, 3, 32, 32)
-    depths: Any = {"spatial_depth": DEPTH, "temporal_depth": DEPTH}
-    video = TokenizerConfig(num_frames=_FRAMES, dim=sizes.width, codebook_size=CODES, **depths)
+    """Return the rows of training steps: tokenizers, and a prior on stored or fresh tokens."""
+    n, corruption = sizes.batch, PseudoVideoConfig(num_frames=_FRAMES)
+    data = noise(n, 3, 32, 32)
+    common: Any = {"dim": sizes.width, "codebook_size": CODES}
+    image = TokenizerConfig(
+        num_frames=1, temporal_patch=1, spatial_depth=DEPTH, temporal_depth=0, **common
+    )
+    video = TokenizerConfig(
+        num_frames=_FRAMES, spatial_depth=DEPTH // 2, temporal_depth=DEPTH // 2, **common
+    )
+    # A tokenizer that learns has another one beside it that stays, for the prior.
     encoder, prior = build_tokenizer(video).eval(), autoregressive(256)
 
     @torch.no_grad()
     def encoded() -> Tensor:
-        return encoder.encode(pseudo_videos(data, PseudoVideoConfig(num_frames=_FRAMES)))
+        return encoder.encode(pseudo_videos(data, corruption))
 
-    tokens = encoded()
+    def tokenizer_step(config: TokenizerConfig) -> Case:
+        # On squared error and commitment, pseudo videos included.
+        tokenizer = build_tokenizer(config).train()
+
+        def loss() -> Tensor:
+            videos = pseudo_videos(data, PseudoVideoConfig(num_frames=config.num_frames))
+            output = tokenizer(videos)
+            return F.mse_loss(output.reconstruction, videos) + output.commitment
+
+        return training_step(tokenizer, loss)
+
+    tokens, one, eight = encoded(), tokenizer_step(image), tokenizer_step(video)
     stored = training_step(prior, lambda: prior.loss(tokens))
     anew = training_step(prior, lambda: prior.loss(encoded()))
     return [
+        Row(f"tokenizer's step, width {sizes.width}, batch {n}: 1 frame", one, "ms"),
+        Row(f"  {_FRAMES} frames, four times the tokens", eight, "ms"),
+        Row("  against 1 frame", eight, over=one),
         Row(f"prior's step on stored tokens, batch {n}x256", stored, "ms"),
         Row("  with images encoded anew", anew, "ms"),
         # Section 0.3 of the design: 1.5-3.4 times.
@@ -178,16 +216,19 @@ def samplers(batch: int, tokens: int) -> list[Row]:
 
 
 def masked() -> list[Row]:
-    """Return the rows of the masked prior of thesis Table D.3, and of its passes."""
+    """Return the rows of the masked prior of thesis Table D.3, its passes, and the other prior."""
     prior = MaskedPrior(MaskedConfig(codebook_size=CODES, grid=(1, *SIDES)))
-    tokens = torch.zeros(1, prior.grid.num_tokens, dtype=torch.int64)
+    other, tokens = autoregressive(64), torch.zeros(1, prior.grid.num_tokens, dtype=torch.int64)
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
     draw = timed(lambda: prior.sample_tokens(1, num_steps=STEPS))
     passes = timed(lambda: [prior(tokens, everywhere) for _ in range(STEPS)])
+    cache = timed(lambda: other.sample_tokens(1))
     return [
         Row(f"masked tokens, {STEPS} steps, 1x64", draw, "/s", amount=64),
         # One pass a step: more would show here.
         Row(f"  against {STEPS} passes alone", draw, goal=1.2, over=passes),
+        Row("autoregressive tokens, 1x64", cache, "/s", amount=64),
+        Row("  against the masked prior", draw, over=cache),
     ]
 
 
