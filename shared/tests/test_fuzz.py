@@ -98,6 +98,7 @@ BYTES = tensors("n 3 8 8", lambda *a: 99 * unit(*a).abs(), torch.uint8)
 TYPICAL = built(
     metrics.KLMatching.fit,
     **dict(probs=tensors("n c", probabilities), labels=labels("n", "c")),
+    mode=st.sampled_from(["true-class", "predicted-class"]),
 )
 
 

@@ -155,6 +155,8 @@ def test_unknown_modes_are_refused():
         m.fpr_at_tpr(SCORES, FLAGS, mode="last")
     with pytest.raises(ValueError, match="mode must be 'top' or 'classwise', got 'all'"):
         m.calibration_bins(GOOD, LABELS, mode="all")
+    with pytest.raises(ValueError, match="mode must be 'true-class' or 'predicted-class'"):
+        m.KLMatching.fit(GOOD, LABELS, mode="class")
 
 
 def test_a_histogram_needs_a_bin():
@@ -171,11 +173,13 @@ def test_detectors_on_probabilities_refuse_logits(detector):
         detector(torch.tensor([[2.0, 1.0]]))
 
 
-def test_energy_needs_finite_logits():
+def test_energy_needs_finite_logits_and_a_positive_temperature():
     with pytest.raises(ValueError, match=r"logits must have shape \(N, C\), got \(2,\)"):
         m.energy_score(SCORES)
     with pytest.raises(ValueError, match="logits must be finite"):
         m.energy_score(torch.tensor([[NAN, 1.0]]))
+    with pytest.raises(ValueError, match="temperature must be positive and finite, got -1"):
+        m.energy_score(GOOD, temperature=-1.0)
 
 
 def test_ood_metrics_name_the_side_that_is_wrong():

@@ -5,13 +5,17 @@ OOD results: maximum softmax probability, entropy, energy and KL matching.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from probseq.checks import check_positive
 from probseq.metrics._checks import check_finite, check_labels, check_probs, check_vector
 from probseq.metrics.ranking import auroc, average_precision, fpr_at_tpr, roc_curve
+
+KLMode = Literal["true-class", "predicted-class"]
 
 
 def max_softmax_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
@@ -44,20 +48,24 @@ def entropy_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
     return torch.special.entr(check_probs(probs).double()).sum(dim=1)
 
 
-def energy_score(logits: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
-    """Return the energy −logsumexp_c(logits_c) (Liu et al. 2020, at temperature 1).
+def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Float[Tensor, " n"]:
+    """Return the energy −T logsumexp_c(logits_c / T) (Liu et al. 2020).
 
     Logits, not probabilities: softmax has divided the energy out.
 
     Args:
         logits: of one forward pass. With Monte Carlo samples, score each and average the scores.
+        temperature: T > 0.
 
     Raises:
-        ValueError: a bad shape, NaN or infinity, or nothing given.
+        ValueError: a bad shape, NaN or infinity, nothing given, or a temperature that is not
+            positive and finite.
     """
     if logits.ndim != 2:
         raise ValueError(f"logits must have shape (N, C), got {tuple(logits.shape)}")
-    return -torch.logsumexp(check_finite("logits", logits).double(), dim=1)
+    check_positive(temperature=temperature)
+    logits = check_finite("logits", logits).double()
+    return -temperature * torch.logsumexp(logits / temperature, dim=1)
 
 
 @dataclass(frozen=True)
@@ -65,35 +73,50 @@ class KLMatching:
     """KL divergence to the typical predictive distribution of a class (Hendrycks et al. 2022).
 
     The typical distribution d_k is the mean predictive distribution of the validation samples of
-    class k, by label, and the score is KL(p ‖ d_ŷ) with ŷ = argmax p. It is what the detector
-    library behind CGPT's table computes; the paper of Hendrycks et al. takes min_k KL(p ‖ d_k), and
-    classes by prediction.
+    class k. Two forms are in use:
+
+    * ``"true-class"``: class k by label, and the score is KL(p ‖ d_ŷ) with ŷ = argmax p. It is what
+      the detector library behind CGPT's table computes.
+    * ``"predicted-class"``: class k by prediction, and the score is min_k KL(p ‖ d_k), as the paper
+      of Hendrycks et al. has it; classes never predicted are left out.
 
     Attributes:
         typical: d_k in row k; zeros in the row of a class without samples.
         fitted: which rows had samples.
+        mode: which form.
     """
 
     typical: Float[Tensor, "c c"]
     fitted: Bool[Tensor, " c"]
+    mode: KLMode
 
     @classmethod
-    def fit(cls, probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> "KLMatching":
+    def fit(
+        cls,
+        probs: Float[Tensor, "n c"],
+        labels: Int[Tensor, " n"],
+        mode: KLMode = "true-class",
+    ) -> "KLMatching":
         """Average the predictive distributions of each class.
 
         Args:
             probs: predictive probabilities on in-distribution validation data; rows sum to 1.
-            labels: their true classes.
+            labels: their true classes; not used by ``"predicted-class"``.
+            mode: ``"true-class"`` or ``"predicted-class"``.
 
         Raises:
-            ValueError: a bad shape, NaN, rows that don't sum to 1, or labels out of range.
+            ValueError: a bad shape, NaN, rows that don't sum to 1, labels out of range, or an
+                unknown mode.
         """
         probs = check_probs(probs).detach()
         labels = check_labels(labels, *probs.shape)
-        member = labels == torch.arange(probs.shape[1], device=probs.device)[:, None]
+        if mode not in ("true-class", "predicted-class"):
+            raise ValueError(f"mode must be 'true-class' or 'predicted-class', got {mode!r}")
+        group = labels if mode == "true-class" else probs.argmax(dim=1)
+        member = group == torch.arange(probs.shape[1], device=probs.device)[:, None]
         count = member.sum(dim=1)
         typical = (member.double() @ probs.double()) / count.clamp_min(1)[:, None]
-        return cls(typical, count > 0)
+        return cls(typical, count > 0, mode)
 
     def score(self, probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
         """Score predictive distributions; higher is more OOD.
@@ -107,7 +130,7 @@ class KLMatching:
 
         Raises:
             ValueError: a bad shape, NaN, rows that don't sum to 1, another number of classes than
-                in the fit, or a predicted class that had no label in the fit.
+                in the fit, or (``"true-class"``) a predicted class that had no label in the fit.
         """
         probs = check_probs(probs)
         if probs.shape[1] != self.fitted.numel():
@@ -121,14 +144,17 @@ class KLMatching:
         # KL(p ‖ d_k) = Σ_c p_c log p_c − Σ_c p_c log d_kc for all k with one product.
         cross = probs @ self.typical.clamp_min(tiny).log().T
         divergence = -torch.special.entr(probs).sum(dim=1, keepdim=True) - cross
-        unfitted = ~self.fitted[predicted]
-        if unfitted.any():
-            missing = predicted[unfitted].unique().tolist()
-            raise ValueError(
-                "probs must predict classes that had labels in the fit, got classes "
-                f"{missing}: fit on more data"
-            )
-        chosen = divergence.gather(1, predicted[:, None])[:, 0]
+        if self.mode == "true-class":
+            unfitted = ~self.fitted[predicted]
+            if unfitted.any():
+                missing = predicted[unfitted].unique().tolist()
+                raise ValueError(
+                    f"probs must predict classes that had labels in the fit, got classes "
+                    f"{missing}: fit on more data or use mode='predicted-class'"
+                )
+            chosen = divergence.gather(1, predicted[:, None])[:, 0]
+        else:
+            chosen = divergence.masked_fill(~self.fitted, torch.inf).amin(dim=1)
         return chosen.clamp_min(0.0)  # round-off only: a KL divergence isn't negative
 
 
