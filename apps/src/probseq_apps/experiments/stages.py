@@ -253,8 +253,8 @@ def load_images(settings: OnImages, options: Options) -> GenerationData:
             f"binarize is for grey images, and {data.name} has {data.channels} channels: "
             "turn it off"
         )
-    parts = {name: getattr(data, name) for name in ("train", "validation", "test")}
-    binary = {name: (part > _THRESHOLD).to(torch.uint8) * 255 for name, part in parts.items()}
+    images = {name: getattr(data, name) for name in ("train", "validation", "test")}
+    binary = {name: (grey > _THRESHOLD).to(torch.uint8) * 255 for name, grey in images.items()}
     note = f"{data.name}: pixels above {_THRESHOLD} white, all others black"
     return replace(data, **binary, notes=(*data.notes, note))
 
