@@ -329,3 +329,12 @@ class Bounded(torch.nn.Module):
         new = core.whitened_update(empty(3).site, Psi, precision, precision * self.y)
         diag = self.kernel.diag(self.x)
         return core.online_bound(empty(3), new, Psi, diag, self.y, noise).value
+
+
+def test_a_precision_whose_identity_is_lost_to_round_off_has_a_factor() -> None:
+    # The second pivot is -1e5: round-off of an information of 1e20.
+    G = torch.tensor([[1.0, 1.0], [1.0, 1.0 - 1e-15]], dtype=torch.float64) * 1e20
+    root = core.precision_root(torch.stack([G, torch.eye(2, dtype=torch.float64)]))
+    assert (root.diagonal(dim1=-2, dim2=-1) > 0).all()
+    torch.testing.assert_close(root[0] @ root[0].mT, G, rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(root[1], math.sqrt(2.0) * torch.eye(2, dtype=torch.float64))

@@ -42,6 +42,14 @@ def test_each_input_gets_its_nearest_code_projected_back():
     assert torch.equal(quantizer.lookup(out.indices), out.quantized)
 
 
+def test_codes_may_be_wider_than_inputs():
+    quantizer, z = _quantizer(code_dim=8).eval(), _inputs(6, 5)
+    out = quantizer(z)
+    expected = _nearest(_projected(quantizer, z), quantizer.codebook.numpy())
+    np.testing.assert_array_equal(out.indices.numpy(), expected)
+    assert out.quantized.shape == z.shape
+
+
 def test_a_single_vector_is_a_batch_of_one():
     quantizer, z = _quantizer().eval(), _inputs(5)
     out, batch = quantizer(z), quantizer(z[None])
@@ -276,8 +284,12 @@ def test_inputs_that_are_not_finite_leave_the_codebook_alone():
 def test_codes_do_not_start_at_inputs_that_are_not_finite():
     """There are more codes than inputs, so that every input is drawn as a code."""
     quantizer = _quantizer(40, ready=False, kmeans_steps=0, revive_below=0.0)
-    quantizer(torch.cat((_inputs(30, 5), torch.full((3, 5), torch.nan, dtype=torch.float64))))
+    inputs = _inputs(30, 5)
+    quantizer(torch.cat((inputs, torch.full((3, 5), torch.nan, dtype=torch.float64))))
     assert quantizer.codebook.isfinite().all()
+    # The finite ones are all codes.
+    differences = _projected(quantizer, inputs)[:, None] - quantizer.codebook.numpy()
+    assert np.abs(differences).max(axis=-1).min(axis=-1).max() < 1e-12
 
 
 def test_autocast_changes_no_token():
