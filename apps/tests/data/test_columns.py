@@ -21,9 +21,9 @@ def test_stamps_with_and_without_a_zone_are_refused_together() -> None:
     column = StampColumn("day")
     column.parse("2024-01-01T00:00Z")
     column.parse("2024-01-01T01:00Z")
-    with pytest.raises(ValueError, match=r"a time with zone, and '2024-01-01T02:00', a time$"):
+    with pytest.raises(ValueError, match=r"a date with zone, and '2024-01-01T02:00', a date$"):
         column.parse("2024-01-01T02:00")
-    with pytest.raises(ValueError, match="got '2024-01-01T00:00Z', a time with zone, and"):
+    with pytest.raises(ValueError, match="got '2024-01-01T00:00Z', a date with zone, and"):
         column.parse("2024-01-02")
 
 

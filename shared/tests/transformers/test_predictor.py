@@ -1,4 +1,5 @@
 import math
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -188,6 +189,17 @@ def test_only_dropout_is_active_and_weights_are_shared():
         strict=True,
     ):
         assert one is other
+
+
+def test_activations_that_a_hook_keeps_are_no_obstacle_and_locks_are_named():
+    model, kept = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval(), {"outputs": []}
+    model.kept = kept
+    model.register_forward_hook(lambda *call: kept["outputs"].append(call[-1]))
+    model(torch.ones(2, 4))
+    assert active_dropout(model)[0].weight is model[0].weight
+    model.lock = threading.Lock()
+    with pytest.raises(ValueError, match=r"Sequential is not: cannot pickle .*lock"):
+        active_dropout(model)
 
 
 @torch.no_grad()

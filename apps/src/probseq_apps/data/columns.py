@@ -24,7 +24,7 @@ class StampColumn:
 
         Raises:
             ValueError: no stamp, or one of another form than the first: a date after numbers, a
-                time after dates, one that names its zone after one that does not.
+                month after dates, one that names its zone after one that does not.
         """
         stamp = parse_stamp(cell)
         self._first = first, first_stamp = self._first or (cell, stamp)

@@ -54,10 +54,10 @@ def nanoseconds(*parts: int) -> int:
         ("2024-W02", nanoseconds(2024, 1, 8), "week"),
         ("2024W02", nanoseconds(2024, 1, 8), "week"),
         ("20240105", nanoseconds(2024, 1, 5), "date"),
-        ("2024-01-05T12:30z", nanoseconds(2024, 1, 5, 12, 30), "time with zone"),
-        ("2024-01-05 12:30 UTC", nanoseconds(2024, 1, 5, 12, 30), "time with zone"),
-        ("2024-01-05t12:30+01:00", nanoseconds(2024, 1, 5, 11, 30), "time with zone"),
-        ("20240105T1230", nanoseconds(2024, 1, 5, 12, 30), "time"),
+        ("2024-01-05T12:30z", nanoseconds(2024, 1, 5, 12, 30), "date with zone"),
+        ("2024-01-05 12:30 UTC", nanoseconds(2024, 1, 5, 12, 30), "date with zone"),
+        ("2024-01-05t12:30+01:00", nanoseconds(2024, 1, 5, 11, 30), "date with zone"),
+        ("20240105T1230", nanoseconds(2024, 1, 5, 12, 30), "date"),
     ],
 )
 def test_dates_of_iso_8601_are_read(text: str, value: int, form: str) -> None:
@@ -65,7 +65,8 @@ def test_dates_of_iso_8601_are_read(text: str, value: int, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["2024-01-05;18", "2024-01-05|18:30", "2024-13", "2024-W54", "2024-01-05 18"]
+    "text",
+    ["2024-01-05;18", "2024-01-05|18:30", "2024-13", "2024-W54", "2024-01T12:00", "2024-01-05 1"],
 )
 def test_what_is_no_date_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="number or an ISO date"):
@@ -88,15 +89,21 @@ def test_stamps_with_and_without_a_zone_are_refused_together() -> None:
         assert "refused" not in (stream.answer(f"{stamp},1") or {})
     answer = stream.answer(f"{mixed[2]},1")
     assert answer is not None
-    assert "a time with zone like those before" in answer["refused"]
+    assert "a date with zone like those before" in answer["refused"]
 
 
 def test_a_number_with_a_decimal_comma_is_no_hour() -> None:
     # A space separates the cells: read as 18:00 and 9 before.
-    for lines in (["2024-01-01 18,9"], ["2024-01-01,18", "2024-01-02T18,9"]):
+    for lines in (["2024-01-01 18,9"], ["2024-01-01,18", "2024-02,9"]):
         stream = LiveStream(OnlineGP(RBF(1), Gaussian(0.1), Cosine(5)))
         *_, answer = [stream.answer(line) or {} for line in lines]
         assert "refused" in answer
+
+
+def test_midnight_may_be_left_out() -> None:
+    stream = LiveStream(OnlineGP(RBF(1), Gaussian(0.1), Cosine(5)))
+    for stamp in ("2024-01-01", "2024-01-01 01:00:00", "2024-01-02"):
+        assert "refused" not in (stream.answer(f"{stamp},1") or {})
 
 
 def test_lines_of_semicolons_and_decimal_commas() -> None:

@@ -2,9 +2,9 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from jaxtyping import Float
@@ -61,19 +61,40 @@ def active_dropout(model: _Model) -> _Model:
     rate, such as attention, and drop by a function; other layers stay as they are.
 
     The given model is not touched: threads may predict with it, without dropout, meanwhile.
-    Parameters and buffers are the same tensors in both; modules are copies.
+    Parameters and buffers are the same tensors in both, until one is converted; modules are copies.
+    What a forward that was replaced by a function of one's own calls is no copy, and drops nothing.
+
+    Raises:
+        ValueError: the model holds what cannot be copied, such as a lock or an open file.
     """
-    tensors = {
+    tensors: dict[int, Any] = {
         id(value): value
         for module in model.modules()
-        for values in (vars(module), vars(module)["_parameters"], vars(module)["_buffers"])
-        for value in values.values()
+        for name, values in vars(module).items()
+        for value in _values_in({name: values})
         if isinstance(value, Tensor)
     }
-    dropping = copy.deepcopy(model, tensors)
+    try:
+        dropping = copy.deepcopy(model, tensors)
+    except (TypeError, AssertionError, KeyError, RuntimeError, AttributeError) as error:
+        raise ValueError(
+            "model must be one that copy.deepcopy takes, without locks, open files and shards, and "
+            f"{type(model).__name__} is not: {error}"
+        ) from error
     for module in filter(_drops, dropping.modules()):
         module.training = True  # not that of what is inside
     return dropping
+
+
+def _values_in(values: Any) -> Iterator[Any]:
+    """Yield what is in dictionaries, lists and tuples, however deep."""
+    if isinstance(values, Mapping):
+        values = [*cast("Mapping[Any, Any]", values).values()]
+    if not isinstance(values, list | tuple):
+        yield values
+        return
+    for value in cast("Sequence[Any]", values):
+        yield from _values_in(value)
 
 
 def has_dropout(model: nn.Module) -> bool:

@@ -19,8 +19,8 @@ _LAST_NANOSECOND = np.iinfo(np.int64).max
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # ISO 8601 dates that Python does not read: months, and weeks, which begin on Monday.
 _MONTH, _WEEK = re.compile(r"\d{4}-\d\d"), re.compile(r"\d{4}-?W\d\d")
-# A date and, after T or a space, a time and a zone. An hour alone follows T only: "2024-01-01 18,9"
-# is a date and the number 18.9.
+# A date and, after T or a space, a time and a zone. Times without a colon follow T only: in
+# "2024-01-01 18,9" 18.9 is a number.
 _MOMENT = re.compile(
     r"([\dW-]+)(?:(?:T| (?=\d+:))([\d:.,]+) ?(Z|UTC|GMT|[+-][\d:.]+)?)?", re.IGNORECASE
 )
@@ -31,7 +31,7 @@ class Stamp(NamedTuple):
     """A time stamp that was read."""
 
     value: float | int  # the number, or nanoseconds since 1970 in UTC
-    form: Literal["number", "month", "week", "date", "time", "time with zone"]
+    form: Literal["number", "month", "week", "date", "date with zone"]
 
     @property
     def calendar(self) -> bool:
@@ -198,10 +198,10 @@ def _moment(text: str) -> Stamp:
     if match is None:
         raise ValueError(text)
     day, time, zone = match.groups()
-    form = "date" if time is None else "time" if zone is None else "time with zone"
-    if _MONTH.fullmatch(day):
+    form = "date" if zone is None else "date with zone"  # the time of midnight may be left out
+    if time is None and _MONTH.fullmatch(day):
         form, day = "month", f"{day}-01"
-    elif _WEEK.fullmatch(day):
+    elif time is None and _WEEK.fullmatch(day):
         form, day = "week", f"{day}-1" if "-" in day else f"{day}1"
     offset = "" if zone is None else "Z" if zone[0].isalpha() else zone
     moment = datetime.fromisoformat(day if time is None else f"{day}T{time}{offset}")
@@ -238,7 +238,7 @@ def _parse_stamps(stamps: list[Any], name: str) -> tuple[np.ndarray, bool]:
             return np.array([float(stamp) for stamp in stamps]), False
         raise ValueError(f"{name} must hold numbers or calendar stamps, got both")
     for where, (first, stamp) in enumerate(zip(read[:1] * len(read), read, strict=True)):
-        if (first.form == "time with zone") != (stamp.form == "time with zone"):
+        if (first.form == "date with zone") != (stamp.form == "date with zone"):
             raise ValueError(
                 f"{name} must hold stamps that all name their time zone, or none, got "
                 f"{str(stamps[0])!r} at position 0 and {str(stamps[where])!r} at position {where}"

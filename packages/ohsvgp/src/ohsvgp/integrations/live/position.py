@@ -20,7 +20,7 @@ class Position(StampSpacing):
 
     lines: int = 0  # lines of input that were read, those passed over too
     calendar: bool | None = None  # whether stamps are dates; None before it is known
-    form: str | None = None  # of all stamps: "date", "time with zone" ...
+    form: str | None = None  # of all stamps: "date", "date with zone" ...
     start: float | None = None  # t0
     # Stamps and values of the first lines, until they are learned
     first_lines: list[list[float]] = field(default_factory=list[list[float]])
