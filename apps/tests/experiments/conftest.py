@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from probseq_apps.cli import main
-from probseq_apps.experiments import stages
+from probseq_apps.experiments import image_models, tokens
 
 
 def _timeless(values):
@@ -33,7 +33,8 @@ class _Silent:
 def no_report():
     """Reports have tests of their own, and their pictures take longer than small models."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "generate_report", _Silent)
+        for experiments in (image_models, tokens):
+            patch.setattr(experiments, "generate_report", _Silent)
         yield
 
 

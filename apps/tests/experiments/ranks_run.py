@@ -18,7 +18,7 @@ from test_tokens import TINY
 
 from ohsvgp.vae import OnlineSVGPVAE
 from probseq_apps.engine import distributed, fit, trainer
-from probseq_apps.experiments import language, online_vae, stages
+from probseq_apps.experiments import image_models, language, online_vae, tokens
 from probseq_apps.experiments.image_models import DIFFUSION_WORKFLOW, HVAE_WORKFLOW
 from probseq_apps.experiments.tokens import WORKFLOW
 from probseq_apps.options import Options
@@ -79,7 +79,7 @@ def main(folder: Path, accumulate: int, *kinds: str) -> None:
 
     trainer.Trainer.train_step = traced
     OnlineSVGPVAE.task_bound = traced_bound
-    stages.generate_report = NoReport
+    image_models.generate_report = tokens.generate_report = NoReport
     fit._CHECKPOINT_SECONDS = 0.0
     for kind in kinds:
         trace.clear()

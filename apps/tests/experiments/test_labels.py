@@ -10,7 +10,7 @@ from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import read_json
-from probseq_apps.experiments import stages
+from probseq_apps.experiments import image_models
 from probseq_apps.experiments.stages import Samples, load_drawn
 from probseq_apps.experiments.tokens import open_prior
 from probseq_apps.report.generate import generate_report
@@ -66,7 +66,7 @@ def whole(tmp_path_factory, no_report):
             made[command] = folder / command
             with pytest.MonkeyPatch.context() as patch:
                 if command == "diffusion":  # the one report that is looked at
-                    patch.setattr(stages, "generate_report", generate_report)
+                    patch.setattr(image_models, "generate_report", generate_report)
                 assert tell(f"{COMMANDS[command]} {TOLD} --run-dir", made[command]) == 0
         return made[command]
 
