@@ -202,6 +202,15 @@ def test_activations_that_a_hook_keeps_are_no_obstacle_and_locks_are_named():
         active_dropout(model)
 
 
+def test_a_forward_that_was_replaced_by_a_function_is_refused():
+    # The function would call the given model, whose dropout is off.
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval()
+    drop = model[1].forward
+    model[1].forward = lambda x: drop(x) + 1.0
+    with pytest.raises(ValueError, match="that of 1 was replaced by a function"):
+        active_dropout(model)
+
+
 @torch.no_grad()
 def test_threads_predict_without_dropout_while_another_draws():
     model, x = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 64)).eval(), torch.ones(1, 64)

@@ -1,6 +1,7 @@
 """Predictive class probabilities from S Monte Carlo samples in one batched pass."""
 
 import copy
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,11 +63,18 @@ def active_dropout(model: _Model) -> _Model:
 
     The given model is not touched: threads may predict with it, without dropout, meanwhile.
     Parameters and buffers are the same tensors in both, until one is converted; modules are copies.
-    What a forward that was replaced by a function of one's own calls is no copy, and drops nothing.
 
     Raises:
-        ValueError: the model holds what cannot be copied, such as a lock or an open file.
+        ValueError: the model holds what cannot be copied, such as a lock or an open file, or a
+            module's forward was replaced by a function, which would go on calling the given model.
     """
+    for name, module in model.named_modules():
+        if inspect.isfunction(vars(module).get("forward")):
+            raise ValueError(
+                "model must have the forward of its class, to be copied, and that of "
+                f"{name or type(module).__name__} was replaced by a function: compile the module, "
+                "not its forward"
+            )
     tensors: dict[int, Any] = {
         id(value): value
         for module in model.modules()
