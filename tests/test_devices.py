@@ -22,9 +22,7 @@ from ohsvgp import (
     Bernoulli,
     Cosine,
     Gaussian,
-    HiPPOLayer,
     LegS,
-    MaternLayer,
     OnlineGP,
     PivotedCholesky,
     RecurrentFeatures,
@@ -151,8 +149,6 @@ CASES = {
     "ResidualSparseGPAttention": Case(
         lambda: ResidualSparseGPAttention(8, 2, 3, causal=True), attention, TOKENS
     ),
-    "HiPPOLayer": Case(lambda: HiPPOLayer(8, 2, LegS(6), lengthscale=3.0), attention, TOKENS),
-    "MaternLayer": Case(lambda: MaternLayer(8, 2, lengthscale=3.0), attention, TOKENS),
     "ImageDiffusion": Case(lambda: ImageDiffusion(ImageDiffusionConfig(**UNET)), unet, IMAGES),
     "VideoDiffusion": Case(
         lambda: VideoDiffusion(VideoDiffusionConfig(**UNET)), video_unet, VIDEOS

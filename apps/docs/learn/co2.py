@@ -12,7 +12,7 @@ import numpy as np
 from statsmodels.datasets import co2
 
 from ohsvgp import Cosine, Gaussian, OnlineGP, Refit, Seasonal, Trend, forecast
-from ohsvgp.plots import components_plot, forecast_plot
+from ohsvgp.plots import forecast_plot
 from probseq.kernels import parse_kernel
 
 ppm = co2.load_pandas().data["co2"].dropna()
@@ -66,11 +66,3 @@ print(f"MASE {error / season:.2f}, inside 95 % {np.mean((low < ppm[new]) & (ppm[
 # %%
 last = (years >= 34) & (years < 40)
 forecast_plot(gp, years[last], ppm[last], years[new], labels=("years since March 1958", "ppm"))
-
-# %% [markdown]
-# What is the forecast made of? Each part has a law of its own. Look at the season: it is the same
-# shape in every year, with its low in autumn, and its band is narrow; what is uncertain is the
-# slow part, beyond the data most of all.
-
-# %%
-components_plot(gp, np.linspace(30, 44, 300), labels=("years since March 1958", "ppm"))

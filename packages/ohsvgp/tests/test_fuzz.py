@@ -15,10 +15,8 @@ from fuzzing.arguments import (
     PASSES,
     SCALES,
     SHARES,
-    attended,
     bools,
     built,
-    modules,
     normal,
     positive,
     size,
@@ -30,7 +28,6 @@ from ohsvgp import (
     OnlineGP,
     OnlineSVGPVAE,
     bases,
-    layers,
     likelihoods,
     vae,
 )
@@ -158,12 +155,6 @@ def forecast(self, t, **options):
     return law.quantile([0.05, 0.5]), law.sample(2)
 
 
-@functools.wraps(ohsvgp.decompose)
-def decompose(self, t):
-    """Of a model that nothing replaces."""
-    return ohsvgp.decompose(self, t)
-
-
 def model_targets():
     for model, t in KINDS.values():
         yield Target(OnlineGP.update, dict(self=model, t=t, **UPDATE))
@@ -191,7 +182,6 @@ def model_targets():
     yield Target(OnlineGP.updated, dict(self=models(), t=times(2.0), y=UPDATE["y"]))
     yield Target(OnlineGP.rebase, dict(self=models(), t_end=SCALES))
     yield Target(OnlineGP.rebase, dict(self=models(calendar=True), t_end=times(0.0, True, "1")))
-    yield Target(decompose, dict(self=models(), t=times(0.5)))
     yield Target(OnlineGP.reconstruct, dict(self=models(least=1), t=times(0.5)))
     yield Target(
         OnlineGP.load_state_dict,
@@ -218,53 +208,6 @@ POINT_GP_ARGUMENTS = GP_ARGUMENTS | dict(
     kernel=kernel(2), basis=POINT_BASES, rebase=st.just("task")
 )
 
-
-def output_models(batches=0):
-    """Processes of two outputs."""
-
-    def make(kernel, basis, covariance, noise):
-        gp = ohsvgp.MultiOutputGP(kernel, covariance, noise, basis)
-        with warnings.catch_warnings(action="ignore", category=LostInformationWarning):
-            for batch in range(batches):
-                gp.update([batch + 0.0, batch + 0.5], [[0.0, 1.0], [1.0, 1.0]])
-        return gp
-
-    return built(make, kernel=kernel(), basis=TIME_BASES, covariance=MATRICES, noise=SCALES)
-
-
-@functools.wraps(ohsvgp.MultiOutputGP.forecast)
-def forecast_outputs(self, t, **options):
-    """Return the interval of at most ten steps."""
-    with warnings.catch_warnings(action="ignore", category=ohsvgp.ExtrapolationWarning):
-        law = ohsvgp.MultiOutputGP.forecast(self, 10 if type(t) is int and t > 10 else t, **options)
-    return law.interval(0.9)
-
-
-MATRICES = st.sampled_from([torch.eye(2), torch.tensor([[2.0, 1.0], [1.0, 1.0]])])
-OUTPUTS = tensors("n 2", normal, DOUBLE)
-OUTPUT_UPDATE = dict(self=output_models(1), t=times(2.0), y=OUTPUTS)
-OUTPUT_TARGETS = [
-    Target(
-        ohsvgp.MultiOutputGP,
-        dict(kernel=kernel(), covariance=MATRICES, noise=SCALES | MATRICES, basis=TIME_BASES),
-    ),
-    Target(ohsvgp.MultiOutputGP.update, OUTPUT_UPDATE | dict(missing=st.just("drop"))),
-    Target(ohsvgp.MultiOutputGP.partial_fit, OUTPUT_UPDATE),
-    Target(
-        ohsvgp.MultiOutputGP.fit_hyperparameters,
-        dict(self=output_models(), t=times(), y=OUTPUTS, steps=st.just(1), restarts=st.just(0)),
-    ),
-    Target(ohsvgp.MultiOutputGP.log_prob, OUTPUT_UPDATE),
-    Target(
-        ohsvgp.MultiOutputGP.predict,
-        dict(self=output_models(1), t=times(0.5), include_noise=st.booleans()),
-    ),
-    Target(forecast_outputs, dict(self=output_models(1), t=times(0.5), step=st.none())),
-    Target(
-        ohsvgp.MultiOutputGP.sample,
-        dict(self=output_models(1), t=times(0.5), num_samples=COUNTS, generator=GENERATORS),
-    ),
-]
 
 MEAN_TARGETS = [
     Target(
@@ -412,35 +355,6 @@ VAE_TARGETS = [
     Target(OnlineSVGPVAE.reconstruct, dict(self=VAES, y=CHANNELS)),
 ]
 
-# -- Layers -----------------------------------------------------------------------------------
-
-LAYER = dict(dim=st.just(4), num_heads=st.sampled_from([1, 2]), lengthscale=SCALES)
-HIPPO_LAYER = LAYER | dict(
-    basis=built(bases.LegS, num_inducing=MEMBERS) | built(bases.UniformGrid, num_inducing=MEMBERS)
-)
-MATERN_LAYER = LAYER | dict(smoothness=st.sampled_from([0.5, 1.5, 2.5]))
-ATTEND = attended() | dict(
-    times=st.none() | tensors("t", lambda *a: normal(*a).sort().values, DOUBLE)
-)
-LAYER_TARGETS = [
-    target
-    for kind, settings in ((layers.HiPPOLayer, HIPPO_LAYER), (layers.MaternLayer, MATERN_LAYER))
-    for target in (
-        Target(kind, settings),
-        *(
-            Target(
-                method,
-                dict(self=modules(kind, **settings), **{name: ATTEND[name] for name in arguments}),
-                non_finite=PASSES,
-            )
-            for method, arguments in (
-                (kind.forward, ATTEND),
-                (kind.posterior, ("x", "mask", "times")),
-            )
-        ),
-    )
-]
-
 # -- Mathematics beneath ----------------------------------------------------------------------
 
 
@@ -576,12 +490,10 @@ TARGETS = [
     Target(OnlineGP, GP_ARGUMENTS),
     Target(OnlineGP, POINT_GP_ARGUMENTS),
     *model_targets(),
-    *OUTPUT_TARGETS,
     *MEAN_TARGETS,
     *BASIS_TARGETS,
     *LIKELIHOOD_TARGETS,
     *VAE_TARGETS,
-    *LAYER_TARGETS,
     *OTHER_TARGETS,
     *ESTIMATOR_TARGETS,
 ]
@@ -614,7 +526,6 @@ NOT_FUZZED = {
     "OnlineGP.posterior_coefficients": "takes nothing",
     "OnlineGP.state_dict": "takes nothing",
     "OnlineGP.user_inputs": "takes what inputs returns",
-    "MultiOutputGP.*state_dict": "is OnlineGP's",
     "Forecast*": "made by forecast; its laws are tested",
     "*.scaled": "called by update and predict",
     "*.without_learning": "takes nothing",
@@ -625,13 +536,12 @@ NOT_FUZZED = {
         f"OnlineSVGPVAE.{name}": "a part of fit_task"
         for name in ("consolidated", "prepare", "task_bound", "amortised", "window")
     },
-    "*Layer.forecast": "called by forward and posterior, which check",
     "Consolidation*": "a part of OnlineSVGPVAE.fit_task",
     "diagonal_fisher": "a part of OnlineSVGPVAE.fit_task",
 }
 
 
 class TestFuzz(FuzzSuite):
-    modules = (ohsvgp, bases, layers, likelihoods, vae)
+    modules = (ohsvgp, bases, likelihoods, vae)
     targets = TARGETS
     reasons = NOT_FUZZED

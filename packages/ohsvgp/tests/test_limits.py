@@ -10,7 +10,6 @@ from ohsvgp import (
     Cosine,
     Gaussian,
     Level,
-    MultiOutputGP,
     NegativeBinomial,
     OnlineGP,
     Poisson,
@@ -112,55 +111,6 @@ def test_limits_hold_the_values_of_now_and_are_switched_off():
     assert float(found["likelihood.raw_noise"].high) == pytest.approx(10 * square)
     with pytest.raises(ValueError, match="zero everywhere"):
         OnlineGP(RBF(1), Gaussian(0.1), Cosine(5)).fit_hyperparameters(T, ZEROS, limited=False)
-
-
-OUTPUTS = {
-    "scales": torch.stack([PLAIN, 10 * ((T / 5).cos() + 0.1 * NOISE[1])], -1),
-    "equal": torch.stack([PLAIN, PLAIN], -1),
-    "constant": torch.stack([PLAIN, ZEROS + 3], -1),
-    "zero": torch.stack([PLAIN, ZEROS], -1),
-    "far": torch.stack([1e-6 * PLAIN, 1e9 * ((T / 5).cos() + 0.1 * NOISE[1])], -1),
-}
-
-
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_outputs_of_any_scale_are_fitted_and_forecast(name):
-    y, B = OUTPUTS[name], torch.tensor([[1.0, 0.5], [0.5, 1.0]])
-    gp = MultiOutputGP(RBF(1), B, 0.1, Cosine(15))
-    info = gp.fit_hyperparameters(T, y, steps=40)
-    assert info.after > info.before
-    gp.update(T, y)
-    ahead = gp.forecast([29.5])
-    size = y.abs().amax(0).clamp_min(1e-3)
-    assert bool((ahead.variance.sqrt() < 2 * size).all())
-    assert bool(((ahead.mean - y[-1]).abs() < 0.7 * size).all())
-
-
-@pytest.mark.parametrize("B", [[1.0, 1.0], [2.0, 1.0], [1.0, 2.0]])
-def test_a_constant_output_does_not_widen_those_that_are_independent_at_first(B):
-    y = OUTPUTS["constant"]
-    gp = MultiOutputGP(RBF(1), torch.tensor(B).diag(), 0.1, Cosine(15))
-    gp.fit_hyperparameters(T, y)
-    gp.update(T, y)
-    ahead = gp.forecast([29.5])
-    # Deviations before: 150 beside noise of 0.1.
-    assert bool((ahead.variance[0].sqrt() < torch.tensor([0.4, 0.05])).all())
-    assert bool(((ahead.mean[0] - y[-1]).abs() < torch.tensor([0.7, 0.05])).all())
-
-
-def test_forecasts_of_outputs_have_the_moments_of_predictions_and_of_their_draws():
-    gp = MultiOutputGP(RBF(1, lengthscale=4.0), [[1.0, 0.8], [0.8, 1.0]], 0.01, Cosine(20))
-    gp.update(T, OUTPUTS["equal"])
-    ahead, law = gp.forecast(4), gp.predict(T[-1] + torch.arange(1.0, 5.0), include_noise=True)
-    torch.testing.assert_close(ahead.mean, law.mean)
-    torch.testing.assert_close(ahead.covariance, law.covariance)
-    draws = ahead.sample(20_000, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(draws.mean(0), law.mean, rtol=0, atol=0.03)
-    for k in range(4):
-        torch.testing.assert_close(draws[:, k].mT.cov(), law.covariance[k], rtol=0.05, atol=0.003)
-    low, high = ahead.interval(0.9)
-    inside = ((draws > low) & (draws < high)).double().mean(0)
-    torch.testing.assert_close(inside, torch.full_like(inside, 0.9), rtol=0, atol=0.01)
 
 
 def test_the_variance_of_a_walk_is_looked_for_around_a_share_of_the_steps():

@@ -13,16 +13,13 @@ from .bases import (
     UniformGrid,
     VariationalFourier,
 )
-from .beyond.components import decompose
 from .beyond.forecasts import ExtrapolationWarning, Forecast, forecast
 from .beyond.means import Level, Regressors, Seasonal, Trend
-from .beyond.outputs import MultiOutputGP
 from .exact import ExactGP, exact_posterior
 from .hyperparameters import FitInfo, Refit
 from .information_loss import LostInformationWarning
 from .integrations.river import RiverForecaster, RiverRegressor
 from .integrations.sklearn import OnlineGPRegressor
-from .layers import HiPPOLayer, MaternLayer
 from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
 from .online import OnlineGP
 from .state import UpdateInfo
@@ -40,14 +37,11 @@ __all__ = [
     "Forecast",
     "FouT",
     "Gaussian",
-    "HiPPOLayer",
     "LagT",
     "LegS",
     "LegT",
     "Level",
     "LostInformationWarning",
-    "MaternLayer",
-    "MultiOutputGP",
     "NegativeBinomial",
     "OnlineGP",
     "OnlineGPRegressor",
@@ -68,7 +62,6 @@ __all__ = [
     "UniformGrid",
     "UpdateInfo",
     "VariationalFourier",
-    "decompose",
     "exact_posterior",
     "forecast",
 ]

@@ -23,12 +23,11 @@ from ohsvgp import (
     Trend,
     UniformGrid,
     VariationalFourier,
-    decompose,
 )
 from ohsvgp.bases import AdamSteps
 from ohsvgp.beyond.means import MeanKernel
 from ohsvgp.exact import log_marginal_likelihood
-from probseq.kernels import RBF, Linear, Matern32, Matern52, Periodic
+from probseq.kernels import RBF, Matern32, Periodic
 
 NOISE = 0.04
 
@@ -110,46 +109,6 @@ def test_weights_are_those_of_bayesian_regression_however_small_m_and_however_of
     found = gp.predict(x)
     assert_close(found.mean, expected, rtol=1e-6, atol=1e-6)
     assert_close(found.variance, variance, rtol=1e-4, atol=1e-7)
-
-
-def test_parts_are_those_of_dense_conditioning_and_their_means_add_up():
-    t, y = data()
-    parts = [rbf(), Matern52(1, lengthscale=4.0, outputscale=0.3).double()]
-    gp = OnlineGP(parts[0] + parts[1], Gaussian(NOISE), UniformGrid(60), mean=mean())
-    for part in torch.arange(60).chunk(3):
-        gp.update(t[part], y[part])
-    x = torch.linspace(0, 15, 31, dtype=torch.float64)
-    found = decompose(gp, x)
-    assert list(found) == ["RBF", "Matern52", "Trend", "Seasonal"]
-    total = MeanKernel(parts[0] + parts[1], mean())
-    X, new = t[:, None], x[:, None]
-    root = torch.linalg.cholesky(total(X, X) + NOISE * torch.eye(60))
-    scaled, there = mean().scaled(X), mean().scaled(new)
-    covariances = {
-        "RBF": parts[0],
-        "Matern52": parts[1],
-        "Trend": lambda a, b: there[:, :2] @ (scaled if len(b) == 60 else there)[:, :2].mT,
-        "Seasonal": lambda a, b: there[:, 2:] @ (scaled if len(b) == 60 else there)[:, 2:].mT,
-    }
-    for name, law in found.items():
-        K_sf, K_ss = covariances[name](new, X), covariances[name](new, new).diagonal()
-        A = torch.linalg.solve_triangular(root, K_sf.mT, upper=False)
-        whitened = torch.linalg.solve_triangular(root, y[:, None], upper=False)
-        assert_close(law.mean, (A.mT @ whitened)[:, 0].detach(), rtol=0, atol=3e-3)
-        assert_close(law.variance, (K_ss - A.square().sum(0)).detach(), rtol=0, atol=3e-3)
-    whole = gp.predict(x).mean
-    assert_close(sum(law.mean for law in found.values()), whole, rtol=0, atol=1e-9)
-
-
-def test_parts_of_one_class_are_numbered_and_before_data_they_are_the_prior():
-    kernel = RBF(1).double() + RBF(1, outputscale=2.0).double() + Linear(1).double()
-    gp = OnlineGP(kernel, Gaussian(NOISE), LegS(10), mean=Level(3.0))
-    found = decompose(gp, [0.0, 2.0])
-    assert list(found) == ["RBF", "RBF 2", "Linear", "Level"]
-    assert_close(found["Level"].variance, torch.tensor([9.0, 9.0], dtype=torch.float64))
-    assert_close(
-        found["RBF 2"].variance, torch.full((2,), 2.0, dtype=torch.float64), rtol=1e-6, atol=0
-    )
 
 
 def test_the_evidence_that_fits_hyperparameters_is_that_of_the_sum():

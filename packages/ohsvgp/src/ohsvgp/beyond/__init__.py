@@ -1,1 +1,1 @@
-"""What is not in the paper: means, several outputs, forecasts, a monitor, priors by name."""
+"""Extensions of the paper: means, forecasts, a monitor, priors by name."""

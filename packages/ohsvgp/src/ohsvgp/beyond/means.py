@@ -235,29 +235,11 @@ class MeanKernel(Kernel):
         return self.process.diag(x) + self.mean.scaled(x).square().sum(-1)
 
 
-class MeanTerm(Kernel):
-    """One term of a mean as a kernel of its own."""
-
-    def __init__(self, kernel: MeanKernel, index: int) -> None:
-        super().__init__(kernel.dim, batch_shape=kernel.batch_shape)
-        self.process, self.mean, self.index = kernel.process, kernel.mean, index
-
-    def scaled(self, x: Tensor) -> Tensor:
-        """Return the features of the whole mean, zero but for this term's."""
-        columns = [
-            mean.scaled(x) * float(i == self.index) for i, mean in enumerate(self.mean.terms)
-        ]
-        return torch.cat(columns, -1)
-
-    def _variance(self, x: Tensor) -> Tensor:
-        return self.scaled(x).square().sum(-1)
-
-
 @dataclass(frozen=True, eq=False)
 class BesideMean(Inducing):
     """Inducing variables u of the process, then the weights b of the mean in units of s.
 
-    The kernels that the methods take must be a ``MeanKernel`` or one of its terms.
+    The kernels that the methods take are a ``MeanKernel``, or its process alone.
     """
 
     variables: Inducing  # u
@@ -306,10 +288,6 @@ class BesideMean(Inducing):
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
         """Return K_uf, then s φ(x): cov(b, f(x)) = s φ(x) with b = β/s."""
-        if isinstance(kernel, MeanTerm):
-            M = self.variables.num_inducing
-            b = kernel.scaled(x).mT
-            return torch.cat([b.new_zeros(*b.shape[:-2], M, b.shape[-1]), b], -2)
         K = self.variables.cross(process_of(kernel), x)
         if isinstance(kernel, MeanKernel):
             b = self.mean.scaled(x).mT

@@ -14,7 +14,7 @@ from ohsvgp.plots.metrics import (
     per_task_plot,
     seconds_plot,
 )
-from ohsvgp.plots.models import components_plot, fit_plot, forecast_plot, memory_plot, tasks_plot
+from ohsvgp.plots.models import fit_plot, forecast_plot, memory_plot, tasks_plot
 from ohsvgp.plots.plane import Plane, boundaries_plot
 from ohsvgp.plots.streams import band, metric_figures, prediction_figures
 
@@ -27,7 +27,6 @@ __all__ = [
     "band",
     "boundaries_plot",
     "coefficients_plot",
-    "components_plot",
     "fit_plot",
     "fits_plot",
     "forecast_plot",

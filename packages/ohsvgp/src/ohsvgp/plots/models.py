@@ -1,4 +1,4 @@
-"""Pictures of one model: its fit, its forecast, the terms of its function, and its memory.
+"""Pictures of one model: its fit, its forecast and its memory.
 
 A model is of times, numbers or calendar stamps, and of one series, and stays as it is; labels are
 of time and values.
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ohsvgp.beyond.components import decompose
 from ohsvgp.beyond.forecasts import forecast
 from ohsvgp.likelihoods import Gaussian
 from ohsvgp.online import OnlineGP
@@ -98,32 +97,6 @@ def forecast_plot(
     axes.set_xlabel(labels[0], fontsize=9)
     axes.set_ylabel(labels[1], fontsize=9)
     legend(figure, [axes])
-    return figure
-
-
-def components_plot(gp: OnlineGP, t: Any, *, labels: tuple[str, str] = ("t", "y")) -> "Figure":
-    """Draw each term of ``ohsvgp.decompose``: its mean and two standard deviations.
-
-    Args:
-        gp: a model of times and one series; it stays as it is.
-        t: times in ascending order, also beyond the data.
-        labels: of time and values.
-
-    Raises:
-        ValueError: a model of points or of several series, or bad times.
-    """
-    terms = decompose(gp, t)
-    if not gp.of_time or any(term.mean.ndim != 1 for term in terms.values()):
-        raise ValueError("gp must be a model of times and one series")
-    stamps = gp.user_inputs(gp.inputs(t))
-    figure, grid = panels(len(terms), 1, (8.0, 1.7), shared=False, extra=(0.4, 0.4))
-    for axes, (name, term) in zip(grid, terms.items(), strict=True):
-        mean, sd = term.mean.cpu().numpy(), term.variance.sqrt().cpu().numpy()
-        shade(axes, stamps, mean - 2 * sd, mean + 2 * sd, 0.3)
-        axes.plot(stamps, mean, color=COLOURS[0], linewidth=1.2)
-        axes.set_title(name, fontsize=9, loc="left")
-        axes.set_ylabel(labels[1], fontsize=9)
-    grid[-1].set_xlabel(labels[0], fontsize=9)
     return figure
 
 
