@@ -1,4 +1,4 @@
-"""Who may import whom, read from the syntax trees of the sources."""
+"""Who may import whom: the contracts in pyproject.toml, and what these can't say."""
 
 import ast
 import importlib
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import grimp
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -88,30 +89,19 @@ def declared_distributions(member) -> set[str]:
     return {canonicalize_name(Requirement(line).name) for line in lines}
 
 
-@pytest.mark.slow
-def test_a_member_imports_only_the_members_below_it(member, members) -> None:
-    ours = {other.import_name for other in members}
-    if member.import_name == "probseq":
-        allowed = {"probseq"}
-    elif member.import_name == "probseq_apps":
-        allowed = ours
-    else:
-        allowed = {"probseq", member.import_name}
-    wrong = [
-        f"{path.relative_to(member.path)} imports {module}"
-        for path, tree in parsed_sources(member).items()
-        for module in imported_modules(tree)
-        if top_level_name(module) in ours - allowed
-    ]
-    assert not wrong
+def test_imports_keep_the_contracts_of_pyproject(root: Path) -> None:
+    program = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([program, "--no-cache"], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_files_of_the_paper_import_nothing_that_is_not_in_it(member) -> None:
+    graph = grimp.build_graph(member.import_name, cache_dir=None)
     beside = tuple(f"{member.import_name}.{name}" for name in BESIDE_THE_PAPER)
     wrong = [
         f"{name} imports {target}"
-        for name, targets in imports_between_modules(member).items()
-        for target in targets
+        for name in graph.modules
+        for target in graph.find_modules_directly_imported_by(name)
         if target.startswith(beside) and not name.startswith(beside)
     ]
     assert not wrong
@@ -120,51 +110,6 @@ def test_files_of_the_paper_import_nothing_that_is_not_in_it(member) -> None:
 def module_name(member, path: Path) -> str:
     parts = path.relative_to(member.source).with_suffix("").parts
     return ".".join((member.import_name, *(part for part in parts if part != "__init__")))
-
-
-def imports_between_modules(member) -> dict[str, set[str]]:
-    """Which modules of a member each one imports, late and for type checkers only too.
-
-    Before a module its packages are imported, but for those that the importing module lies in.
-    """
-    sources = {module_name(member, path): tree for path, tree in parsed_sources(member).items()}
-    arrows: dict[str, set[str]] = {name: set() for name in sources}
-    for name, tree in sources.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.level == 0:
-                inside = {f"{node.module}.{alias.name}" for alias in node.names} & sources.keys()
-                arrows[name] |= inside or {node.module or ""} & sources.keys()
-            elif isinstance(node, ast.Import):
-                arrows[name] |= {alias.name for alias in node.names} & sources.keys()
-        packages = {package for target in arrows[name] for package in enclosing(target)}
-        arrows[name] |= packages - {name, *enclosing(name)}
-    return arrows
-
-
-def enclosing(module: str) -> Iterator[str]:
-    """Names of the packages around a module."""
-    while module := module.rpartition(".")[0]:
-        yield module
-
-
-def on_circles(arrows: dict[str, set[str]]) -> dict[str, list[str]]:
-    """What is left of a graph, names that lie on a circle or above one, when the ends are gone."""
-    while ends := {name for name, targets in arrows.items() if not targets & arrows.keys()}:
-        arrows = {name: targets for name, targets in arrows.items() if name not in ends}
-    return {name: sorted(targets & arrows.keys()) for name, targets in arrows.items()}
-
-
-def test_no_modules_of_a_member_import_each_other_in_a_circle(member) -> None:
-    assert not on_circles(imports_between_modules(member))
-
-
-def test_no_folders_of_the_command_line_import_each_other_in_a_circle(members) -> None:
-    (apps,) = (member for member in members if member.import_name == "probseq_apps")
-    arrows: dict[str, set[str]] = {}
-    for name, targets in imports_between_modules(apps).items():
-        room, *others = ([*module.split("."), ""][1] for module in [name, *sorted(targets)])
-        arrows.setdefault(room, set()).update({*others} - {room, ""})
-    assert not on_circles(arrows)
 
 
 def test_no_file_of_the_command_line_has_more_than_500_lines(members) -> None:

@@ -1,5 +1,6 @@
 """Shape annotations are checked while the tests run, and only then."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ from jaxtyping import install_import_hook
 # Of all members: what is left out would be cached unchecked, under the name of the checked one.
 MEMBERS = ["probseq", "sgpa", "cgpt", "kepsvgp", "ohsvgp", "pseudovideo", "probseq_apps"]
 install_import_hook(MEMBERS, "beartype.beartype")
+# Ray listens on this machine alone, reports to nobody, and has this environment as it is.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Shape annotations are checked while the tests run; real data beside the repository."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 from jaxtyping import install_import_hook
 
 install_import_hook(["probseq", "ohsvgp"], "beartype.beartype")
+# Ray listens on this machine alone, reports to nobody, and has this environment as it is.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
