@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(json.dumps(values, indent=2))
             case _:
                 return _run(parse(words))
-    except BrokenPipeError:  # `probseq report --list | head` has seen enough
+    except BrokenPipeError:  # `probseq claims | head` has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

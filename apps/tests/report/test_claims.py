@@ -106,7 +106,7 @@ def test_a_run_with_other_settings_than_its_recipe_s_is_told(write_run, tmp_path
     methods = {name: {"test/ece": values} for name, values in ECE.items()}
     changes = {"training__epochs": 3, "kepsvgp__eta": 7.0, "training__device": "cuda"}
     folder = write_run("one", methods, **changes)
-    assert main(["report", "--claims", str(folder), "--output-dir", str(tmp_path)]) == 0
+    assert main(["claims", str(folder), "--output-dir", str(tmp_path)]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "sgpa-cifar10 with training.epochs 3 (600), 4 seeds)" in told
 
@@ -114,7 +114,7 @@ def test_a_run_with_other_settings_than_its_recipe_s_is_told(write_run, tmp_path
 def test_the_table_of_claims_is_printed_and_written(write_run, tmp_path, capsys):
     folder = write_run("one", {name: {"test/ece": values} for name, values in ECE.items()})
     pages = tmp_path / "pages"
-    assert main(["report", "--claims", str(folder), "--output-dir", str(pages)]) == 0
+    assert main(["claims", str(folder), "--output-dir", str(pages)]) == 0
     printed, page = capsys.readouterr().out, (pages / "claims.md").read_text()
     assert re.search(r"holds: \+0\.06\d+ ± 0\.0\d+ over kernel \(sgpa-cifar10, 4 seeds\)", printed)
     rows = [line for line in page.splitlines() if line.startswith("| SGPA is better calibrated")]

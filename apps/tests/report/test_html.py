@@ -74,7 +74,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_page_has_everything_and_needs_nothing(folder, capsys):
+def test_the_page_has_everything_and_needs_nothing(folder):
     report().write(folder)
     page = (folder / "report.html").read_text()
     assert not re.search("http|<link|<script src", page)
@@ -90,14 +90,6 @@ def test_the_page_has_everything_and_needs_nothing(folder, capsys):
     assert page.index(UNDECIDED) < page.index("<table")
     assert page.count('<table class="sorts">') == 3
     assert "a&lt;b" in texts(page, "table")[0]
-    # It is made anew on request.
-    (folder / "report.html").unlink()
-    assert main(["report", str(folder)]) == 0
-    assert capsys.readouterr().out.strip() == str(folder / "report.html")
-    assert (folder / "report.html").read_text() == page
-    (folder / "report.md").unlink()
-    assert main(["report", str(folder)]) == 1
-    assert "must hold a finished run" in capsys.readouterr().err
 
 
 def test_tables_side_by_side_are_turned_so_that_methods_are_rows(folder):

@@ -1,17 +1,60 @@
-"""`probseq report --claims`: what the papers claim, what runs measured, and a verdict for each."""
+"""`probseq claims`: the claims of the papers, the numbers of runs, and a verdict for each."""
 
+import json
 import math
 import re
+import shutil
 import textwrap
 import tomllib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from tyro.conf import Positional, arg
 
 from probseq.summary import Gain, direction_of, judge
-from probseq_apps.report.compare import differences
-from probseq_apps.report.measured import MeasuredRun
+from probseq_apps.engine.files import flatten, write_atomic
+from probseq_apps.registry import REGISTRY, load
+from probseq_apps.report.measured import MeasuredRun, find_runs
 from probseq_apps.report.tables import DASH, decimals_of, markdown_table
+from probseq_apps.settings.methods import METHODS
+
+_RECIPES = {entry.kind: entry.settings for entry in REGISTRY.values() if entry.kind}
+# Where a run ran, and what only decides which numbers exist.
+_NOT_COMPARED = re.compile(
+    r"method|seeds|arms|stem|frames|controls|lpips_weights|reading\.image_size|(machine|priors)\..*"
+    r"|training\.(device|compile|tensorboard|checkpoint_every)"
+    r"|evaluation\.(shift|corruptions|severities|ood|features\.(inception_w|classifier_s).*)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimsSettings:
+    """Runs to judge the claims by, and the folder of the table."""
+
+    run_folders: Annotated[
+        Positional[tuple[Path, ...]],
+        arg(metavar="[RUN_FOLDER ...]", help="Run folders, or folders of them; none: runs/."),
+    ] = ()
+    output_dir: Path = Path()
+    """Folder of the table, claims.md."""
+
+
+def claims(settings: ClaimsSettings) -> None:
+    """Print the verdict on each claim, and write it with the papers' numbers as Markdown."""
+    runs, left_out = find_runs(settings.run_folders or (Path("runs"),))
+    verdicts = judge_claims(runs)
+    print(claims_text(verdicts, shutil.get_terminal_size((120, 24)).columns))
+    settings.output_dir.mkdir(parents=True, exist_ok=True)
+    page = settings.output_dir / "claims.md"
+    notes = "\n".join(f"- {note}" for note in left_out)
+    pages = tomllib.loads((files("probseq_apps.report") / "pages.toml").read_text("utf-8"))
+    table, rule = claims_markdown(verdicts), pages["claims"]["rule"]
+    paragraphs = filter(None, ("# Claims of the papers", table, rule, notes))
+    write_atomic(page, "\n\n".join(paragraphs) + "\n")
+    print(f"\nwritten: {page}")
 
 
 class Claim(NamedTuple):
@@ -111,6 +154,29 @@ def _row_of(name: str, run: MeasuredRun) -> str:
     rows: Sequence[str] = run.settings.get("method", ())
     matches = (row for row in rows if re.sub(r":(?:[^+]|\+(?=[0-9]))*", "", row) == name)
     return name if name in rows else next(matches, name)
+
+
+def differences(run: MeasuredRun, recipe: str, rows: Iterable[str]) -> list[str]:
+    """Return the settings that differ, with the recipe's; those of methods in no row left out."""
+    reference = json.loads(json.dumps(load(_RECIPES[run.experiment]).load(recipe).to_dict()))
+    settings = dict(flatten(run.settings))
+    bases = [METHODS.get(re.split("[+:]", row)[0]) for row in rows]
+    used = {base.attention for base in bases if base is not None}
+    others = {method.attention for method in METHODS.values()} - used
+    return [
+        f"{path} {_setting_text(settings[path])} ({_setting_text(value)})"
+        for path, value in flatten(reference)
+        if settings.get(path, value) != value
+        and not _NOT_COMPARED.fullmatch(path)
+        and path.removeprefix("warm_start.").partition(".")[0] not in others
+    ]
+
+
+def _setting_text(value: object) -> str:
+    """Return a setting as text; of a long list, its length."""
+    if not isinstance(value, list):
+        return str(value)
+    return f"{len(value)} kinds" if len(value) > 5 else ", ".join(map(str, value))
 
 
 def claims_markdown(verdicts: Iterable[Verdict]) -> str:

@@ -18,8 +18,6 @@ SECONDS_PER_EPOCH = "seconds-per-epoch"
 ACCUMULATED_SECONDS = "accumulated-seconds"
 # The published corruptions are preferred to those that the program makes.
 _SHIFTS = ("cifar-c", "shift")
-# What notes and cells tell of generated images, by the names in `report.json`.
-GENERATION_FACTS = ("fd_name", "num_samples", "is_splits", "sampler", "sampling_steps")
 
 
 @dataclass(frozen=True)
@@ -29,15 +27,8 @@ class MeasuredRun:
     folder: Path
     experiment: str  # its kind, as `report.json` names it
     recipe: str  # recipe that it was started from
-    data: str  # name of the data set
     settings: Mapping[str, Any]
-    facts: Mapping[str, Any]  # of the data, as the report has them, and `GENERATION_FACTS`
     numbers: Mapping[str, Seeds]  # values over the seeds, by METHOD/METRIC or ARM/METRIC
-
-    @property
-    def augmented(self) -> bool:
-        """Whether its training images were augmented."""
-        return self.setting("training.augment") not in (None, "none")
 
     def setting(self, path: str) -> Any:
         """Return a setting by its path, as `training.epochs`; None where the run has none."""
@@ -53,11 +44,6 @@ class MeasuredRun:
             if matches:
                 return pattern, tuple(summarise(seed).mean for seed in zip(*matches, strict=True))
         return None
-
-
-def distinct(runs: Iterable[MeasuredRun]) -> tuple[MeasuredRun, ...]:
-    """Return runs without repetitions, in order of appearance."""
-    return tuple({run.folder: run for run in runs}.values())
 
 
 def find_runs(folders: Iterable[Path]) -> tuple[list[MeasuredRun], list[str]]:
@@ -90,13 +76,9 @@ def read_run(folder: Path) -> MeasuredRun:
         kind = report["experiment"]
         if kind not in EXPERIMENTS:
             raise ValueError(f"{file} is of the experiment {kind!r}")
-        settings, facts = report["settings"], dict[str, Any]()
-        if kind in GENERATIONS:
-            numbers, facts = _generation_numbers(report["results"])
-        else:
-            numbers = _numbers(report)
-        named = (folder, kind, report["recipe"], settings["data"], settings)
-        return MeasuredRun(*named, report["data"] | facts, numbers)
+        generated = kind in GENERATIONS
+        numbers = _generation_numbers(report["results"]) if generated else _numbers(report)
+        return MeasuredRun(folder, kind, report["recipe"], report["settings"], numbers)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not a report of this version: {error!r}") from error
     except json.JSONDecodeError as error:
@@ -130,12 +112,9 @@ def _online_numbers(seed: Mapping[str, Any]) -> dict[str, float | None]:
     return metrics | {ACCUMULATED_SECONDS: float(sum(seed["seconds"]))}
 
 
-def _generation_numbers(
-    results: Iterable[Mapping[str, Any]],
-) -> tuple[dict[str, Seeds], dict[str, list[Any]]]:
-    """Return numbers such as `4-frame-blur/fid` or `8-frame/masked, plain/fid`, and their facts."""
+def _generation_numbers(results: Iterable[Mapping[str, Any]]) -> dict[str, Seeds]:
+    """Return numbers such as `4-frame-blur/fid` or `8-frame/masked, plain/fid`."""
     numbers: dict[str, list[float | None]] = {}
-    facts: dict[str, list[Any]] = {name: [] for name in GENERATION_FACTS}
     for result in results:
         if "reconstruction" in result:
             named, stem = result["reconstruction"], result["stem"]
@@ -148,6 +127,4 @@ def _generation_numbers(
         for name, entry in made.items():
             for metric, key in ((distance, "fd"), ("is", "is"), ("psnr", "psnr")):
                 numbers.setdefault(f"{name}/{metric}", []).append(entry.get(key))
-            for key, values in facts.items():
-                values += [entry[key]] if entry.get(key) and entry[key] not in values else []
-    return {name: tuple(seeds) for name, seeds in numbers.items() if None not in seeds}, facts
+    return {name: tuple(seeds) for name, seeds in numbers.items() if None not in seeds}
