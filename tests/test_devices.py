@@ -32,11 +32,8 @@ from probseq.kernels import RBF
 from probseq.testing.attention import close
 from probseq.testing.instruments import compile_failure, constant_noise
 from probseq.transformers import (
-    CausalSoftmaxAttention,
-    CausalTransformer,
     KernelAttention,
     SoftmaxAttention,
-    TransformerConfig,
     copy_kernel_weights,
     remove_attention,
 )
@@ -57,8 +54,6 @@ from pseudovideo.spec import (
     VideoDiffusionConfig,
 )
 from sgpa import (
-    CausalFeatureAttention,
-    CausalSparseGPAttention,
     ResidualSparseGPAttention,
     SparseGPAttention,
     calibrate,
@@ -144,10 +139,8 @@ CASES = {
     )
     for expression, make in LAYERS.items()
 } | {
-    "CausalSparseGPAttention": Case(lambda: CausalSparseGPAttention(8, 2, 3), attention, TOKENS),
-    "CausalFeatureAttention": Case(lambda: CausalFeatureAttention(8, 2, 3, 8), attention, TOKENS),
     "ResidualSparseGPAttention": Case(
-        lambda: ResidualSparseGPAttention(8, 2, 3, causal=True), attention, TOKENS
+        lambda: ResidualSparseGPAttention(8, 2, 3), attention, TOKENS
     ),
     "ImageDiffusion": Case(lambda: ImageDiffusion(ImageDiffusionConfig(**UNET)), unet, IMAGES),
     "VideoDiffusion": Case(
@@ -290,23 +283,6 @@ def test_a_calibrated_model_is_saved_and_read_on_the_device(tmp_path):
     again = predicted(load_calibrated(tmp_path, remove_attention(model)))
     assert again.device.type == DEVICE
     assert_close(again, expected)
-
-
-def test_a_decoder_goes_on_from_its_cache_on_the_device():
-    torch.manual_seed(0)
-    config = TransformerConfig(depth=2, dim=8, num_heads=2, hidden_dim=8)
-    model = CausalTransformer(
-        config, vocab_size=7, max_length=9, attention=lambda index: CausalSoftmaxAttention(8, 2)
-    )
-    model = model.eval().to(DEVICE)
-    start = torch.arange(6, device=DEVICE).view(2, 3)
-    tokens = model.generate(start, 6, generator=torch.Generator(DEVICE).manual_seed(0))
-    cache = model.init_cache(2)
-    steps: list[Tensor] = []
-    for part in tokens.split(3, 1):
-        output, cache = model.step(part, cache)
-        steps.append(output.logits)
-    assert_close(torch.cat(steps, 1), model(tokens).logits, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -346,7 +346,6 @@ NOT_FUZZED = {
     "Layout*": "takes attention modules of other libraries",
     **dict.fromkeys(("exchange_attention", "collect_penalties"), "test_exchange tests it"),
     **dict.fromkeys(("fine_tune", "FineTuned*"), "test_fine_tuning refuses bad arguments"),
-    **dict.fromkeys(("Causal*", "bits_per_token", "evaluate_tokens"), "test_causal tests it"),
     "Encoder.blocks": "takes a function",
     "TokenMap": "made by the backbone alone",
     "TokenMap.parameters": "takes nothing",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from probseq_apps.data.names import DataError
-from probseq_apps.data.sets import load_data, load_texts
+from probseq_apps.data.sets import load_data
 from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.texts import read_parts
 
@@ -53,7 +53,6 @@ def test_repeats_and_the_vocabulary_never_cross_from_test_to_training(write_cola
     assert "4 texts dropped" in data.notes[0]
     assert data.vocab.tokens[2:] == ("a", "b", "same")
     assert data.extra_tests["in-domain"].inputs[0, :4].tolist() == [1, 1, 1, 2]
-    assert len(load_texts("cola", data_dir=tmp_path)) == 4
 
 
 def test_imdb_is_read_from_its_published_folder(put, tmp_path):
@@ -157,5 +156,3 @@ def test_what_does_not_go_together_is_refused(put, tmp_path):
     ):
         with pytest.raises(DataError, match=message):
             load_data(name, DataSettings(**reading), **options)
-    with pytest.raises(DataError, match="'digits' holds images, but texts are needed"):
-        load_texts("digits")

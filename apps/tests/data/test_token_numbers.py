@@ -4,16 +4,12 @@ import random
 import unicodedata
 
 import pytest
-import torch
 
 from probseq_apps.data import tokenizers
 from probseq_apps.data.tokenizers import (
     SubwordTokenizer,
     build_vocabulary,
-    character_encoder,
     encode_texts,
-    subword_encoder,
-    token_windows,
     train_byte_pairs,
     trim_padding,
     words,
@@ -128,36 +124,3 @@ def test_learned_byte_pairs_give_every_text_back():
     assert encode(tokenizer, "THE<br />Cat") == encode(tokenizer, "the cat")
     assert len(train_byte_pairs(TEXTS, 270)) == 270
     assert len(encode(train_byte_pairs(TEXTS, 258), "größe", 99)) == 1 + len("größe".encode())
-
-
-def test_windows_of_a_text_hold_every_token_behind_the_first_once_as_a_target():
-    tokens = torch.arange(23)
-    found = token_windows(tokens, 6)
-    assert found.shape == (4, 6)
-    assert found[:, 1:].flatten().tolist() == list(range(1, 21))
-    assert torch.equal(found[1:, 0], found[:-1, -1])
-    with pytest.raises(ValueError, match="at least 24 tokens for each part: 23"):
-        token_windows(tokens, 24)
-
-
-def test_characters_are_numbered_and_rare_ones_are_one():
-    encode, kinds = character_encoder("aaaaabbbbbbbc")
-    assert kinds == 3
-    assert encode("abcz☃").tolist() == [1, 2, 0, 0, 0]
-
-
-def test_an_encoder_of_a_file_cuts_and_pads_nothing(tmp_path):
-    library = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
-    made = library.Tokenizer(library.models.WordLevel({"the": 0, "?": 1, "is": 4}, unk_token="?"))
-    made.pre_tokenizer = library.pre_tokenizers.Whitespace()
-    made.enable_truncation(2)
-    made.enable_padding(length=9)
-    made.save(str(tmp_path / "words.json"))
-    encode, kinds = subword_encoder(tmp_path / "words.json")
-    assert kinds == 5
-    assert encode("the cat is").tolist() == [0, 1, 4]
-    made.model = library.models.WordLevel({"the": 0}, unk_token="?")
-    made.save(str(tmp_path / "words.json"))
-    encode, _ = subword_encoder(tmp_path / "words.json")
-    with pytest.raises(ValueError, match=r"words\.json cannot read the text as a tokenizer"):
-        encode("the cat is")

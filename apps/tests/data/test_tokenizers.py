@@ -8,7 +8,7 @@ import torch
 
 from probseq.errors import MissingExtraError
 from probseq_apps.data.names import DataError
-from probseq_apps.data.sets import load_data, load_texts
+from probseq_apps.data.sets import load_data
 from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.texts import make_tokenizer, read_parts
 from probseq_apps.data.tokenizers import build_vocabulary, encode_texts, train_byte_pairs
@@ -50,7 +50,10 @@ def test_a_data_set_is_loaded_with_byte_pairs_of_its_training_texts_or_a_pretrai
     assert data.train.inputs.shape == (32, 20)
     parts = read_parts(name, DataSettings(), data_dir=None)
     train, test = ([text for text, _ in rows] for rows in (parts.train, parts.test))
-    learned, everything = (train_byte_pairs(texts, 900) for texts in (train, load_texts(name)))
+    learned, everything = (
+        train_byte_pairs(texts, 900)
+        for texts in (train, [text for rows in parts.all_parts() for text, _ in rows])
+    )
     assert torch.equal(encode_texts(learned, test, 20), data.test.inputs)
     assert not torch.equal(encode_texts(everything, test, 20), data.test.inputs)
     numbers = {"[PAD]": 0, "[UNK]": 1, "the": 2, "film": 3, "good": 4, "bad": 5}

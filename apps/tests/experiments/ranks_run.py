@@ -18,25 +18,14 @@ from test_tokens import TINY
 
 from ohsvgp.vae import OnlineSVGPVAE
 from probseq_apps.engine import distributed, fit, trainer
-from probseq_apps.experiments import image_models, language, online_vae, tokens
+from probseq_apps.experiments import image_models, online_vae, tokens
 from probseq_apps.experiments.image_models import DIFFUSION_WORKFLOW, HVAE_WORKFLOW
 from probseq_apps.experiments.tokens import WORKFLOW
 from probseq_apps.options import Options
 from probseq_apps.run import run
 from probseq_apps.settings.generate import Machine
-from probseq_apps.settings.language import LanguageSettings
 
-DECODER = LanguageSettings(
-    method=("softmax",),
-    seeds=(0,),
-    ood=(),
-    train_size=2000,
-    test_size=500,
-    model=replace(LanguageSettings().model, depth=1, dim=16, num_heads=2, hidden_dim=16),
-    training=replace(LanguageSettings().training, epochs=1, device="cpu"),
-)
 KINDS = {
-    "language": (language.WORKFLOW, DECODER),
     "diffusion": (DIFFUSION_WORKFLOW, DIFFUSION),
     "hvae": (HVAE_WORKFLOW, HVAE),
     "run": (WORKFLOW, TINY),
@@ -85,10 +74,7 @@ def main(folder: Path, accumulate: int, *kinds: str) -> None:
         trace.clear()
         workflow, settings = KINDS[kind]
         workflow = replace(workflow, seconds=lambda *_: 0.0)  # no steps for an estimate
-        if kind == "language":
-            training = replace(settings.training, accumulate=accumulate, shard=shard)
-            settings = replace(settings, training=training)
-        elif kind != "vae":
+        if kind != "vae":
             pieces = 1 if kind == "run" else accumulate  # a codebook learns from each piece
             machine = Machine(device="cpu", accumulate=pieces, shard=shard)
             settings = replace(settings, machine=machine)

@@ -30,8 +30,6 @@ COMMANDS = {
     "generate run": f"generate run {TOKENS}",
     "generate diffusion": f"generate diffusion {MODELS} --sampling-steps 3",
     "generate hvae": f"generate hvae {MODELS} --num-levels 4",
-    "language": "language --dim 8 --num-heads 2 --train-size 600 --test-size 200 --epochs 1"
-    " --context 8 --num-inducing 3 --num-samples 2 --seeds 0 1",
     "calibrate": "calibrate --model timm:vit_tiny_patch16_224+FILE --data digits --num-inducing 8"
     " --num-samples 3 --tuning-steps 3 --normalise data --arguments in_chans=1 "
     + " ".join(f"{name}={size}" for name, size in SIZES.items()),

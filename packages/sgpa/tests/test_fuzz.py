@@ -21,18 +21,11 @@ NOT_FUZZED = {
         "takes a trained model: test_calibration refuses bad arguments",
     ),
     "Calibrated*": "made by calibrate",
-    "Causal*": "test_causal tests it",
-    **dict.fromkeys(
-        ("ResidualSparseGPAttention.init_cache", "ResidualSparseGPAttention.step"),
-        "test_causal tests it",
-    ),
     "*.from_kernel": "takes another layer's state",
     "RegressionModel*": "a transformer and a likelihood, each fuzzed by itself",
 }
 ENTRIES = {
-    "*SparseGPAttention": {"num_features": st.sampled_from([None, 4])},
     "QueryProcess.set_deviation": {"deviation": SCALES},
-    "ResidualSparseGPAttention.forward": {"noise": st.none()},
     "kl_annealing": {"fraction": st.sampled_from([0.0, 0.5, 1.0])},
 }
 

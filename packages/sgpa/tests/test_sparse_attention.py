@@ -18,13 +18,9 @@ class TestOrthogonalRBF(AttentionSuite):
     compile_imports = "from sgpa import *"
     compile_modules = (
         "ResidualSparseGPAttention(4, 2, 3)",
-        "ResidualSparseGPAttention(4, 2, 3, causal=True)",
         "SparseGPAttention(4, 2, 3)",
         "SparseGPAttention(4, 2, 3, kernel='exponential', covariance='full')",
         "StandardSparseGPAttention(4, 2, 6)",
-        "CausalSparseGPAttention(4, 2, 3)",
-        "CausalSparseGPAttention(4, 2, 3, covariance='full')",
-        "CausalFeatureAttention(4, 2, 3, 8)",
     )
 
     def make(self, dim, num_heads):
@@ -57,21 +53,6 @@ class TestFullCovariance(TestOrthogonalRBF):
 class TestInducingCovariance(TestOrthogonalRBF):
     options = {"covariance": "inducing"}  # noqa: RUF012
     compile_modules = ("SparseGPAttention(4, 2, 3, covariance='inducing')",)
-
-
-class TestFeatures(TestOrthogonalRBF):
-    options = {"num_features": 8, "covariance": "full"}  # noqa: RUF012
-    compile_modules = ("SparseGPAttention(4, 2, 3, num_features=8, covariance='full')",)
-
-
-class TestFeaturesDiag(TestOrthogonalRBF):
-    options = {"num_features": 8}  # noqa: RUF012
-    compile_modules = ()
-
-
-class TestFeaturesInducing(TestOrthogonalRBF):
-    options = {"num_features": 8, "covariance": "inducing"}  # noqa: RUF012
-    compile_modules = ()
 
 
 class TestOrthogonalExponential(TestOrthogonalRBF):
@@ -108,7 +89,6 @@ class TestStandardFull(TestStandard):
     "options",
     [
         {"kernel": "exponential"},
-        {"kernel": "exponential", "num_features": 16},
         {"kernel": "rbf", "num_inducing": 32},
     ],
 )

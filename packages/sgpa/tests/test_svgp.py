@@ -13,19 +13,16 @@ from probseq.testing.instruments import constant_noise
 from probseq.transformers import TokenMap, TransformerConfig, VisionTransformer
 from sgpa import SparseGPAttention, StandardSparseGPAttention
 
-HEADS, WIDTH, INDUCING, JITTER, FEATURES = 3, 2, 4, 1e-8, 24
+HEADS, WIDTH, INDUCING, JITTER = 3, 2, 4, 1e-8
 DIM = HEADS * WIDTH
-KERNELS = ["rbf", "exponential", "rbf with features", "exponential with features"]
+KERNELS = ["rbf", "exponential"]
 
 
 def make_layer(kernel="rbf", seed=0, cls=SparseGPAttention, size=INDUCING, **options):
     """A layer whose kernel matrices are far from singular, with distinct weights in every head."""
-    name, _, featured = kernel.partition(" with ")
-    if featured:
-        options["num_features"] = FEATURES
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        layer = cls(DIM, HEADS, size, kernel=name, jitter=JITTER, **options).double()
+        layer = cls(DIM, HEADS, size, kernel=kernel, jitter=JITTER, **options).double()
         with torch.no_grad():
             layer.to_qk.weight.copy_(torch.randn(DIM, DIM) / DIM**0.5)
             layer.kernel.raw_lengthscale.copy_(0.2 * torch.randn(HEADS, 1, WIDTH) - 0.3)
@@ -42,30 +39,15 @@ def gram(layer, h, x, z):
     """Kernel matrix of head h, entry by entry."""
     lengthscale = layer.kernel.raw_lengthscale[h, 0].exp()
     outputscale = layer.kernel.raw_outputscale[h].exp()
-    if getattr(layer, "frequencies", None) is not None:
-        rows = [
-            [feature_correlation(layer, h, a / lengthscale, b / lengthscale) for b in z] for a in x
-        ]
-        if layer.kernel_name == "exponential":
-            grow = [(0.5 * (a / lengthscale).square().sum()).exp() for a in (*x, *z)]
-            left, right = torch.stack(grow[: len(x)]), torch.stack(grow[len(x) :])
-            return outputscale * torch.outer(left, right) * torch.tensor(rows)
-    elif layer.kernel_name == "rbf":
+    if layer.kernel_name == "rbf":
         rows = [[torch.exp(-0.5 * ((a - b) / lengthscale).square().sum()) for b in z] for a in x]
     else:
         rows = [[torch.exp((a * b / lengthscale.square()).sum()) for b in z] for a in x]
     return outputscale * torch.stack([torch.stack(row) for row in rows])
 
 
-def feature_correlation(layer, h, a, b):
-    """Mean of cos(ωᵀ(a − b)) over the head's frequencies."""
-    return torch.stack([torch.cos(omega @ (a - b)) for omega in layer.frequencies[h]]).mean()
-
-
-def with_jitter(layer, matrix):
-    """Add the jitter of the layer's Cholesky factor; that of features has none."""
-    if getattr(layer, "frequencies", None) is not None:
-        return matrix
+def with_jitter(matrix):
+    """Add the jitter of the layer's Cholesky factor."""
     return matrix + JITTER * matrix.diagonal().diag()
 
 
@@ -75,7 +57,7 @@ def head_rows(weight, h):
 
 def dense_q(layer, h, k_g, k_a, v_a, d):
     """Mean and covariance of q(u_g, u_a), and the prior covariance, for one output dimension."""
-    k_gg, k_aa = with_jitter(layer, gram(layer, h, k_g, k_g)), gram(layer, h, k_a, k_a)
+    k_gg, k_aa = with_jitter(gram(layer, h, k_g, k_g)), gram(layer, h, k_a, k_a)
     k_ag = gram(layer, h, k_a, k_g)
     raw = layer.raw_inducing_factor[h, d]
     factor = raw.tril(-1) + raw.diagonal().exp().diag()
@@ -183,7 +165,7 @@ def shared_covariance(layer, x, lengths):
     covariance = dense_layer(layer, x, lengths)[1]
     for h in range(HEADS):
         k_g = layer.inducing_inputs[h] @ head_rows(layer.to_qk.weight, h).mT
-        k_gg = with_jitter(layer, gram(layer, h, k_g, k_g))
+        k_gg = with_jitter(gram(layer, h, k_g, k_g))
         for i, n in enumerate(lengths):
             q = x[i, :n] @ head_rows(layer.to_qk.weight, h).mT
             k_qg = gram(layer, h, q, k_g)
@@ -298,7 +280,7 @@ def test_standard_attention_is_the_svgp_with_the_keys_as_inducing_inputs(kernel,
             v = s @ head_rows(layer.to_v.weight, h).mT
             raw = (s @ layer.to_factor.weight[h * 6 : (h + 1) * 6].mT)[:, :n]
             r = raw.tril(-1) + raw.diagonal().exp().diag()
-            k_kk = with_jitter(layer, gram(layer, h, k, k))
+            k_kk = with_jitter(gram(layer, h, k, k))
             lower = torch.linalg.cholesky(k_kk)
             s_u = lower @ r @ r.mT @ lower.mT
             inverse = torch.linalg.inv(k_kk)

@@ -17,8 +17,6 @@ class TestSoftmaxAttention(AttentionSuite):
         "KernelAttention(4, 2)",
         "KernelAttention(4, 2, kernel='exponential', symmetric=False)",
         "KernelAttention(4, 2, noise=0.1)",
-        "CausalSoftmaxAttention(4, 2)",
-        "CausalKernelAttention(4, 2)",
     )
 
     def make(self, dim, num_heads):

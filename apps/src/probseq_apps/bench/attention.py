@@ -22,7 +22,6 @@ from sgpa.reference import literal_attention
 
 SOFTMAX, KERNEL, LITERAL = "softmax", "kernel", "SGPA, formula-literal"
 SHARED = "SGPA, inducing"  # covariance="inducing"
-FEATURES = "SGPA, 64 features"  # joint samples
 _LITERAL_RUNS = 3
 _LITERAL_LIMIT = 2**31
 _HEAD = (
@@ -65,7 +64,6 @@ _IMDB: Mapping[str, Goal] = {
 _LONG: Mapping[str, Goal] = {
     "SGPA": (1.6, 1.6, "O(T)"),
     SHARED: (1.2, 1.2, "O(T)"),
-    FEATURES: (0.2, 0.2, "O(T)"),
     "KEP-SVGP": (0.1, 0.1, None),
 }
 _KEP: Mapping[str, Goal] = {"KEP-SVGP": (0.85, 0.75, None)}
@@ -85,9 +83,6 @@ _LAYERS: dict[str, Callable[[Shape], nn.Module]] = {
     "SGPA": lambda s: SparseGPAttention(s.dim, s.heads, s.inducing, kernel=s.kernel),
     SHARED: lambda s: SparseGPAttention(
         *(s.dim, s.heads, s.inducing), kernel=s.kernel, covariance="inducing"
-    ),
-    FEATURES: lambda s: SparseGPAttention(
-        *(s.dim, s.heads, s.inducing), kernel=s.kernel, covariance="full", num_features=64
     ),
     "CGPT": lambda s: CorrelatedGPAttention(s.dim, s.heads),
     "SCGPT": lambda s: SparseCorrelatedGPAttention(s.dim, s.heads, 16),

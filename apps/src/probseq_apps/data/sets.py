@@ -114,12 +114,3 @@ def _encoded(parts: TextParts, encode: Callable[[list[str]], Tensor]) -> dict[st
         "extra_tests": dict(zip(parts.extra_tests, extra, strict=True)),
         "notes": parts.notes,
     }
-
-
-def load_texts(name: str, *, data_dir: Path | None = None) -> list[str]:
-    """Load all texts of a text set, each once: those to write embeddings of."""
-    if data_kind(name) != "text":
-        raise DataError(f"{name!r} holds images, but texts are needed")
-    # What one part loses as a repeat stands in another: every split holds all texts.
-    parts = read_parts(name, DataSettings(split="official"), data_dir=data_dir)
-    return list(dict.fromkeys(text for rows in parts.all_parts() for text, _ in rows))

@@ -6,12 +6,12 @@ of it would hide everything from attention.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Int64
@@ -192,69 +192,6 @@ def encode_texts(
 def trim_padding(tokens: Int64[Tensor, "n t"]) -> Int64[Tensor, "n s"]:
     """Cut off the columns that are padding in every text; one column stays."""
     return tokens[:, : max(1, int((tokens != 0).sum(1).max()))]
-
-
-class TextEncoder(NamedTuple):
-    """An encoder of a whole text as one row of tokens, for decoders.
-
-    Attributes:
-        encode: from a text to its tokens.
-        size: number of kinds of tokens.
-    """
-
-    encode: Callable[[str], Int64[Tensor, " n"]]
-    size: int
-
-
-def character_encoder(text: str) -> TextEncoder:
-    """Return an encoder of the characters that a text has five times; others share the token 0.
-
-    Example:
-        >>> encode, size = character_encoder("aaaaabbbbbbbc")
-        >>> encode("abcz").tolist(), size
-        ([1, 2, 0, 0], 3)
-    """
-
-    def codes(text: str) -> Int64[Tensor, " n"]:
-        return torch.tensor([ord(character) for character in text], dtype=torch.int64)
-
-    known = (codes(text).bincount() >= _RARE_CHARACTER).nonzero().flatten()
-    numbers = torch.zeros(0x110000, dtype=torch.int64)
-    numbers[known] = torch.arange(len(known)) + 1
-    return TextEncoder(lambda text: numbers[codes(text)], len(known) + 1)
-
-
-def subword_encoder(path: Path) -> TextEncoder:
-    """Return the encoder of a ``tokenizer.json``, without special tokens (extra ``tokenizers``).
-
-    Raises:
-        ValueError: by the encoder, of a text that the tokenizer cannot read.
-    """
-    library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
-    tokenizer = library.Tokenizer.from_file(str(path))
-    tokenizer.no_truncation()  # what it was saved with would cut the whole text
-    tokenizer.no_padding()
-
-    def encode(text: str) -> Int64[Tensor, " n"]:
-        try:
-            ids = tokenizer.encode(text, add_special_tokens=False).ids
-        except Exception as error:  # the library raises bare exceptions
-            raise ValueError(f"{path} cannot read the text as a tokenizer: {error}") from error
-        return torch.tensor(ids, dtype=torch.int64)
-
-    # Numbers of a vocabulary may have gaps.
-    return TextEncoder(encode, 1 + max(tokenizer.get_vocab().values()))
-
-
-def token_windows(tokens: Int64[Tensor, " n"], length: int) -> Int64[Tensor, "k t"]:
-    """Return windows of so many tokens, at least 2; the last of each is the first of the next.
-
-    Raises:
-        ValueError: the text is shorter than a window.
-    """
-    if len(tokens) < length:
-        raise ValueError(f"a text must have at least {length} tokens for each part: {len(tokens)}")
-    return tokens.unfold(0, length, length - 1).contiguous()
 
 
 def _padding_number(tokenizer: Any) -> int | None:

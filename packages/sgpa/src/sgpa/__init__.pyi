@@ -1,10 +1,8 @@
 from .attention import SparseGPAttention
 from .beyond.calibrated import Calibrated, Candidate, load_calibrated
 from .beyond.calibration import calibrate
-from .beyond.causal import CausalSparseGPAttention
-from .beyond.causal_features import CausalFeatureAttention
 from .beyond.drop_in import replace_attention
-from .beyond.process import CausalNoise, QueryProcess
+from .beyond.process import QueryProcess
 from .beyond.residual import ResidualSparseGPAttention
 from .beyond.spec import ResidualSGPAConfig
 from .beyond.tuning import tune_deviation
@@ -27,9 +25,6 @@ __all__ = [
     "IMDB",
     "Calibrated",
     "Candidate",
-    "CausalFeatureAttention",
-    "CausalNoise",
-    "CausalSparseGPAttention",
     "LaplaceLikelihood",
     "NegativeELBO",
     "QueryProcess",

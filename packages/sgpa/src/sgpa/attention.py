@@ -3,7 +3,7 @@
 NaN and infinity in a tensor reach the result.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -28,13 +28,6 @@ from sgpa.posterior import (
     relative_variance,
     residual_cholesky,
     residual_deviation,
-)
-from sgpa.random_features import (
-    feature_posterior,
-    feature_terms,
-    features,
-    orthogonal_frequencies,
-    unspanned,
 )
 
 
@@ -97,8 +90,7 @@ class SparseGPAttention(InducingAttention):
 
     Sampling with ``covariance="diag"`` (what the thesis does, B.5) draws each token on its own. The
     marginals are right, but whatever is pooled over tokens varies too little: noise that a real
-    sample shares between tokens averages out. ``"full"`` draws tokens jointly, in O(T³), or with
-    ``num_features`` in O(T).
+    sample shares between tokens averages out. ``"full"`` draws tokens jointly, in O(T³).
     ``"inducing"`` (not in the thesis) draws the inducing outputs once a sequence, and each token's
     rest on its own: with :math:`w_t` a row of :math:`W = K_{qg} L^{-\top}`, in units of the prior,
 
@@ -129,10 +121,6 @@ class SparseGPAttention(InducingAttention):
         initial_posterior: ``"random"`` draws v_g, R's strict lower triangle and the logarithm of
             its diagonal from N(0, 1) (the authors; tens of thousands of nats, for long training),
             ``"prior"`` starts where the global part of the KL divergence is zero.
-        num_features: random features r of each head in place of the kernel, even, above M; cost
-            is O(T r (d + s)) then, and ``"full"`` samples cost no more; see
-            :mod:`sgpa.random_features`. Twice M and twice the head width are good. A trained RBF
-            layer is another one: train with the features.
         initial_variance: the prior variance σ_f² to start from; ``None`` for the authors': 1 for
             RBF, e^-4 for exponential. It is the power of the noise that training starts under.
         dropout: rate on the output.
@@ -163,7 +151,6 @@ class SparseGPAttention(InducingAttention):
         kl_weighting: KLWeighting = "sequence",
         num_data: int | None = None,
         initial_posterior: InitialPosterior = "random",
-        num_features: int | None = None,
         initial_variance: float | None = None,
         dropout: float = 0.0,
         jitter: float = ATTENTION_JITTER,
@@ -182,13 +169,6 @@ class SparseGPAttention(InducingAttention):
             )
         if num_data is not None:
             check_counts(num_data=num_data)
-        if num_features is not None:
-            check_counts(num_features=num_features)
-            if num_features % 2 or num_features <= num_inducing:
-                raise ValueError(
-                    f"num_features must be even and more than num_inducing={num_inducing}, got "
-                    f"{num_features}"
-                )
         check_positive(jitter=jitter)
         self.num_inducing = num_inducing
         self.kernel_name: KernelName = kernel
@@ -212,13 +192,6 @@ class SparseGPAttention(InducingAttention):
         )
         raw = initial(num_heads, width, num_inducing, num_inducing)
         self.raw_inducing_factor = nn.Parameter(raw.tril())
-        # Not learned, but part of the function: saved, and never drawn again.
-        drawn = None
-        if num_features is not None:
-            heads = range(num_heads)
-            drawn = torch.stack([orthogonal_frequencies(num_features // 2, width) for _ in heads])
-        self.register_buffer("frequencies", drawn)
-        self.frequencies: Tensor | None
 
     def _attend(
         self,
@@ -230,7 +203,7 @@ class SparseGPAttention(InducingAttention):
     ) -> tuple[Tensor, Tensor]:
         queries, values = tokens
         terms = self._global_terms(token_map)
-        posterior = self._posterior(queries, values, terms, mask)
+        posterior = attention_posterior(queries, values, self._head_kernel(), terms, mask)
         samples = self._sample(queries, posterior, terms, mask, num_samples, generator)
         return samples, posterior.kl + self.global_weight * terms.kl
 
@@ -257,7 +230,7 @@ class SparseGPAttention(InducingAttention):
         queries, values = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             terms = self._global_terms(token_map)
-            posterior = self._posterior(queries, values, terms, mask)
+            posterior = attention_posterior(queries, values, self._head_kernel(), terms, mask)
             variance = posterior.prior_deviation.square() * relative_variance(
                 posterior.whitened, terms.factors
             )
@@ -275,39 +248,6 @@ class SparseGPAttention(InducingAttention):
             for linear in (self.to_qk, self.to_v)
         )
         return queries, values
-
-    def _terms_of(self, inducing: Tensor) -> InducingTerms:
-        if self.frequencies is None:
-            return super()._terms_of(inducing)
-        kernel, mean, factor = self._head_kernel(), self.inducing_mean, self.raw_inducing_factor
-        return feature_terms(inducing, kernel, mean, factor, self.frequencies)
-
-    def _posterior(
-        self, queries: Tensor, values: Tensor, terms: InducingTerms, mask: Tensor | None
-    ) -> AttentionPosterior:
-        kernel, frequencies = self._head_kernel(), self.frequencies
-        if frequencies is not None:
-            return feature_posterior(queries, values, kernel, frequencies, terms, mask)
-        return attention_posterior(queries, values, kernel, terms, mask)
-
-    def _draw_residual(
-        self,
-        queries: Tensor,
-        posterior: AttentionPosterior,
-        terms: InducingTerms,
-        mask: Tensor | None,
-        noise: Callable[..., Tensor],
-    ) -> Tensor:
-        """Draw jointly what the inducing inputs leave open: chol(K_qq − WWᵀ) ε."""
-        kernel, mean = self._head_kernel(), posterior.mean
-        if self.frequencies is not None:
-            # φᵀ (I − QQᵀ) ε
-            scaled = queries / kernel.lengthscale[:, None] - terms.centre[:, None]
-            phi = features(scaled, self.frequencies[:, None])
-            state = noise(*mean.shape[:2], phi.shape[-1], mean.shape[-1])
-            return phi @ unspanned(state, terms)
-        root = residual_cholesky(queries, kernel, posterior, mask, jitter=self.jitter)
-        return root @ noise(*mean.shape)
 
     def _sample(
         self,
@@ -330,14 +270,16 @@ class SparseGPAttention(InducingAttention):
             deviation = relative_variance(posterior.whitened, terms.factors).sqrt()
             samples = torch.addcmul(mean, deviation, noise(*mean.shape))
         else:
-            # √(1 − |w|²) ε, or jointly.
+            # The part that the inducing inputs leave open: √(1 − |w|²) ε, or chol(K_qq − WWᵀ) ε.
             if self.covariance == "inducing":
-                rest = residual_deviation(posterior.whitened) * noise(*mean.shape)
+                open_part = residual_deviation(posterior.whitened) * noise(*mean.shape)
             else:
-                rest = self._draw_residual(queries, posterior, terms, mask, noise)
+                kernel = self._head_kernel()
+                root = residual_cholesky(queries, kernel, posterior, mask, jitter=self.jitter)
+                open_part = root @ noise(*mean.shape)
             # W R ε'.
             coefficients = noise(*mean.shape[:2], *terms.factors.shape[1:3])
             inducing = einsum(terms.factors, coefficients, "h c m n, s h b c n -> s h b m c")
-            samples = mean + rest + posterior.whitened @ inducing
+            samples = mean + open_part + posterior.whitened @ inducing
         samples = posterior.prior_deviation * samples
         return rearrange(samples, "s h b t c -> (s b) t (h c)")

@@ -49,9 +49,8 @@ class InducingTerms(NamedTuple):
     centre: Float[Tensor, "heads 1 dim"]
     # Scaled and centred inducing inputs, ``(H, M, s)``, in float64
     features: Float[Tensor, "heads inducing width"]
-    # Inverse Cholesky factor of the inducing inputs' correlation matrix, ``(H, M, M)``, in float64;
-    # with random features Qᵀ, ``(H, M, r)``, and ``features`` are φ(Z)
-    whitener: Float[Tensor, "heads inducing columns"]
+    # Inverse Cholesky factor of the inducing inputs' correlation matrix, ``(H, M, M)``, in float64
+    whitener: Float[Tensor, "heads inducing inducing"]
     # Whitened inducing mean Lᵀ v_g, ``(H, M, s)``; ``None`` in the plain variant
     mean: Float[Tensor, "heads inducing channels"] | None
     # R, lower triangular, ``(H, s, M, M)``

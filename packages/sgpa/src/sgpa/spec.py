@@ -33,8 +33,6 @@ class SGPAConfig(AttentionConfig):
         kl_weighting: global part of the KL: once per sequence (the papers), or once per data set.
         initial_posterior: inducing outputs to start from: random (the authors') or the
             prior's.
-        num_features: random features of each head in place of the kernel, even, more than
-            num_inducing: linear in the length of sequences.
         initial_variance: prior variance to start from; None: 1 for RBF, e^-4 for exponential.
         kl_anneal: share of the training in which the KL's weight rises from 0; 0: full from the
             start.
@@ -54,7 +52,6 @@ class SGPAConfig(AttentionConfig):
     sample: bool = True
     kl_weighting: KLWeighting = "sequence"
     initial_posterior: InitialPosterior = "random"
-    num_features: Annotated[int, Bound("even", lambda value: value % 2 == 0)] | None = None
     initial_variance: Positive | None = None
     kl_anneal: Share = 0.5
     kl_scale: Weight = 1.0
@@ -63,17 +60,12 @@ class SGPAConfig(AttentionConfig):
     def check(self) -> None:
         """Refuse what means nothing to the standard variant."""
         options = (self.kl_weighting, self.initial_posterior, self.sample)
-        shared = self.covariance == "inducing" or self.num_features is not None
+        shared = self.covariance == "inducing"
         if self.variant == "standard" and (options != ("sequence", "random", True) or shared):
             raise ValueError(
                 "variant='standard' has no global inducing points and always draws: kl_weighting "
                 "must be 'sequence', initial_posterior 'random', sample True, covariance 'diag' or "
-                f"'full', num_features None, got {(*options, self.covariance, self.num_features)}"
-            )
-        if self.num_features is not None and self.num_features <= self.num_inducing:
-            raise ValueError(
-                f"num_features must be more than num_inducing={self.num_inducing}, "
-                f"got {self.num_features}"
+                f"'full', got {(*options, self.covariance)}"
             )
 
     def penalty_weight(self, progress: float) -> float:
@@ -113,7 +105,6 @@ class SGPAConfig(AttentionConfig):
             kl_weighting=self.kl_weighting,
             num_data=context.num_data if self.kl_weighting == "dataset" else None,
             initial_posterior=self.initial_posterior,
-            num_features=self.num_features,
             initial_variance=variance,
             dropout=backbone.dropout,
             jitter=self.jitter,

@@ -67,9 +67,8 @@ def softmax_of_head(layer, h, x):
     q, k, v = (x @ part[rows].mT for part in layer.to_qkv.weight.chunk(3))
     out = []
     for t in range(len(x)):
-        seen = slice(0, t + 1) if layer.causal else slice(None)
-        weights = torch.exp((q[t] * k[seen]).sum(-1) / math.sqrt(WIDTH))
-        out.append((weights[:, None] * v[seen]).sum(0) / weights.sum())
+        weights = torch.exp((q[t] * k).sum(-1) / math.sqrt(WIDTH))
+        out.append((weights[:, None] * v).sum(0) / weights.sum())
     return q, torch.stack(out)
 
 
@@ -94,25 +93,16 @@ def dense_layer(layer, x, lengths):
 
 
 class TestResidual(AttentionSuite):
-    causal = False
-
     def make(self, dim, num_heads):
-        layer = ResidualSparseGPAttention(dim, num_heads, 3, causal=self.causal, num_data=7)
+        layer = ResidualSparseGPAttention(dim, num_heads, 3, num_data=7)
         torch.nn.init.normal_(layer.process.inducing_mean)
         return layer
 
 
-class TestCausal(TestResidual):
-    causal = True
-    permuted_noises = ()
-    long_tokens = None
-
-
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", [(4, 4), (4, 2)])
 @torch.no_grad()
-def test_moments_are_softmax_attention_and_the_conditioned_process(causal, lengths):
-    layer, x = make_layer(causal=causal), tokens(2, 4, DIM)
+def test_moments_are_softmax_attention_and_the_conditioned_process(lengths):
+    layer, x = make_layer(), tokens(2, 4, DIM)
     mask = torch.arange(4) < torch.tensor(lengths)[:, None]
     mean, covariance = dense_layer(layer, x, lengths)
     found = layer.posterior(x, mask)
@@ -199,24 +189,6 @@ def test_a_transformer_takes_over_the_weights_of_one_with_softmax_attention():
     residual.load_state_dict(residual.state_dict() | softmax.state_dict())
     x = tokens(3, 5, 3)
     assert_close(residual(x).logits, softmax(x).logits)
-
-
-@torch.no_grad()
-def test_later_tokens_change_nothing_before_them():
-    layer, x = make_layer(causal=True), tokens(2, 5, DIM)
-    mask = torch.tensor([[False, False, True, True, True], [True] * 5])
-    changed = torch.cat([x[:, :3], 9.0 * x[:, 3:]], 1)
-    for given in (None, mask):
-        first, second = (
-            layer(each, given, generator=torch.Generator().manual_seed(0)).values
-            for each in (x, changed)
-        )
-        real = torch.ones_like(mask) if given is None else mask
-        early = real & (torch.arange(5) < 3)
-        assert torch.equal(first[early], second[early])
-        assert not torch.allclose(first[:, 3:], second[:, 3:])
-    alone = layer.posterior(x[:1, 2:])
-    assert_close(layer.posterior(x, mask).mean[:, :1, 2:], alone.mean)
 
 
 @torch.no_grad()

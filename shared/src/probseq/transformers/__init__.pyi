@@ -1,8 +1,6 @@
 from .adapters import deviations, penalty, remove_attention, replace_attention
 from .attention import KernelAttention, SoftmaxAttention
 from .build import sequence_transformer, text_transformer, vision_transformer
-from .causal import CausalAttentionModule, CausalKernelAttention, CausalSoftmaxAttention
-from .decoder import CausalTransformer, TokenMetrics, bits_per_token, evaluate_tokens
 from .drawing import held_functions, sample_predictions
 from .encoder import Encoder, without_attention
 from .exchange import collect_penalties, exchange_attention
@@ -32,10 +30,6 @@ __all__ = [
     "AttentionModule",
     "AttentionOutput",
     "BlockContext",
-    "CausalAttentionModule",
-    "CausalKernelAttention",
-    "CausalSoftmaxAttention",
-    "CausalTransformer",
     "Encoder",
     "FineTuned",
     "KernelAttention",
@@ -49,16 +43,13 @@ __all__ = [
     "SoftmaxConfig",
     "TextTransformer",
     "TokenMap",
-    "TokenMetrics",
     "TransformerConfig",
     "TransformerOutput",
     "VisionTransformer",
     "active_dropout",
-    "bits_per_token",
     "collect_penalties",
     "copy_kernel_weights",
     "deviations",
-    "evaluate_tokens",
     "exchange_attention",
     "fine_tune",
     "held_functions",

@@ -220,19 +220,14 @@ def softmax_attention(
     k: Float[Tensor, "batch heads tokens dim"],
     v: Float[Tensor, "batch heads tokens channels"],
     mask: Bool[Tensor, "batch tokens"] | None = None,
-    *,
-    causal: bool = False,
 ) -> Float[Tensor, "batch heads tokens channels"]:
     r"""Compute :math:`\mathrm{softmax}(q k^\top / \sqrt d) v` of every head (thesis Eq. 3.1).
 
-    The mask is true at real tokens, the others take no part; if ``causal``, later tokens take none
-    either.
+    The mask is true at real tokens, the others take no part.
     """
     if mask is None:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return F.scaled_dot_product_attention(q, k, v)
     allowed = mask[:, None, None, :]
-    if causal:
-        allowed = allowed & mask.new_ones(q.shape[-2], k.shape[-2]).tril()
     # What could attend to padding alone attends to all: finite, and never looked at.
     allowed = allowed | ~allowed.any(-1, keepdim=True)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)

@@ -1,1 +1,1 @@
-"""What is not in the papers: attention of decoders."""
+"""Softmax attention with a deviation, which is not in the papers."""

@@ -4,10 +4,9 @@ Not in the papers. NaN and infinity in a tensor reach the result.
 """
 
 import math
-from typing import NamedTuple
 
 import torch
-from einops import einsum, rearrange
+from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -29,53 +28,6 @@ from sgpa.posterior import (
 
 # Of the variance of attention's output, where σ² starts.
 _SHARE = 0.01
-
-
-class CausalNoise(NamedTuple):
-    """All noise of a layer: one draw for each sequence, and one for each of its tokens.
-
-    Attributes:
-        inducing: ε', ``(samples, heads, batch, width, inducing)``; ``"diag"`` does not use it.
-        token: ε, ``(samples, heads, batch, tokens, width)``.
-    """
-
-    inducing: Float[Tensor, "samples heads batch channels inducing"]
-    token: Float[Tensor, "samples heads batch tokens channels"]
-
-    def folded(self) -> "CausalNoise":
-        """Return the same noise for a batch that S samples are folded into, sample-major."""
-        return CausalNoise(
-            *(rearrange(each, "s h b ... -> 1 h (s b) ...") for each in (self.inducing, self.token))
-        )
-
-    @classmethod
-    def draw(
-        cls,
-        samples: int,
-        heads: int,
-        batch: int,
-        tokens: int,
-        width: int,
-        inducing: int,
-        *,
-        like: Tensor,
-        generator: torch.Generator | None = None,
-    ) -> "CausalNoise":
-        """Draw it in the dtype and on the device of ``like``."""
-        first = (samples, heads, batch)
-        shapes = ((*first, width, inducing), (*first, tokens, width))
-        return cls(*(standard_normal(shape, like=like, generator=generator) for shape in shapes))
-
-    def check(self, samples: int, batch: int, tokens: int, mean: Tensor) -> None:
-        """Raise if it is not for so many samples, sequences and tokens, and that inducing mean."""
-        heads, inducing, width = mean.shape
-        first, shape = (samples, heads, batch), tuple(self.token.shape)
-        fits = shape[:3] == first and shape[-1] == width and shape[3] >= tokens
-        if not fits or tuple(self.inducing.shape) != (*first, width, inducing):
-            raise ValueError(
-                f"noise must be of {(*first, width, inducing)} and {(*first, tokens, width)}, got "
-                f"{tuple(self.inducing.shape)} and {shape}"
-            )
 
 
 class QueryProcess(nn.Module):

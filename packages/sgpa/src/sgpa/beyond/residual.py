@@ -3,8 +3,6 @@
 Not in the papers. NaN and infinity in a tensor reach the result.
 """
 
-from typing import Any, NamedTuple
-
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
@@ -16,20 +14,11 @@ from probseq.transformers.attention import (
     check_heads,
     full_precision,
     softmax_attention,
-    split_heads,
 )
-from probseq.transformers.causal import KeyValueCache
 from probseq.transformers.names import ATTENTION_JITTER
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
-from sgpa.beyond.process import CausalNoise, QueryProcess
-
-
-class ResidualCache(NamedTuple):
-    """What a causal layer knows of the tokens so far: keys and values, and the noise of all."""
-
-    attention: KeyValueCache
-    noise: CausalNoise
+from sgpa.beyond.process import QueryProcess
 
 
 class ResidualSparseGPAttention(nn.Module):
@@ -54,7 +43,6 @@ class ResidualSparseGPAttention(nn.Module):
         dim: token width.
         num_heads: heads H; must divide ``dim``.
         num_inducing: inducing inputs M of each head.
-        causal: whether a token attends to itself and to earlier ones alone.
         initial_variance: σ², of all heads, to start from; ``None`` for a hundredth of the variance
             of softmax attention's output, each time that inducing inputs are placed.
         rho: start from R = ρI, with m = 0; 1 is the prior, where the KL divergence is 0 and the
@@ -84,7 +72,6 @@ class ResidualSparseGPAttention(nn.Module):
         num_heads: int,
         num_inducing: int,
         *,
-        causal: bool = False,
         initial_variance: float | None = None,
         rho: float = 1.0,
         num_data: int | None = None,
@@ -97,7 +84,7 @@ class ResidualSparseGPAttention(nn.Module):
         if num_data is not None:
             check_counts(num_data=num_data)
         check_rates(dropout=dropout)
-        self.dim, self.num_heads, self.causal = dim, num_heads, causal
+        self.dim, self.num_heads = dim, num_heads
         self.num_data = 1 if num_data is None else num_data
         width = dim // num_heads
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
@@ -122,7 +109,6 @@ class ResidualSparseGPAttention(nn.Module):
         token_map: TokenMap | None = None,
         generator: torch.Generator | None = None,
         num_samples: int | None = None,
-        noise: CausalNoise | None = None,
     ) -> AttentionOutput:
         """Draw the attention output from its posterior.
 
@@ -132,7 +118,6 @@ class ResidualSparseGPAttention(nn.Module):
             token_map: not needed: inducing inputs are queries.
             generator: source of the draws.
             num_samples: draw S samples from one posterior and fold them into the batch.
-            noise: of at least as many tokens, in place of new draws.
 
         Returns:
             Sampled values, ``(batch, tokens, dim)`` or ``(S * batch, tokens, dim)``, and the KL
@@ -146,69 +131,8 @@ class ResidualSparseGPAttention(nn.Module):
         check_tokens(x, mask, self.dim, getattr(self.to_qkv, "weight", x))
         check_num_samples(num_samples)
         queries, attended = self._attend(x, mask)
-        options: dict[str, Any] = {"num_samples": num_samples, "generator": generator}
-        if noise is not None:
-            noise.check(num_samples or 1, *x.shape[:2], self.process.inducing_mean)
-            token = noise.token[..., : x.shape[1], :]
-            options |= {"inducing_noise": noise.inducing, "token_noise": token}
-        return self._output(attended + self.process(queries, **options))
-
-    def init_cache(
-        self,
-        batch: int,
-        max_tokens: int,
-        *,
-        generator: torch.Generator | None = None,
-        noise: CausalNoise | None = None,
-    ) -> ResidualCache:
-        """Return what is known before the first token, for a causal layer.
-
-        Args:
-            batch: number of sequences; samples count as sequences.
-            max_tokens: room for so many tokens.
-            generator: source of the noise, all of which is drawn here.
-            noise: of one sample and at least ``max_tokens`` tokens, in place of new draws.
-
-        Raises:
-            ValueError: the layer is not causal, a count is no whole number of at least 1, or
-                ``noise`` has a wrong shape.
-        """
-        if not self.causal:
-            raise ValueError("causal must be True for a cache, got False")
-        mean, width = self.process.inducing_mean, self.dim // self.num_heads
-        cache = KeyValueCache.empty(batch, self.num_heads, max_tokens, width, self.to_qkv.weight)
-        if noise is None:
-            sizes = (1, self.num_heads, batch, max_tokens, width, mean.shape[1])
-            noise = CausalNoise.draw(*sizes, like=full_precision(mean), generator=generator)
-        noise.check(1, batch, max_tokens, mean)
-        return ResidualCache(cache, noise)
-
-    @torch.no_grad()
-    def step(
-        self,
-        x: Float[Tensor, "batch new dim"],
-        cache: ResidualCache,
-        *,
-        token_map: TokenMap | None = None,
-    ) -> tuple[AttentionOutput, ResidualCache]:
-        """Draw the output of the next tokens, without gradients; the old cache is used up.
-
-        Raises:
-            ValueError: ``x`` has a wrong shape or type, or there is no room.
-        """
-        check_tokens(x, None, self.dim, getattr(self.to_qkv, "weight", x))
-        q, k, v = split_heads(self.to_qkv(x).chunk(3, -1), self.num_heads)
-        known, start = cache.attention.append(k, v), cache.attention.length
-        attended = rearrange(known.attend(q), "b h t d -> h b t d")
-        drawn = self.process(
-            rearrange(q, "b h t d -> h b t d"),
-            inducing_noise=cache.noise.inducing,
-            token_noise=cache.noise.token[..., start : known.length, :],
-        )
-        return self._output(full_precision(attended) + drawn), ResidualCache(known, cache.noise)
-
-    def _output(self, samples: Tensor) -> AttentionOutput:
-        samples = rearrange(samples, "s h b t c -> (s b) t (h c)")
+        deviation = self.process(queries, num_samples=num_samples, generator=generator)
+        samples = rearrange(attended + deviation, "s h b t c -> (s b) t (h c)")
         return AttentionOutput(self.to_out(samples), self.kl() / self.num_data)
 
     def kl(self) -> Float[Tensor, ""]:
@@ -276,7 +200,7 @@ class ResidualSparseGPAttention(nn.Module):
         q, k, v = rearrange(
             self.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=self.num_heads
         ).unbind(0)
-        attended = softmax_attention(q, k, v, mask, causal=self.causal)
+        attended = softmax_attention(q, k, v, mask)
         queries, attended = (
             full_precision(rearrange(each, "b h t d -> h b t d")) for each in (q, attended)
         )
