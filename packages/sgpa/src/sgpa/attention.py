@@ -272,14 +272,14 @@ class SparseGPAttention(InducingAttention):
         else:
             # The part that the inducing inputs leave open: √(1 − |w|²) ε, or chol(K_qq − WWᵀ) ε.
             if self.covariance == "inducing":
-                open_part = residual_deviation(posterior.whitened) * noise(*mean.shape)
+                residual = residual_deviation(posterior.whitened) * noise(*mean.shape)
             else:
                 kernel = self._head_kernel()
                 root = residual_cholesky(queries, kernel, posterior, mask, jitter=self.jitter)
-                open_part = root @ noise(*mean.shape)
+                residual = root @ noise(*mean.shape)
             # W R ε'.
             coefficients = noise(*mean.shape[:2], *terms.factors.shape[1:3])
             inducing = einsum(terms.factors, coefficients, "h c m n, s h b c n -> s h b m c")
-            samples = mean + open_part + posterior.whitened @ inducing
+            samples = mean + residual + posterior.whitened @ inducing
         samples = posterior.prior_deviation * samples
         return rearrange(samples, "s h b t c -> (s b) t (h c)")
