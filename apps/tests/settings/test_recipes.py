@@ -20,7 +20,6 @@ from probseq_apps.experiments.tokens import PriorPart, TokenizerPart
 from probseq_apps.methods.build import build
 from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
 from probseq_apps.settings.common import DefaultSelectors
-from probseq_apps.settings.design import DESIGN_RECIPES
 from probseq_apps.settings.generate import GENERATE_RECIPES, TOKENIZER_RECIPES
 from probseq_apps.settings.methods import parse_row, resolve
 from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
@@ -36,7 +35,6 @@ ALL = {
     "tokens": GENERATE_RECIPES,
     "diffusion": DIFFUSION_RECIPES,
     "hvae": HVAE_RECIPES,
-    "design": DESIGN_RECIPES,
 }
 COLUMNS = [f"{data}-{frames}-frame" for data in ("cifar10", "celeba") for frames in (1, 8, 18)]
 

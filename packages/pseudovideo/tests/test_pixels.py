@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from pseudovideo.beyond.design import image_covariance
 from pseudovideo.corruptions import image_spectrum
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.likelihood import bits_per_dim
@@ -23,7 +22,6 @@ def test_what_is_no_image_is_refused_by_name(value):
     for name, refuse in (
         ("videos", lambda: check_pixels(videos=images)),
         ("images", lambda: image_spectrum(images)),
-        ("images", lambda: image_covariance(images)),
         ("x0", lambda: bits_per_dim(lambda x, t: x.repeat(1, 2, 1, 1), images, process)),
     ):
         with pytest.raises(ValueError, match=f"^{name}.* must be finite"):

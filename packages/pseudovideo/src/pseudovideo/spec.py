@@ -371,11 +371,16 @@ class TokenSampling(Settings):
         return {name: getattr(self, name) for name in ("temperature", *names[prior])}
 
 
-class _ProcessSettings(Settings):
+class DiffusionSpec(Settings):
+    """The process of a diffusion model."""
+
     num_steps: AtLeastTwo = 1000
     """Steps S from an image, or a frame, to noise."""
     schedule: ScheduleName = "linear"
     """How noise grows: linear (1e-4 to 0.02 at 1,000 steps, rescaled for others), or cosine."""
+    prediction: Prediction = "epsilon"
+    """What the network predicts: epsilon (the noise), x0 (the image), or v (a mixture of both with
+    the variance of images, from which the image follows without a division)."""
 
     def check(self) -> None:
         """Refuse a linear schedule that would fill a step with noise."""
@@ -384,38 +389,6 @@ class _ProcessSettings(Settings):
                 f"num_steps must be at least {LEAST_LINEAR_STEPS} with schedule=linear, whose "
                 f"noise would fill the last step with fewer, got {self.num_steps}: take more, or "
                 "schedule=cosine"
-            )
-
-
-class DiffusionSpec(_ProcessSettings):
-    """The process of a diffusion model."""
-
-    prediction: Prediction = "epsilon"
-    """What the network predicts: epsilon (the noise), x0 (the image), or v (a mixture of both with
-    the variance of images, from which the image follows without a division)."""
-
-
-class DesignSpec(_ProcessSettings):
-    """How designs of pseudo videos are judged."""
-
-    schedule: ScheduleName = "cosine"
-    context: Count | None = None
-    """Frames that a frame is generated from, the first so many jointly; None: half of them."""
-    sampling_steps: AtLeastTwo = 50
-    """Diffusion steps of a stage that are taken, evenly spread."""
-    ridge: NotNegative = 1e-3
-    """What the learner doesn't make out: it leaves unused what varies by less among its inputs, for
-    images in -1..1; 0 for an exact one."""
-    num_masks: Count = 8
-    """Orders of patches that patch-mask is averaged over."""
-
-    def check(self) -> None:
-        """Refuse more steps than there are."""
-        super().check()
-        if self.sampling_steps > self.num_steps:
-            raise ValueError(
-                f"sampling_steps must be at most num_steps={self.num_steps}, got "
-                f"{self.sampling_steps}"
             )
 
 

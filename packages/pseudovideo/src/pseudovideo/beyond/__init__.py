@@ -1,1 +1,1 @@
-"""What is not in the paper: designs, solvers, measures of samples, Gaussian images."""
+"""What is not in the paper: measures of samples, Gaussian images."""

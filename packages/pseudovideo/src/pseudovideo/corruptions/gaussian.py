@@ -45,17 +45,6 @@ def image_spectrum(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, " pixels
     Raises:
         ValueError: fewer than two images, or values that are no finite floats.
     """
-    check_some_images(images)
-    rows = images.flatten(1).double()
-    rows = rows - rows.mean(0)
-    # The smaller of the two products has all eigenvalues that are not zero.
-    gram = rows @ rows.mT if len(rows) < rows.shape[1] else rows.mT @ rows
-    eigenvalues = torch.linalg.eigvalsh(gram / (len(rows) - 1)).clamp_min(0).flip(0)
-    return torch.nn.functional.pad(eigenvalues, (0, rows.shape[1] - len(eigenvalues)))
-
-
-def check_some_images(images: Float[Tensor, "n c h w"]) -> None:
-    """Refuse images without a covariance: fewer than two, or values that are no finite floats."""
     check_sizes("images", images, "n", "c", "h", "w")
     check_floating(images=images)
     if len(images) < 2 or not images.numel():
@@ -64,6 +53,12 @@ def check_some_images(images: Float[Tensor, "n c h w"]) -> None:
             f"{tuple(images.shape)}"
         )
     check_pixels(images=images)
+    rows = images.flatten(1).double()
+    rows = rows - rows.mean(0)
+    # The smaller of the two products has all eigenvalues that are not zero.
+    gram = rows @ rows.mT if len(rows) < rows.shape[1] else rows.mT @ rows
+    eigenvalues = torch.linalg.eigvalsh(gram / (len(rows) - 1)).clamp_min(0).flip(0)
+    return torch.nn.functional.pad(eigenvalues, (0, rows.shape[1] - len(eigenvalues)))
 
 
 def prediction_error(

@@ -1,6 +1,5 @@
 """Pictures of images, videos and their errors; they come with the extra `plots`."""
 
-from pseudovideo.plots.design import design_plot
 from pseudovideo.plots.errors import FrameErrors, frame_errors_plot
 from pseudovideo.plots.images import (
     check_images,
@@ -23,7 +22,6 @@ from pseudovideo.plots.theorem import save_theorem, theorem_plot
 __all__ = [
     "FrameErrors",
     "check_images",
-    "design_plot",
     "frame_captions",
     "frame_errors_plot",
     "frame_heads",
