@@ -8,7 +8,7 @@ The mathematics is plain functions on tensors, in modules to be imported by name
 - ``probseq.fourier``: random Fourier features.
 - ``probseq.transformers``: the backbones that attention layers plug into.
 - ``probseq.metrics``: calibration, selective prediction and out-of-distribution scores.
-- ``probseq.files``: files that no crash tears.
+- ``probseq.files``: one store of files and folders, which no crash tears and which know their hash.
 - ``probseq.summary``: means over seeds and which differences they support, without torch.
 - ``probseq.images``, ``probseq.corruptions``: transforms, augmentation and corruptions of images.
 - ``probseq.settings``: the base of all settings, which loads no torch.

@@ -1,20 +1,132 @@
-"""Files that no crash tears: written aside, forced onto the disk, renamed into place."""
+"""One store: files and folders that no crash tears and that tell when a bit of them was altered.
+
+A stored file is JSON, arrays (an `.npz`) or tensors (safetensors). In it stand its kind, the number
+of its format, and the SHA-256 of the whole file, counted with zeros where that hash stands. A
+folder has such a JSON file, its manifest, with the hashes of all others, written last.
+
+Writers work aside in a file or folder of their own, force it onto the disk and rename it. Readers
+check the hash over all that they load before they parse it, and raise a `DamagedFileError`, an
+`OtherFormatError` or a `ForeignFileError` that names the file. Nothing is unpickled. Torch is
+loaded with the first tensors.
+"""
 
 import hashlib
+import io
+import json
+import mmap
 import os
+import re
+import secrets
+import shutil
+import socket
+import struct
+import zipfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MANIFEST = "manifest.json"
+ASIDE = ".tmp-"
+"""Begin of the names of what is being written."""
+LOCK = ".lock"
+"""Name of a folder's lock file, which stays: removing it would let two processes in."""
+_UNSEALED = f"sha256:{64 * '0'}"
+_SEAL = re.compile(rb"sha256:([0-9a-f]{64})")
+_END_OF_ZIP, _END_SIZE = b"PK\x05\x06", 22
+
+
+class DamagedFileError(ValueError):
+    """A file is not what was written; the message names it."""
+
+
+class OtherFormatError(ValueError):
+    """A file is of another number of its format; the message names it."""
+
+
+class ForeignFileError(ValueError):
+    """A file is of another kind, or none of probseq's; the message names it."""
+
+
+class InUseError(OSError):
+    """Another process has the lock of a file or folder; the message names it."""
+
+
+class Format(NamedTuple):
+    """Kind of a file, and the number of its format, which counts up with each change."""
+
+    kind: str  # a noun for messages, such as "token cache"
+    number: int
+
+    def __str__(self) -> str:
+        """Return both in words."""
+        return f"a {self.kind} of format {self.number}"
+
+
+# Plain files
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file at once, or leave what is there."""
-    temporary = path.with_name(f".tmp-{path.name}")
+    """Replace a file at once, or leave what is there."""
+    with _aside(path) as aside:
+        aside.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextmanager
+def _aside(path: Path) -> Generator[Path]:
+    """Yield a path to write to, then put it in place of another."""
+    aside = _name_aside(path.parent, path.name)
     try:
-        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-        sync(temporary)
-        temporary.replace(path)
+        yield aside
+        sync(aside)
+        aside.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def _name_aside(folder: Path, name: str) -> Path:
+    """Return a path in a folder that is this writer's alone; remove what killed ones left there."""
+    _remove_leftovers(folder.absolute(), os.getpid())
+    return folder / f"{ASIDE}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}-{name}"
+
+
+@cache
+def _remove_leftovers(folder: Path, _: int) -> None:
+    # Once a process and folder: folders of many files are slow to list.
+    for path in folder.glob(f"{ASIDE}{_machine()}-*"):
+        with suppress(ValueError, OSError):
+            if not _lives(int(path.name.split("-")[2])):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+@cache
+def _machine() -> str:
+    """Return a name for what process numbers count in: a machine, or a container on it."""
+    space = ""
+    with suppress(OSError):
+        space = str(Path("/proc/self/ns/pid").readlink())
+    return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:8]
+
+
+def _lives(pid: int) -> bool:
+    if os.name != "posix":  # where signal 0 is no question but ends the process
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def sync(path: Path) -> None:
@@ -30,3 +142,307 @@ def sha256(path: Path) -> str:
     """Return the hexadecimal SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def sole_use(path: Path) -> Generator[None]:
+    """Keep other processes out of a file or folder; one that dies gives it back.
+
+    The lock is a file `.lock` in the folder, or `.NAME.lock` beside the file.
+
+    Raises:
+        InUseError: another process has it.
+    """
+    lock = FileLock(path / LOCK if path.is_dir() else path.with_name(f".{path.name}{LOCK}"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise InUseError(
+            f"another process works in {path}: wait for its end, or choose another folder"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# JSON, arrays and tensors
+
+
+def write_json(path: Path, form: Format, values: Mapping[str, Any]) -> None:
+    """Write values that JSON can hold."""
+    write_atomic(path, bytes(_sealed((_head(form, values, indent=2) + "\n").encode())))
+
+
+def read_json(path: Path, form: Format) -> dict[str, Any]:
+    """Read what `write_json` wrote."""
+    return read_head(path, form)
+
+
+def read_head(path: Path, form: Format) -> dict[str, Any]:
+    """Return the values beside tensors, without torch; the whole file is checked."""
+    return _check(path.read_bytes(), form, str(path))
+
+
+def write_arrays(path: Path, form: Format, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays by name, as `numpy.load` reads them."""
+    content = io.BytesIO()
+    np.savez(content, **cast("dict[str, Any]", arrays))
+    with zipfile.ZipFile(content, "a") as archive:
+        archive.comment = _head(form, {}).encode()
+    write_atomic(path, bytes(_sealed(content.getvalue())))
+
+
+def read_arrays(path: Path, form: Format) -> dict[str, NDArray[Any]]:
+    """Read what `write_arrays` wrote."""
+    content = path.read_bytes()
+    _check(content, form, str(path))
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def write_tensors(
+    path: Path, form: Format, head: Mapping[str, Any], tensors: Mapping[str, "Tensor"]
+) -> None:
+    """Write tensors by name, and values that JSON can hold, as a safetensors file."""
+    from safetensors.torch import save_file
+
+    with _aside(path) as aside:
+        save_file(_on_cpu(tensors), aside, metadata={"head": _head(form, head)})
+        with aside.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+            _seal(content)
+
+
+def pack_tensors(form: Format, head: Mapping[str, Any], tensors: Mapping[str, "Tensor"]) -> bytes:
+    """Return the bytes of the file that `write_tensors` writes."""
+    from safetensors.torch import save
+
+    return bytes(_sealed(save(_on_cpu(tensors), metadata={"head": _head(form, head)})))
+
+
+def read_tensors(
+    path: Path, form: Format, *, mapped: bool = False
+) -> tuple[dict[str, Any], dict[str, "Tensor"]]:
+    """Read the values and tensors, on the CPU, that `write_tensors` wrote.
+
+    Mapped tensors stay on the disk until they are used; their hash is checked all the same.
+    """
+    if not mapped or path.stat().st_size == 0:
+        return unpack_tensors(path.read_bytes(), form, str(path))
+    from safetensors.torch import load_file
+
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        head = _check(content, form, str(path))
+    return head, load_file(path)
+
+
+def unpack_tensors(
+    content: bytes, form: Format, source: str
+) -> tuple[dict[str, Any], dict[str, "Tensor"]]:
+    """Read the bytes of `pack_tensors`; the source is the name of them in errors."""
+    head = _check(content, form, source)
+    from safetensors.torch import load
+
+    return head, load(content)
+
+
+def hash_tensors(tensors: Mapping[str, "Tensor"], *texts: bytes) -> str:
+    """Return the hexadecimal SHA-256 of texts, and of names, dtypes, shapes and bytes of tensors.
+
+    It is the same on every device, and in every order of the names.
+    """
+    import torch
+
+    digest = hashlib.sha256(b"".join(texts))
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _on_cpu(tensors: Mapping[str, "Tensor"]) -> dict[str, "Tensor"]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+# Heads and hashes
+
+
+def _head(form: Format, values: Mapping[str, Any], indent: int | None = None) -> str:
+    head: dict[str, Any] = {"kind": form.kind, "format": form.number, "seal": _UNSEALED}
+    if twice := head.keys() & values.keys():
+        raise ValueError(f"values must not be named {min(twice)}, as the file's own")
+    return json.dumps({**head, **values}, indent=indent, allow_nan=False)
+
+
+def _sealed(content: bytes) -> bytearray:
+    sealed = bytearray(content)
+    _seal(sealed)
+    return sealed
+
+
+def _seal(content: bytearray | mmap.mmap) -> None:
+    """Write the hash of a file in place of the zeros in its head."""
+    start, end = _head_span(content)
+    seal = _SEAL.search(content[start:end])
+    assert seal is not None
+    first = start + seal.start(1)
+    content[first : first + 64] = _hash(content, first).encode()
+
+
+def _head_span(content: bytes | bytearray | mmap.mmap) -> tuple[int, int]:
+    """Return begin and end of the text that has the head of a file."""
+    if content[:1] == b"{":  # JSON
+        return 0, len(content)
+    if content[:2] == b"PK":  # the comment of a zip archive, at its end
+        return content.rfind(_END_OF_ZIP) + _END_SIZE, len(content)
+    (size,) = struct.unpack("<Q", content[:8])  # safetensors begin with the length of their head
+    return 8, 8 + size
+
+
+def _hash(content: bytes | bytearray | mmap.mmap, first: int) -> str:
+    """Return the SHA-256 of a file, with zeros for its 64 digits of hash from `first` on."""
+    with memoryview(content) as whole, whole[:first] as before, whole[first + 64 :] as after:
+        digest = hashlib.sha256(before)
+        digest.update(64 * b"0")
+        digest.update(after)
+    return digest.hexdigest()
+
+
+def _check(content: bytes | mmap.mmap, form: Format, source: str) -> dict[str, Any]:
+    """Return the values in the head of a file that is whole and of a format."""
+    try:
+        start, end = _head_span(content)
+        text = content[start:end]
+        head = json.loads(text)
+        if start == 8:
+            head = head["__metadata__"]
+            head = json.loads(head["head"]) if "head" in head else head
+        kind, number = head.get("kind", form.kind), head.get("format", head.get("schema"))
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:
+        raise DamagedFileError(f"{source} is damaged, or is not {form}") from error
+    seal = _SEAL.search(text)
+    whole = seal is not None and _hash(content, start + seal.start(1)) == seal[1].decode()
+    # Nobody knows the format of an altered file; those of older formats have another hash.
+    if (kind, number) != form and (whole or seal is None):
+        if kind != form.kind or number is None:
+            actual = f"a {kind}" if "kind" in head else "no file of probseq"
+            raise ForeignFileError(f"{source} must be {form}, and is {actual}")
+        raise OtherFormatError(
+            f"{source} is {Format(kind, number)}, and this version of probseq reads format "
+            f"{form.number}: read it with the version that wrote it, or make it anew"
+        )
+    if not whole:
+        raise DamagedFileError(
+            f"{source} is damaged: it does not hold what was written; copy it again, or delete it "
+            "and make it anew"
+        )
+    return {name: head[name] for name in head if name not in ("kind", "format", "seal")}
+
+
+# Folders
+
+
+class SavedFolder(NamedTuple):
+    """A folder whose manifest was read and is whole; its files are checked when they are asked for.
+
+    Attributes:
+        path: the folder.
+        head: what its manifest tells of it.
+        files: SHA-256 of each of its other files, by its path in the folder.
+    """
+
+    path: Path
+    head: dict[str, Any]
+    files: dict[str, str]
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file, which is what was written.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            DamagedFileError: it is not.
+        """
+        content = self._find(name).read_bytes()
+        self._compare(name, hashlib.sha256(content).hexdigest())
+        return content
+
+    def check(self, *names: str) -> Path:
+        """Return the path of the last of files, which all hold what was written; see `read`."""
+        for name in names:
+            self._compare(name, sha256(self._find(name)))
+        return self.path / names[-1]
+
+    def _find(self, name: str) -> Path:
+        path = self.path / name
+        if name not in self.files or not path.is_file():
+            raise FileNotFoundError(f"{path} is missing")
+        return path
+
+    def _compare(self, name: str, digest: str) -> None:
+        if digest != self.files[name]:
+            raise DamagedFileError(
+                f"{self.path / name} is damaged, or belongs to another folder: it does not hold "
+                "what was written"
+            )
+
+
+@contextmanager
+def write_folder(
+    folder: Path, form: Format, head: Mapping[str, Any], *, manifest: str = MANIFEST
+) -> Generator[Path]:
+    """Yield a directory aside to write the files of a folder into, then put them in place.
+
+    A new folder appears at once. Files of one that is there are replaced by those of their names,
+    the manifest last: a writer that is killed in between leaves files that are refused.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"folder must be a directory, got the file {folder}")
+    parent = folder if folder.is_dir() else folder.parent  # on the same disk
+    parent.mkdir(parents=True, exist_ok=True)
+    aside = _name_aside(parent, folder.name)
+    aside.mkdir()
+    try:
+        yield aside
+        write_manifest(aside, form, head, manifest=manifest)
+        if folder.is_dir():
+            *files, last = (*_files(aside, manifest), manifest)
+            for name in (*files, last):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (aside / name).replace(folder / name)
+            sync(folder)
+        else:
+            aside.rename(folder)
+            sync(parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_manifest(
+    folder: Path, form: Format, head: Mapping[str, Any], *, manifest: str = MANIFEST
+) -> None:
+    """List all files of a folder with their hashes; what is not listed is not read."""
+    names = _files(folder, manifest)
+    for name in names:
+        sync(folder / name)
+    hashes = {name: sha256(folder / name) for name in names}
+    write_json(folder / manifest, form, {**head, "files": hashes})
+
+
+def _files(folder: Path, manifest: str) -> list[str]:
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    names = (path.as_posix() for path in paths if not path.parts[0].startswith((ASIDE, LOCK)))
+    return sorted(name for name in names if name != manifest)
+
+
+def read_folder(folder: Path, form: Format, *, manifest: str = MANIFEST) -> SavedFolder:
+    """Read the manifest of a folder that `write_folder` or `write_manifest` wrote.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    path = folder / manifest
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} must hold {form}, and has no file {manifest}")
+    head = read_json(path, form)
+    return SavedFolder(folder, head, cast("dict[str, str]", head.pop("files")))
