@@ -35,7 +35,6 @@ from probseq.transformers import (
     KernelAttention,
     SoftmaxAttention,
     copy_kernel_weights,
-    remove_attention,
 )
 from pseudovideo import (
     AutoregressivePrior,
@@ -56,8 +55,6 @@ from pseudovideo.spec import (
 from sgpa import (
     ResidualSparseGPAttention,
     SparseGPAttention,
-    calibrate,
-    load_calibrated,
 )
 
 DEVICE = os.environ.get("PROBSEQ_DEVICE", "cuda" if torch.cuda.is_available() else "")
@@ -263,26 +260,6 @@ def test_an_online_vae_that_has_learned_is_moved():
         assert_close(found.variance.cpu(), expected.variance)
         model.fit_task(t[20:].to(DEVICE), y[20:].to(DEVICE), epochs=2)
         assert model.predict(t.to(DEVICE)).mean.device.type == DEVICE
-
-
-def test_a_calibrated_model_is_saved_and_read_on_the_device(tmp_path):
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    model = nn.Sequential(encoder, nn.Flatten(), nn.Linear(64, 3)).eval().to(DEVICE)
-    tokens, labels = torch.randn(40, 4, 16, device=DEVICE), torch.arange(40, device=DEVICE) % 3
-    given = {"num_inducing": 8, "num_samples": 2, "deviations": (1.0,), "tuning_steps": 2}
-    found = calibrate(model, tokens, [(tokens, labels)], **given)
-    found.use("tuned deviation")
-
-    def predicted(calibrated: nn.Module) -> Tensor:
-        return calibrated(tokens, generator=torch.Generator(DEVICE).manual_seed(0))
-
-    expected = predicted(found)
-    found.save(tmp_path)
-    again = predicted(load_calibrated(tmp_path, remove_attention(model)))
-    assert again.device.type == DEVICE
-    assert_close(again, expected)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ SHARED = (
 )
 EXCEPTIONS = {
     "probseq.corruptions": "what users of any method corrupt validation images with",
-    "probseq.transformers.exchange": "puts the layers of any method into other libraries' models",
-    "probseq.transformers.fine_tuning": "trains other libraries' models with any method's layers",
 }
 
 

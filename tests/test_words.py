@@ -11,7 +11,7 @@ HAVE_PARTS = {
     *(f"apps/src/probseq_apps/data/{name}.py" for name in ("fetch", "molecules", "parts", "sets")),
     *(f"apps/src/probseq_apps/data/{name}.py" for name in ("image_files", "image_folders")),
     *(f"apps/src/probseq_apps/data/{name}.py" for name in ("images", "texts")),
-    *(f"apps/src/probseq_apps/experiments/{name}.py" for name in ("calibrate", "classify")),
+    *(f"apps/src/probseq_apps/experiments/{name}.py" for name in ("classify",)),
     "apps/src/probseq_apps/baselines/estimators.py",
     "shared/src/probseq/kernels/base.py",
     "shared/src/probseq/metrics/calibration.py",

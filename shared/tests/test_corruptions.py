@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_image
 
-from probseq.corruptions import CORRUPTIONS, corrupt, half_corrupted, plasma_fractal
+from probseq.corruptions import CORRUPTIONS, corrupt, plasma_fractal
 from probseq.images import match_images
 
 NOISE = ("gaussian_noise", "shot_noise", "impulse_noise")
@@ -206,15 +206,3 @@ def test_clouds_agree_with_the_algorithm_point_by_point():
 def test_what_cannot_be_made_is_refused(name, severity, shape, message):
     with pytest.raises(ValueError, match=message):
         corrupt(torch.zeros(shape, dtype=torch.uint8), name, severity, seed=0)
-
-
-def test_every_second_image_is_corrupted_by_each_corruption_and_severity():
-    images = torch.randint(256, (40, 3, 8, 8), generator=torch.Generator().manual_seed(0))
-    images, names = images.to(torch.uint8), ("brightness", "contrast")
-    changed = half_corrupted(images, names)
-    assert torch.equal(changed[1::2], images[1::2])
-    kinds = [(name, severity) for name in names for severity in range(1, 6)]
-    for number, (name, severity) in enumerate(kinds):
-        rows = slice(2 * number, None, 20)
-        assert torch.equal(changed[rows], corrupt(images[rows], name, severity, seed=number))
-    assert half_corrupted(images[:3], names).shape == (3, 3, 8, 8)

@@ -339,13 +339,6 @@ NOT_FUZZED = {
     "KernelConfig.build": "called by the builders of transformers",
     "SoftmaxConfig.build": "called by the builders of transformers",
     "TransformerConfig.check": "a part of its constructor",
-    **dict.fromkeys(
-        ("replace_attention", "remove_attention", "deviations", "penalty"), "DropInSuite tests it"
-    ),
-    **dict.fromkeys(("sample_predictions", "held_functions"), "DropInSuite tests it"),
-    "Layout*": "takes attention modules of other libraries",
-    **dict.fromkeys(("exchange_attention", "collect_penalties"), "test_exchange tests it"),
-    **dict.fromkeys(("fine_tune", "FineTuned*"), "test_fine_tuning refuses bad arguments"),
     "Encoder.blocks": "takes a function",
     "TokenMap": "made by the backbone alone",
     "TokenMap.parameters": "takes nothing",

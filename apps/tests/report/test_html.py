@@ -7,7 +7,6 @@ import subprocess
 
 import pytest
 from PIL import Image
-from safetensors.torch import save_file
 
 from probseq.summary import summarise
 from probseq_apps.cli import main
@@ -19,7 +18,6 @@ MODELS = "--image-size 8 --steps 4 --batch-size 8 --num-samples 20 --classifier-
 MODELS += " --unet.base-channels 8 --unet.channel-multipliers 1 2 --unet.num-groups 4"
 TOKENS = "--frames 1 2 --stem plain --steps 4 --autoregressive.steps 4 --masked.steps 4"
 TOKENS += " --num-samples 20 --num-images 20 --classifier-steps 4"
-SIZES = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
 COMMANDS = {
     "classify": "classify --data digits --method logreg mle sgpa --seeds 0 1 --epochs 2"
     " --warm-start.sgpa 1 --train-size 200 --dim 8 --heads 2 --depth 1",
@@ -30,9 +28,6 @@ COMMANDS = {
     "generate run": f"generate run {TOKENS}",
     "generate diffusion": f"generate diffusion {MODELS} --sampling-steps 3",
     "generate hvae": f"generate hvae {MODELS} --num-levels 4",
-    "calibrate": "calibrate --model timm:vit_tiny_patch16_224+FILE --data digits --num-inducing 8"
-    " --num-samples 3 --tuning-steps 3 --normalise data --arguments in_chans=1 "
-    + " ".join(f"{name}={size}" for name, size in SIZES.items()),
 }
 UNDECIDED = "AUROC: a is not told from b (undecided)."
 
@@ -200,10 +195,6 @@ def test_a_report_fits_a_phone_and_its_screen_a_terminal(command, tmp_path, caps
     if command == "regress":
         rows = [("C" * n + "OC" * oxygens, oxygens) for n in range(2, 8) for oxygens in range(5)]
         file.write_text("\n".join(["smiles,oxygens", *(f"{s},{n}" for s, n in rows)]))
-    if command == "calibrate":
-        timm = pytest.importorskip("timm", reason="timm is not installed")
-        model = timm.create_model("vit_tiny_patch16_224", num_classes=10, in_chans=1, **SIZES)
-        save_file(model.state_dict(), file)
     assert main([*words, "--run-dir", str(folder), "--threads", "1", "--quiet"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert len(told) <= 40

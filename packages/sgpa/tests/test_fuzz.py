@@ -14,13 +14,7 @@ from probseq.transformers import TransformerOutput
 NOT_FUZZED = {
     "*Config.build": "called by the builders of transformers",
     "SGPAConfig.check": "a part of its constructor",
-    "QueryProcess.[!s]*": "called by the residual layer and by replace_attention, which check",
-    "replace_attention": "DropInSuite tests it",
-    **dict.fromkeys(
-        ("calibrate", "load_calibrated", "tune_deviation"),
-        "takes a trained model: test_calibration refuses bad arguments",
-    ),
-    "Calibrated*": "made by calibrate",
+    "QueryProcess.[!s]*": "called by the residual layer, which checks",
     "*.from_kernel": "takes another layer's state",
     "RegressionModel*": "a transformer and a likelihood, each fuzzed by itself",
 }

@@ -19,7 +19,7 @@ Numbers that compare with published ones need the published files.
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -307,21 +307,3 @@ def corrupt(
         for chunk in images.split(rows)
     ]
     return torch.cat(chunks)
-
-
-def half_corrupted(
-    images: UInt8[Tensor, "n c h h"], names: Sequence[str]
-) -> UInt8[Tensor, "n c h h"]:
-    """Change every second image, by each corruption and severity as often: data to calibrate on.
-
-    Args:
-        images: as of `corrupt`.
-        names: of corruptions.
-    """
-    changed = images.clone()
-    kinds = [(name, severity) for name in names for severity in range(1, 6)]
-    for number, (name, severity) in enumerate(kinds):
-        rows = slice(2 * number, None, 2 * len(kinds))
-        if len(changed[rows]):
-            changed[rows] = corrupt(changed[rows], name, severity, seed=number)
-    return changed

@@ -1,11 +1,7 @@
 from .attention import SparseGPAttention
-from .beyond.calibrated import Calibrated, Candidate, load_calibrated
-from .beyond.calibration import calibrate
-from .beyond.drop_in import replace_attention
 from .beyond.process import QueryProcess
 from .beyond.residual import ResidualSparseGPAttention
 from .beyond.spec import ResidualSGPAConfig
-from .beyond.tuning import tune_deviation
 from .objective import (
     LaplaceLikelihood,
     NegativeELBO,
@@ -23,8 +19,6 @@ __all__ = [
     "CIFAR100",
     "COLA",
     "IMDB",
-    "Calibrated",
-    "Candidate",
     "LaplaceLikelihood",
     "NegativeELBO",
     "QueryProcess",
@@ -35,14 +29,10 @@ __all__ = [
     "SGPAConfig",
     "SparseGPAttention",
     "StandardSparseGPAttention",
-    "calibrate",
     "categorical_log_likelihood",
     "kl_annealing",
-    "load_calibrated",
     "negative_elbo",
     "predict_regression",
-    "replace_attention",
-    "tune_deviation",
 ]
 
 __version__: str

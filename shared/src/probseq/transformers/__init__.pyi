@@ -1,12 +1,7 @@
-from .adapters import deviations, penalty, remove_attention, replace_attention
 from .attention import KernelAttention, SoftmaxAttention
 from .build import sequence_transformer, text_transformer, vision_transformer
-from .drawing import held_functions, sample_predictions
 from .encoder import Encoder, without_attention
-from .exchange import collect_penalties, exchange_attention
-from .fine_tuning import FineTuned, fine_tune
 from .functional import kernel_attention, rbf_matrix
-from .layouts import Layout
 from .outputs import AttentionOutput, TransformerOutput
 from .pooling import Pooling
 from .prediction import Predictor, active_dropout, predict_probabilities
@@ -31,10 +26,8 @@ __all__ = [
     "AttentionOutput",
     "BlockContext",
     "Encoder",
-    "FineTuned",
     "KernelAttention",
     "KernelConfig",
-    "Layout",
     "Pooling",
     "Predictor",
     "Preset",
@@ -47,20 +40,11 @@ __all__ = [
     "TransformerOutput",
     "VisionTransformer",
     "active_dropout",
-    "collect_penalties",
     "copy_kernel_weights",
-    "deviations",
-    "exchange_attention",
-    "fine_tune",
-    "held_functions",
     "kernel_attention",
-    "penalty",
     "predict_probabilities",
     "rbf_matrix",
-    "remove_attention",
     "repeat_samples",
-    "replace_attention",
-    "sample_predictions",
     "sequence_transformer",
     "text_transformer",
     "vision_transformer",
