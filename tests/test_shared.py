@@ -13,6 +13,7 @@ SHARED = (
 )
 EXCEPTIONS = {
     "probseq.corruptions": "what users of any method corrupt validation images with",
+    "probseq.laplace": "a posterior of the last layer of any classifier",
 }
 
 
