@@ -1,5 +1,8 @@
 """Kernel-eigen-pair sparse variational GP attention (Chen et al. 2024).
 
+Arguments that are out of range, or of a wrong shape or dtype, raise a ``ValueError`` that names
+them.
+
 Example:
     >>> import torch, kepsvgp
     >>> from probseq.transformers import predict_probabilities, vision_transformer

@@ -20,11 +20,7 @@ from kepsvgp.features import (
 )
 from kepsvgp.inducing import draw_inducing, inducing_kl, lower_factor
 from kepsvgp.ksvd import ksvd_loss, ksvd_objective
-from kepsvgp.merging import (
-    Concatenation,
-    LowRankConcatenation,
-    merged_processes,
-)
+from kepsvgp.merging import Concatenation, LowRankConcatenation, merged_processes
 from kepsvgp.names import BranchesName, InitialPosterior, MergeName
 from probseq.checks import check_choice, check_counts, check_not_negative
 from probseq.transformers.attention import MultiHeadAttention, full_precision
@@ -91,9 +87,6 @@ class KernelEigenPairAttention(MultiHeadAttention):
         sample: ``False`` takes the mean of u in place of draws, a control that tells what the noise
             does.
         dropout: rate on the output.
-
-    Raises:
-        ValueError: an argument is out of range, or ``max_tokens`` is missing.
 
     Example:
         >>> import torch
@@ -170,15 +163,18 @@ class KernelEigenPairAttention(MultiHeadAttention):
         picked, projected = tokens
         scores = self._scores(picked, projected)
         shape = (num_samples or 1, projected.shape[0])
-        factor = lower_factor(self.raw_whitened_factor)
-        mean = self.whitened_mean
+        # q(v_d) = N(Λ⁻¹ m_d, Λ⁻¹ L_d (Λ⁻¹ L_d)ᵀ).
+        mean, factor = self.whitened_mean, lower_factor(self.raw_whitened_factor)
+        # v = Λ⁻¹u of every sequence and sample, one for both processes or one each.
         inducing = tuple(
             draw_inducing(mean, factor, shape, generator=generator)
             if self.sample
             else mean.expand(*shape, *mean.shape)
-            for _ in range(self._num_inducing)
+            for _ in range(1 if self.shared_u else 2)
         )
+        # O = (E + R) v, or W_1 [E; R] v.
         samples = merged_processes(scores, inducing, self.branches, self.mixing)
+        # KL (21) + η (11).
         penalties = self._penalties(scores, picked, factor)
         return samples, penalties.kl + self.eta * penalties.ksvd
 
@@ -187,15 +183,7 @@ class KernelEigenPairAttention(MultiHeadAttention):
         x: Float[Tensor, "batch tokens dim"],
         mask: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Penalties:
-        """Return the terms of the penalty, which a forward pass adds up.
-
-        Args:
-            x: tokens.
-            mask: true at real tokens.
-
-        Raises:
-            ValueError: as in :meth:`forward`.
-        """
+        """Return the terms of the penalty, which a forward pass adds up."""
         picked, projected = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             factor = lower_factor(self.raw_whitened_factor)
@@ -206,22 +194,10 @@ class KernelEigenPairAttention(MultiHeadAttention):
         x: Float[Tensor, "batch tokens dim"],
         mask: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch heads tokens tokens"]:
-        """Return the attention kernel between all tokens, T×T, zero at padding; for analysis.
-
-        Args:
-            x: tokens.
-            mask: true at real tokens.
-
-        Raises:
-            ValueError: as in :meth:`forward`.
-        """
+        """Return the attention kernel between all tokens, T×T, zero at padding; for analysis."""
         picked, projected = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
             return kernel_matrix(projected, full_precision(picked.rows))
-
-    @property
-    def _num_inducing(self) -> int:
-        return 1 if self.shared_u else 2
 
     def _project(self, x: Tensor, mask: Tensor | None) -> tuple[ProjectionTokens, Tensor]:
         if self.max_tokens is not None and x.shape[1] > self.max_tokens:
@@ -243,7 +219,7 @@ class KernelEigenPairAttention(MultiHeadAttention):
     def _penalties(self, scores: Tensor, picked: ProjectionTokens, factor: Tensor) -> Penalties:
         objective = ksvd_objective(scores, self.projection, self.singular_values, picked.num_rows)
         kl = inducing_kl(self.whitened_mean, factor)
-        return Penalties(self._num_inducing * kl, ksvd_loss(objective))
+        return Penalties(kl if self.shared_u else 2 * kl, ksvd_loss(objective))
 
     def _initial_log_singular_values(self) -> Tensor:
         """Draw Λ = exp(-2 U(0, 1)), as the authors do, on the scale of the singular values.
@@ -271,12 +247,7 @@ def _mixing(
 
 
 def _check_rank(rank: int, max_tokens: int | None, projection_tokens: int | None) -> None:
-    """Refuse ranks that leave no room for orthonormal columns.
-
-    Raises:
-        ValueError: an argument is no whole number of at least 1, or ``rank`` is above the number of
-            tokens in f(X).
-    """
+    """Refuse ranks that leave no room for orthonormal columns."""
     check_counts(rank=rank)
     for name, value in (("max_tokens", max_tokens), ("projection_tokens", projection_tokens)):
         if value is not None:

@@ -26,10 +26,8 @@ _ZERO_NORM = 1e-24
 class ProjectionTokens(NamedTuple):
     """The tokens f(X) of each sequence."""
 
-    # The tokens, zero where a sequence has fewer of them, ``(batch, picked, dim)``
-    rows: Float[Tensor, "batch picked dim"]
-    # How many there are of each sequence; a plain number if of all alike
-    num_rows: Int[Tensor, " batch"] | int
+    rows: Float[Tensor, "batch picked dim"]  # zero where a sequence has fewer of them
+    num_rows: Int[Tensor, " batch"] | int  # of each sequence, or of all alike
 
 
 def pick_tokens(
@@ -51,13 +49,14 @@ def pick_tokens(
         if tokens <= size:
             return ProjectionTokens(x, tokens)
         return ProjectionTokens(x[:, picks * (tokens - 1) // gaps], size)
+    # n of each sequence, and the positions of its real tokens first, in their order.
     real = mask.sum(-1)
-    # Real tokens first, in their order.
     order = torch.argsort((~mask).byte(), dim=-1, stable=True)
+    # Numbers floor(j (n - 1) / (p - 1)) among real tokens, or j, and their positions.
     last = (real - 1).clamp(min=0)[:, None]
     number = torch.where(real[:, None] > size, picks * last // gaps, picks)
-    place = order.gather(1, number)
-    rows = x.gather(1, place[..., None].expand(-1, -1, x.shape[-1]))
+    position = order.gather(1, number)
+    rows = x.gather(1, position[..., None].expand(-1, -1, x.shape[-1]))
     num_rows = real.clamp(max=size)
     missing = picks >= num_rows[:, None]
     return ProjectionTokens(rows.masked_fill(missing[..., None], 0.0), num_rows)
@@ -97,10 +96,8 @@ def kernel_matrix(
     projected: Float[Tensor, "batch two heads width tokens"],
     rows: Float[Tensor, "batch picked dim"],
 ) -> Float[Tensor, "batch heads tokens tokens"]:
-    r"""Return the kernel :math:`\langle f(X)\phi_q(x_i), f(X)\phi_k(x_j)\rangle`, T×T.
-
-    Nothing needs it but an analysis of its singular values.
-    """
+    r"""Return the kernel :math:`\langle f(X)\phi_q(x_i), f(X)\phi_k(x_j)\rangle`, for analysis."""
+    # φ_q and φ_k of every token.
     norm = projected.square().sum(-2, keepdim=True)
     queries, keys = (projected * _inverse_norm(norm)).unbind(1)
     heads = rearrange(rows, "b p (h k) -> b h p k", h=projected.shape[2])
@@ -108,6 +105,7 @@ def kernel_matrix(
 
 
 def _inverse_norm(squared: Tensor) -> Tensor:
+    """Return 1/‖q‖ from ‖q‖², or 0 for a token without direction."""
     return squared.clamp(min=_ZERO_NORM).rsqrt().masked_fill(squared < _ZERO_NORM, 0.0)
 
 

@@ -28,10 +28,8 @@ def lower_factor(
     """Lower triangular factors with a positive diagonal, for every output dimension.
 
     (In the authors' code the output dimension takes the place of the factor's second index, which
-    leaves all but one of the factors singular.)
-
-    Args:
-        raw: strict lower triangle and the logarithm of the diagonal; the rest is not read.
+    leaves all but one of the factors singular.) Of ``raw`` the strict lower triangle and, as its
+    logarithm, the diagonal are read.
     """
     diagonal = raw.diagonal(dim1=-2, dim2=-1).exp()
     return raw.tril(-1) + torch.diag_embed(diagonal)
@@ -46,11 +44,8 @@ def inducing_kl(
     .. math:: \tfrac12 \sum_d [\mathrm{tr}(\Lambda^{-2} S_d) + m_d^\top \Lambda^{-2} m_d +
         \log|\Lambda^2| - \log|S_d| - s],
 
-    (21) with the logarithms and s inside the sum, written in the whitened variables.
-
-    Args:
-        mean: :math:`\Lambda^{-1} m_d`.
-        factor: :math:`\Lambda^{-1} L_d`.
+    (21) with the logarithms and s inside the sum. Mean and factor are whitened,
+    :math:`\Lambda^{-1} m_d` and :math:`\Lambda^{-1} L_d`.
     """
     return gauss_kl(mean, factor).sum()
 
@@ -65,15 +60,8 @@ def draw_inducing(
     r"""Draw :math:`v_d = \Lambda^{-1}(m_d + L_d\epsilon_d)`, with its own ε_d in R^s for every d.
 
     (18) as printed has ε in R^N, which does not fit :math:`E_X\Lambda^{-1}L_d`, an N×s matrix.
-
-    Args:
-        mean: :math:`\Lambda^{-1} m_d`.
-        factor: :math:`\Lambda^{-1} L_d`.
-        shape: draws: samples and sequences.
-        generator: source of the draws.
-
-    Returns:
-        ``(*shape, heads, channels, rank)``.
+    Mean and factor are those of :func:`inducing_kl`; ``shape`` counts samples and sequences, and
+    the draws are ``(*shape, heads, channels, rank)``.
     """
     noise = standard_normal((*shape, *mean.shape), like=mean, generator=generator)
     return mean + einsum(factor, noise, "h d i j, ... h d j -> ... h d i")

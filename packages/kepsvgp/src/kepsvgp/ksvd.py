@@ -31,8 +31,10 @@ def ksvd_objective(
         J of each sequence and head. The authors average tokens, heads and sequences before they
         square; (11) as printed sums the tokens of each sequence, as this does.
     """
+    # ½ Σ eᵀ Λ⁻¹ e + ½ Σ rᵀ Λ⁻¹ r.
     power = scores.square().sum(-1)
     variance = 0.5 * (power.sum(1) / singular_values).sum(-1)
+    # Rows of W_e and W_r, whose products add up to Tr(W_eᵀ W_r).
     overlap = (weight[0] * weight[1]).sum(-1)
     if isinstance(num_rows, int):
         return variance - overlap[:, :num_rows].sum(-1)

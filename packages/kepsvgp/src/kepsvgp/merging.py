@@ -54,7 +54,7 @@ class LowRankConcatenation(nn.Module):
     def forward(
         self, scores: Float[Tensor, "batch heads rank tokens"], branch: int
     ) -> Float[Tensor, "batch heads rank tokens"]:
-        """Mix the tokens of one process; scores are zero at padding."""
+        """Mix the tokens of one process, as :class:`Concatenation` does."""
         tokens = scores.shape[-1]
         return scores @ self.right[branch, :tokens] @ self.left[:tokens].mT
 
@@ -70,16 +70,18 @@ def merged_processes(
     Args:
         scores: E and R, zero at padding.
         inducing: :math:`\Lambda^{-1}U`, one for both processes, or one each.
-        branches: which scores the first and the second process have: the paper's pair or, as in
+        branches: the scores of the first and of the second process: the paper's pair or, as in
             Table 5, the same twice.
         mixing: the halves of W_1; ``None`` for addition.
 
     Returns:
         Heads side by side, samples folded into the batch, ``(S * batch, tokens, heads * s)``.
     """
+    # E and R, or the halves of W_1 times them.
     branch_scores = [scores[:, "er".index(name)] for name in branches]
     if mixing is not None:
         branch_scores = [mixing(each, branch) for branch, each in enumerate(branch_scores)]
+    # (E + R) Λ⁻¹U, or E Λ⁻¹U + R Λ⁻¹U'.
     if len(inducing) == 1:
         merged = _times(inducing[0], branch_scores[0] + branch_scores[1])
     else:

@@ -1,8 +1,4 @@
-"""Figure of the spectra of attention matrices (the paper's Fig. 4).
-
-Built with matplotlib's object-oriented API on the Agg canvas: no window, no global state. Save it
-with ``figure.savefig(path)``. matplotlib comes with the extra ``plots``.
-"""
+"""Figure of the spectra of attention matrices (the paper's Fig. 4); needs the extra ``plots``."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,18 +15,12 @@ _ACROSS = 4
 
 
 def spectrum_plot(spectra: Mapping[str, Sequence[LayerSpectrum]]) -> "Figure":
-    """Cumulative singular values of attention matrices: a panel for each block, a line a model.
+    """Draw cumulative singular values in percent: a panel for each block, a line a model.
 
-    Lines are means over heads, bands reach from the lowest head to the highest.
-
-    Args:
-        spectra: what :func:`~kepsvgp.spectrum.attention_spectrum` gives, by model.
-
-    Returns:
-        A figure with up to four panels a row; percent on the vertical axis.
+    ``spectra`` are those of :func:`~kepsvgp.spectrum.attention_spectrum`, by model. Lines are means
+    over heads, bands reach from the lowest head to the highest.
 
     Raises:
-        ValueError: no model, or a model without spectra, was given.
         MissingExtraError: matplotlib is not installed.
     """
     if not spectra or not all(spectra.values()):

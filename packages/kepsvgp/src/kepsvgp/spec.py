@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class KEPSVGPConfig(AttentionConfig):
-    """Settings of kernel-eigen-pair attention in some of the blocks of a transformer.
+    """Settings of :class:`~kepsvgp.attention.KernelEigenPairAttention` in some blocks.
 
     Attributes:
         rank: singular functions s of each head.
@@ -32,12 +32,6 @@ class KEPSVGPConfig(AttentionConfig):
         projection_tokens: tokens p in f(X); None: 10 s, at most the longest sequence.
         initial_posterior: prior or random.
         sample: no-sample gives the posterior's mean, a control that tells what the noise does.
-
-    See :class:`~kepsvgp.attention.KernelEigenPairAttention` for what these mean.
-
-    Raises:
-        ValueError: a setting is out of range or unknown, ``rank`` is above ``projection_tokens``,
-            or ``layers`` is empty or names a block twice.
     """
 
     rank: Count = 10
@@ -60,12 +54,7 @@ class KEPSVGPConfig(AttentionConfig):
             )
 
     def build(self, context: BlockContext) -> "nn.Module":
-        """Build the attention module of one block.
-
-        Raises:
-            ValueError: ``rank`` is above the longest sequence, or ``layers`` name a block that is
-                not there.
-        """
+        """Build the attention module of one block."""
         from kepsvgp.attention import KernelEigenPairAttention
 
         backbone = context.backbone

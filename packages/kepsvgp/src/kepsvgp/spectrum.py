@@ -43,23 +43,18 @@ class LayerSpectrum(NamedTuple):
 def attention_spectrum(
     model: nn.Module, batches: Iterable[tuple[Tensor, ...]]
 ) -> list[LayerSpectrum]:
-    """Spectra of the attention matrices of a trained transformer on data.
+    """Return the spectrum of each block's attention matrices, of a trained transformer on data.
 
     Softmax attention has its T×T matrix of weights, kernel-eigen-pair attention the matrix of its
-    kernel. Of a padded sequence the matrix between real tokens counts.
+    kernel. Of a padded sequence the matrix between real tokens counts; spectra are as long as the
+    longest sequence.
 
     Args:
-        model: a transformer, in evaluation mode.
-        batches: what ``model`` is called with, batch by batch: images, or tokens and mask.
-
-    Returns:
-        One spectrum for each block whose attention is of either kind; as long as the longest
-        sequence.
+        model: a transformer, in evaluation mode; blocks with other attention are left out.
+        batches: the arguments of ``model``, batch by batch: images, or tokens and mask.
 
     Raises:
         TypeError: a batch holds more or fewer tensors than ``model`` takes.
-        ValueError: ``model`` has no such block, there are no batches, or an attention matrix is not
-            finite.
     """
     layers = {
         index: attention
@@ -105,16 +100,7 @@ def attention_matrix(
     x: Float[Tensor, "batch tokens dim"],
     mask: Bool[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "batch heads tokens tokens"]:
-    """Return what an attention module weighs tokens with, T×T, zero at padding.
-
-    Args:
-        module: softmax or kernel-eigen-pair attention.
-        x: its input.
-        mask: true at real tokens.
-
-    Raises:
-        ValueError: ``module`` is of another kind, or ``x`` or ``mask`` has a wrong shape or type.
-    """
+    """Return the weights of softmax attention, or the other's kernel, T×T, zero at padding."""
     if isinstance(module, KernelEigenPairAttention):
         return module.kernel(x, mask)
     if not isinstance(module, SoftmaxAttention):
@@ -125,6 +111,7 @@ def attention_matrix(
     queries, keys, _ = rearrange(
         module.to_qkv(x), "b t (three h d) -> three b h t d", three=3, h=module.num_heads
     )
+    # softmax(q kᵀ / √d) over real keys.
     logits = queries @ keys.mT / queries.shape[-1] ** 0.5
     if mask is None:
         return logits.softmax(-1)
