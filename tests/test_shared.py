@@ -6,7 +6,7 @@ from pathlib import Path
 
 # Kernels, metrics, the backbone that attention is put into, and test suites are what `probseq` is
 # for, whoever uses them.
-BACKBONE = ("build", "decoder", "head", "padded", "pooling", "prediction", "sequence", "text")
+BACKBONE = ("build", "head", "objective", "padded", "pooling", "prediction", "sequence", "text")
 SHARED = (
     *("probseq.kernels", "probseq.metrics", "probseq.testing"),
     *(f"probseq.transformers.{name}" for name in (*BACKBONE, "vision", "warm_start")),

@@ -23,7 +23,6 @@ from probseq.checks import (
     check_same_shape,
     check_shape,
     check_sizes,
-    check_terms,
     check_whole,
     parse_number,
 )
@@ -71,21 +70,6 @@ def test_what_is_no_shape_is_refused_by_name(shape):
     check_shape(empty=(), zero=(0, 2))
     with pytest.raises(ValueError, match="batch must be a tuple of whole numbers"):
         inspect.unwrap(check_shape)(batch=shape)
-
-
-@pytest.mark.parametrize(
-    ("log_likelihood", "penalty", "message"),
-    [
-        (torch.zeros(0), torch.zeros(()), "log_likelihood must hold at least one"),
-        (torch.zeros(2).bool(), torch.zeros(()), "log_likelihood must be of a floating dtype"),
-        (torch.zeros(2), torch.zeros(1), "penalty must be one number"),
-        (torch.zeros(2), torch.tensor(1), "penalty must be of a floating dtype"),
-    ],
-)
-def test_terms_of_no_objective_are_refused_by_name(log_likelihood, penalty, message):
-    check_terms(torch.zeros(3, 2), torch.zeros(()))
-    with pytest.raises(ValueError, match=message):
-        inspect.unwrap(check_terms)(log_likelihood, penalty)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Transformers with kernel-eigen-pair attention: the paper's sizes, settings, prediction, a fit."""
 
-import inspect
 import json
 from dataclasses import replace
 
@@ -16,7 +15,6 @@ from kepsvgp import (
     IMDB,
     KEPSVGPConfig,
     KernelEigenPairAttention,
-    negative_elbo,
 )
 from probseq.testing.instruments import constant_noise
 from probseq.transformers import (
@@ -147,95 +145,3 @@ def single_pass(model, tokens, noise):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "normal_", lambda empty, **_: noise.view(empty.shape))
         return model(tokens).logits
-
-
-def test_the_objective_is_cross_entropy_plus_penalty():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)
-    labels = torch.tensor([0, 4, 2, 2])
-    penalty = torch.tensor(7.0, dtype=torch.float64)
-    found = negative_elbo(logits, labels, penalty, penalty_scale=0.5)
-    picked = [logits[s].log_softmax(-1)[b, y] for s in range(3) for b, y in enumerate(labels)]
-    assert_close(found.nll, -torch.stack(picked).mean())
-    assert_close(found.loss, found.nll + 3.5)
-    assert found.penalty is penalty
-    assert_close(
-        negative_elbo(logits[0], labels, penalty).loss, -torch.stack(picked[:4]).mean() + 7
-    )
-
-
-@pytest.mark.parametrize(
-    ("labels", "penalty", "scale", "message"),
-    [
-        (torch.zeros(3, dtype=torch.long), torch.tensor(1.0), 1.0, r"labels .*\(4,\), got"),
-        (torch.zeros(4, dtype=torch.int32), torch.tensor(1.0), 1.0, "labels must be int64"),
-        (
-            torch.zeros(4, dtype=torch.long),
-            torch.tensor(1.0),
-            -1.0,
-            "penalty_scale must be finite and not negative",
-        ),
-        (
-            torch.zeros(4, dtype=torch.long),
-            torch.tensor(1.0),
-            float("nan"),
-            "penalty_scale must be finite and not negative",
-        ),
-        (torch.zeros(4, dtype=torch.long), torch.ones(2), 1.0, "penalty must be one number"),
-        (torch.tensor([0, 0, 0, 5]), torch.tensor(1.0), 1.0, "labels must be from 0 to 4, got"),
-        (torch.tensor([0, 0, -1, 0]), torch.tensor(1.0), 1.0, "labels must be from 0 to 4, got"),
-    ],
-)
-def test_bad_objectives_are_refused_by_name(labels, penalty, scale, message):
-    # Unwrapped, because shape checks switched on here would refuse first.
-    function = inspect.unwrap(negative_elbo)
-    with pytest.raises(ValueError, match=message):
-        function(torch.zeros(4, 5), labels, penalty, penalty_scale=scale)
-
-
-def test_an_empty_batch_has_no_objective():
-    with pytest.raises(ValueError, match=r"logits must hold at least one sequence, got \(0, 5\)"):
-        negative_elbo(torch.zeros(0, 5), torch.zeros(0, dtype=torch.long), torch.tensor(1.0))
-
-
-def bars(count, seed):
-    """Noisy images of one bar, horizontal (0) or vertical (1), anywhere."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(0, 2, (count,), generator=generator)
-    images = 0.3 * torch.randn(count, 1, 8, 8, generator=generator)
-    for image, label in zip(images[:, 0], labels, strict=True):
-        at = int(torch.randint(0, 8, (), generator=generator))
-        bar = image[at] if label == 0 else image[:, at]
-        bar += 1.0
-    return images, labels
-
-
-@pytest.mark.parametrize("merge", ["addition", "concatenation"])
-def test_a_small_fit_lowers_the_objective_and_beats_chance(merge):
-    torch.manual_seed(0)
-    backbone = TransformerConfig(depth=2, dim=16, num_heads=2, hidden_dim=32, dropout=0.0)
-    model = vision_transformer(
-        backbone,
-        KEPSVGPConfig(rank=4, merge=merge),
-        image_size=8,
-        patch_size=2,
-        channels=1,
-        num_classes=2,
-    )
-    images, labels = bars(256, seed=1)
-    generator = torch.Generator().manual_seed(2)
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    losses = []
-    for _ in range(100):
-        batch = torch.randint(0, 256, (64,), generator=generator)
-        out = model(images[batch], generator=generator)
-        found = negative_elbo(out.logits, labels[batch], out.penalty, penalty_scale=1e-4)
-        optimizer.zero_grad()
-        found.loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(found.loss.item())
-    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
-    tests, truth = bars(200, seed=3)
-    probabilities = predict_probabilities(model.eval(), tests, generator=generator)
-    assert (probabilities.argmax(-1) == truth).double().mean() > 0.8

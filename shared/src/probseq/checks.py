@@ -24,7 +24,6 @@ __all__ = [
     "check_same_shape",
     "check_shape",
     "check_sizes",
-    "check_terms",
     "check_whole",
     "parse_number",
 ]
@@ -252,23 +251,6 @@ def check_shape(**shapes: object) -> None:
             raise ValueError(
                 f"{name} must be a tuple of whole numbers of at least 0, got {shape!r}"
             )
-
-
-def check_terms(log_likelihood: Tensor, penalty: Tensor) -> None:
-    """Refuse what is no log likelihood of sequences, or no penalty, of a training objective.
-
-    Raises:
-        ValueError: ``log_likelihood`` is empty, ``penalty`` is not one number, or one of them is
-            of no floating dtype.
-    """
-    check_floating(log_likelihood=log_likelihood, penalty=penalty)
-    if log_likelihood.numel() == 0:
-        raise ValueError(
-            "log_likelihood must hold at least one sequence, got shape "
-            f"{tuple(log_likelihood.shape)}"
-        )
-    if penalty.ndim:
-        raise ValueError(f"penalty must be one number, got shape {tuple(penalty.shape)}: sum it")
 
 
 def parse_number(text: str) -> float:

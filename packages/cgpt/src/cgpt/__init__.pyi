@@ -1,6 +1,5 @@
 from .analysis import mean_cosine_similarity, token_cosine_similarity
 from .attention import CorrelatedGPAttention
-from .objective import PenalisedLoss, alpha_schedule, penalised_loss
 from .sparse_attention import SparseCorrelatedGPAttention
 from .spec import CIFAR10, CIFAR10_SPARSE, COLA, COLA_SPARSE, CGPTConfig, SCGPTConfig
 
@@ -11,12 +10,9 @@ __all__ = [
     "COLA_SPARSE",
     "CGPTConfig",
     "CorrelatedGPAttention",
-    "PenalisedLoss",
     "SCGPTConfig",
     "SparseCorrelatedGPAttention",
-    "alpha_schedule",
     "mean_cosine_similarity",
-    "penalised_loss",
     "token_cosine_similarity",
 ]
 

@@ -34,10 +34,13 @@ class _CorrelatedConfig(AttentionConfig):
     alpha: NotNegative = 1.0
 
     def penalty_weight(self, progress: float) -> float:
-        """Return the weight of the regulariser (Eq. 28)."""
-        from cgpt.objective import alpha_schedule
+        """Return α (Eq. 28), linear in the share of the training steps that is done.
 
-        return alpha_schedule(progress, start=self.alpha_start, end=self.alpha)
+        The paper's goes from 0 to 1 (section 5.1), in its appendix from 0.5 to 1 or stays at 0.7.
+        """
+        if not 0.0 <= progress <= 1.0:
+            raise ValueError(f"progress must be from 0 to 1, got {progress}")
+        return self.alpha_start + (self.alpha - self.alpha_start) * progress
 
 
 class CGPTConfig(_CorrelatedConfig):

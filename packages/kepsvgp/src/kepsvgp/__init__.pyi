@@ -1,5 +1,4 @@
 from .attention import KernelEigenPairAttention, Penalties
-from .objective import NegativeELBO, negative_elbo
 from .spec import CIFAR10, CIFAR100, COLA, IMDB, KEPSVGPConfig
 from .spectrum import LayerSpectrum, attention_spectrum
 
@@ -11,10 +10,8 @@ __all__ = [
     "KEPSVGPConfig",
     "KernelEigenPairAttention",
     "LayerSpectrum",
-    "NegativeELBO",
     "Penalties",
     "attention_spectrum",
-    "negative_elbo",
 ]
 
 __version__: str

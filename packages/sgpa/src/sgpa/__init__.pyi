@@ -2,15 +2,12 @@ from .attention import SparseGPAttention
 from .beyond.process import QueryProcess
 from .beyond.residual import ResidualSparseGPAttention
 from .beyond.spec import ResidualSGPAConfig
-from .objective import (
+from .regression import (
     LaplaceLikelihood,
-    NegativeELBO,
     RegressionModel,
-    categorical_log_likelihood,
-    kl_annealing,
-    negative_elbo,
+    RegressionPrediction,
+    predict_regression,
 )
-from .prediction import RegressionPrediction, predict_regression
 from .spec import CIFAR10, CIFAR100, COLA, IMDB, SGPAConfig
 from .standard import StandardSparseGPAttention
 
@@ -20,7 +17,6 @@ __all__ = [
     "COLA",
     "IMDB",
     "LaplaceLikelihood",
-    "NegativeELBO",
     "QueryProcess",
     "RegressionModel",
     "RegressionPrediction",
@@ -29,9 +25,6 @@ __all__ = [
     "SGPAConfig",
     "SparseGPAttention",
     "StandardSparseGPAttention",
-    "categorical_log_likelihood",
-    "kl_annealing",
-    "negative_elbo",
     "predict_regression",
 ]
 

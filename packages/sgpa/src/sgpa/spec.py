@@ -69,10 +69,15 @@ class SGPAConfig(AttentionConfig):
             )
 
     def penalty_weight(self, progress: float) -> float:
-        """Return the weight of the KL divergence (thesis Eq. 3.18)."""
-        from sgpa.objective import kl_annealing
+        """Return the weight of the KL divergence (thesis Eq. 3.18), by the share of steps done.
 
-        return self.kl_scale * kl_annealing(progress, self.kl_anneal)
+        At the authors' initialisation the KL of one CIFAR-10 layer is about 5e4 nats against a
+        cross-entropy of 2.3: unannealed, the layers fall back to their prior before they learn
+        anything.
+        """
+        if not 0.0 <= progress <= 1.0:
+            raise ValueError(f"progress must be from 0 to 1, got {progress}")
+        return self.kl_scale * (1.0 if progress >= self.kl_anneal else progress / self.kl_anneal)
 
     def build(self, context: BlockContext) -> "nn.Module":
         """Build the attention module of one block."""

@@ -2,6 +2,7 @@ from .attention import KernelAttention, SoftmaxAttention
 from .build import sequence_transformer, text_transformer, vision_transformer
 from .encoder import Encoder, without_attention
 from .functional import kernel_attention, rbf_matrix
+from .objective import PenalisedLoss, categorical_log_likelihood, penalised_loss
 from .outputs import AttentionOutput, TransformerOutput
 from .pooling import Pooling
 from .prediction import Predictor, active_dropout, predict_probabilities
@@ -28,6 +29,7 @@ __all__ = [
     "Encoder",
     "KernelAttention",
     "KernelConfig",
+    "PenalisedLoss",
     "Pooling",
     "Predictor",
     "Preset",
@@ -40,8 +42,10 @@ __all__ = [
     "TransformerOutput",
     "VisionTransformer",
     "active_dropout",
+    "categorical_log_likelihood",
     "copy_kernel_weights",
     "kernel_attention",
+    "penalised_loss",
     "predict_probabilities",
     "rbf_matrix",
     "repeat_samples",
