@@ -5,12 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 from probseq.transformers import (
     BlockContext,
     TransformerConfig,
-    predict_probabilities,
     text_transformer,
     vision_transformer,
 )
