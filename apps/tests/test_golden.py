@@ -34,7 +34,7 @@ NEW |= {"--kernel-noise.initial-variance", "--kernel-noise.symmetric"}
 NEW |= {f"--sgpa-residual.{name}" for name in ("num-inducing", "initial-variance", "rho")}
 NEW |= {"--sgpa-residual.kl-scale", "--sgpa-residual.jitter"}
 NEW |= {"--mask-patch", "--process.prediction", "--metrics", "--diversity-weights"}
-NEW |= {"--video-weights", "--skip-unreadable", "--no-skip-unreadable"}
+NEW |= {"--skip-unreadable", "--no-skip-unreadable"}
 NEW |= {"--separator", "--decimal", "--encoding", "--widen", "--no-widen", "--page"}
 NEW |= {
     "--accumulate",

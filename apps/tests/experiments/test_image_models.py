@@ -335,10 +335,6 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
             "inception_weights must be a file",
         ),
         (
-            {"evaluation": DiffusionEvaluation(video_weights="other.pt")},
-            "weights must hold the tensors of I3D",
-        ),
-        (
             {"arms": ("1-frame",), "init_weights": "missing.pt"},
             r"^init_weights must hold weights of this UNet: missing.pt must be a file "
             r"of published weights, and is none$",

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from probseq.metrics.image import I3DFeatures, RandomConvolution, frechet_distance
+from probseq.metrics.image import RandomConvolution, frechet_distance
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_json
@@ -430,24 +430,6 @@ def test_noise_with_the_images_covariance_is_not_ranked_where_there_are_no_label
         for name, value in score.items()
     ]
     assert unranked(groups_of(results), {"looks_real": score["real"]}) == {"noise", "white"}
-
-
-def test_videos_are_measured_in_i3d_where_its_weights_are_named(tmp_path, digits, monkeypatch):
-    made = []
-
-    class Named(I3DFeatures):
-        def __init__(self, weights):
-            super(I3DFeatures, self).__init__("named", 1)
-            made.append(weights)
-
-    monkeypatch.setattr(features, "I3DFeatures", Named)
-    data, given = replace(digits, labels=None), {"seed": 0, "device": "cpu"}
-    few = Features(classifier_steps=2)
-    plain = make_reference(data, few, tmp_path, **given)
-    assert plain.video_features is None
-    found = make_reference(data, few, tmp_path, **given, video_weights="i3d.pt")
-    assert isinstance(found.video_features, Named)
-    assert made == ["i3d.pt"]
 
 
 def test_a_classifier_of_the_digits_knows_them_and_has_never_seen_the_test_images(tmp_path, digits):

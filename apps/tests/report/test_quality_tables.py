@@ -1,5 +1,6 @@
 """Tables of what is measured of samples, against the same by hand."""
 
+import pytest
 import torch
 
 from probseq.metrics.image import Features
@@ -26,27 +27,17 @@ class Classes:
         return Features(images.flatten(1)[:, :2], shares)
 
 
-def test_tables_have_means_over_seeds_with_their_intervals():
+def test_tables_have_means_over_seeds():
     reference = Reference(Classes(), pictures(60), pictures(30, seed=1))
     runs = [reference.measure(pictures(40, seed=seed)) for seed in (2, 3)]
     heads, rows = quality_table(
         {"model": runs, "real images": [reference.real(len(reference.test))]}
     )
-    assert heads[:5] == [
-        "quality of samples",
-        "n",
-        "FD(classes), unbiased ↓",
-        "IS, unbiased ↑",
-        "KID ↓",
-    ]
-    assert "LPIPS diversity" not in heads
+    assert heads == ["quality of samples", "n", "KID ↓"]
     assert [row[:2] for row in rows] == [["model", "2"], ["real images", "1"]]
-    low, high = (sum(run["intervals"]["recall"][end] for run in runs) / 2 for end in (0, 1))
-    mean = sum(run["recall"] for run in runs) / 2
-    assert rows[0][heads.index("recall ↑")] == f"{mean:.2f} [{low:.2f}, {high:.2f}]"
-    few = reference.measure(pictures(3, seed=4))
-    assert quality_table({"few": [few]})[0].count("recall ↑") == 0
-    assert quality_table({"few": [few, runs[0]]})[1][0][heads.index("recall ↑")] == "—"
+    mean = sum(run["kid"] for run in runs) / 2
+    assert float(rows[0][2]) == pytest.approx(mean, rel=1e-2)
+    assert quality_table({"few": [runs[0] | {"kid": None}, runs[0]]})[1][0][2] == "—"
 
     corruption = PseudoVideoConfig(num_frames=2, kind="blur")
     frames = reference.measure_videos(pictures(20).unflatten(0, (10, 2)), corruption)
@@ -57,16 +48,4 @@ def test_tables_have_means_over_seeds_with_their_intervals():
     largest = max(one["fd"] for one in frames.values())
     digits = 4 - sum(largest >= bound for bound in (1, 10, 100, 1000))
     assert rows[0][2] == f"{frames['1']['fd']:.{digits}f}"
-
-
-def test_whole_videos_have_a_distance_of_their_own_where_it_is_known():
-    frame = dict.fromkeys(("kid", "precision", "recall", "density", "coverage"), 0.5)
-    frame |= {"fd": 1.0, "real_fd": 0.5, "num_videos": 40, "intervals": {"kid": (-1e-6, 0.6)}}
-    measured = {"1": frame, "image": frame, "video": frame}
-    assert frame_table({"blur": [measured]})[1][0][4] == "0.5000 [0.0000, 0.6000]"
-    assert frame_table({"blur": [measured]})[0][-2:] == ["coverage ↑", "videos"]
-    measured["video"] = frame | {"fvd": 2.345, "real_fvd": 1.2, "fvd_name": "FVD(motion)"}
-    heads, rows = frame_table({"blur": [measured]})
-    assert heads[-3:] == ["FVD(motion) ↓", "FVD(motion), real test videos", "videos"]
-    assert rows[-1][-3:] == ["2.345", "1.200", "40"]
-    assert [row[-3] for row in rows[:-1]] == ["—"] * 2
+    assert len(heads) == len(rows[0])

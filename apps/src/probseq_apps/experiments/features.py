@@ -13,7 +13,6 @@ from probseq.metrics.image import (
     ClassifierFeatures,
     FeatureExtractor,
     FeatureMoments,
-    I3DFeatures,
     InceptionFeatures,
     ModuleFeatures,
     RandomConvolution,
@@ -35,31 +34,22 @@ _TRAINING = {"batch_size": 64, "learning_rate": 1e-3, "schedule": "cosine", "sel
 _EVERY: dict[str, Any] = {"validate_every": 10, "checkpoint_every": None}
 
 
-def check_features(settings: Features, video_weights: str | None = None) -> None:
+def check_features(settings: Features) -> None:
     """Raise if a file of weights is not there, or a library."""
     for name, file in (
         ("inception_weights", settings.inception_weights),
         ("diversity_weights", settings.diversity_weights),
-        ("video_weights", video_weights),
     ):
         if file is not None and not Path(file).is_file():
             raise FileNotFoundError(f"{name} must be a file of weights, and {file} is not there")
     if settings.diversity_weights is not None:
         LPIPS("alex", weights=settings.diversity_weights)
-    if video_weights is not None:
-        I3DFeatures(video_weights)
     if settings.metrics == "torch-fidelity":
         check_torch_fidelity()
 
 
 def make_reference(
-    data: GenerationData,
-    settings: Features,
-    folder: Path,
-    *,
-    seed: int,
-    device: str,
-    video_weights: str | None = None,
+    data: GenerationData, settings: Features, folder: Path, *, seed: int, device: str
 ) -> Reference:
     """Return what samples are measured against; arguments as of `make_extractor`."""
     extractor = make_extractor(data, settings, folder, seed=seed, device=device)
@@ -73,9 +63,6 @@ def make_reference(
         known["lpips"] = lpips.to(distributed.resolve_device(device))
     if isinstance(extractor, RandomConvolution):
         known["judge"] = make_judge(data, settings, folder, seed=seed, device=device)
-    if video_weights is not None:
-        video_features = I3DFeatures(video_weights)
-        known["video_features"] = video_features.to(distributed.resolve_device(device))
     return Reference(extractor, data.train, data.test, **known)
 
 

@@ -51,7 +51,7 @@ from pseudovideo.spec import HVAEConfig, UNetConfig, unet_values
 MODELS = "models"
 DRAWN = (stages.SAMPLES, "process", "interpolations")  # folders of what is drawn from a model
 # Samples of a film; images at once; samples beside training images; pairs of samples.
-_FILMED, _BATCH, _COPIES, _PAIRS = 16, 250, 8, 4
+_FILMED, _BATCH, _PAIRS = 16, 250, 4
 
 
 class DiffusionVariant:
@@ -351,7 +351,6 @@ def report(settings: ModelSettings, run: stages.ImageRun, results: Results, at: 
     """Write the report and return it as text; samples that were deleted are drawn anew."""
     drawn, logs, variants = dict[str, Drawn](), dict[str, list[Path]](), variants_of(settings)
     files = {job: draw_files(settings, run, job, at) for job in variants}
-    reference = run.reference(at)
     for job, (samples_file, process, between) in files.items():
         logs.setdefault(job.row, []).append(at.path / MODELS / job.name)
         if job.seed == settings.seeds[0]:
@@ -361,10 +360,9 @@ def report(settings: ModelSettings, run: stages.ImageRun, results: Results, at: 
                 samples.videos,
                 stages.load_drawn(Film, process),
                 stages.load_drawn(stages.Between, between).images,
-                reference.copies(samples.images, _COPIES),
                 samples.labels,
             )
-    shown: dict[str, Any] = {"drawn": drawn, "logs": logs, "features": reference.extractor.name}
+    shown: dict[str, Any] = {"drawn": drawn, "logs": logs}
     kind = GENERATE_HVAE
     if isinstance(settings, DiffusionSettings):  # pseudo videos of each arm, and their context
         kind = GENERATE_DIFFUSION

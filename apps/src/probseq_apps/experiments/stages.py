@@ -149,12 +149,7 @@ class ImageRun:
         if self._reference is None:
             evaluation, device = self.settings.evaluation, self.settings.machine.device
             self._reference = make_reference(
-                self.data,
-                evaluation.features,
-                at.path / CLASSIFIER,
-                seed=0,
-                device=device,
-                video_weights=getattr(evaluation, "video_weights", None),
+                self.data, evaluation.features, at.path / CLASSIFIER, seed=0, device=device
             )
             self.real(at)
         return self._reference
@@ -184,7 +179,7 @@ def check_run(settings: ImageSettings, data: GenerationData) -> None:
         if asked > len(data.test):
             log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")
     conditioning_classes(settings.classes, data)
-    check_features(evaluation.features, getattr(evaluation, "video_weights", None))
+    check_features(evaluation.features)
 
 
 def run_config(settings: ImageSettings, run: ImageRun) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from probseq_apps.settings.generate import (
     TokenizerSettings,
 )
 from pseudovideo.arms import TokenArm
-from pseudovideo.beyond.reference import Copies
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.evaluation import ImageCoder, encode_images, mean_nats, reconstruction
 from pseudovideo.pixels import to_unit
@@ -47,7 +46,7 @@ TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
 # Images that k-means clusters: enough for its codebook, few enough for minutes.
 _KMEANS_IMAGES = 4000
 # Test images whose reconstructions are shown; samples beside training images.
-_SHOWN, _COPIES = 10, 8
+_SHOWN = 10
 Prior = AutoregressivePrior | MaskedPrior
 
 
@@ -352,10 +351,10 @@ def report(
     settings: GenerateSettings, run: stages.ImageRun, results: Results, at: RunFolder
 ) -> str:
     """Measure patch k-means, write the report, and return it as text."""
-    seed, reference, variants = settings.seeds[0], run.reference(at), variants_of(settings)
+    seed, variants = settings.seeds[0], variants_of(settings)
     floors: list[dict[str, Any]] = []
     shown: dict[str, dict[str, Tensor]] = {}
-    samples: dict[str, tuple[str, stages.Samples, Copies]] = {}
+    samples: dict[str, tuple[str, stages.Samples]] = {}
     logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
     for job, (arm, maker, _) in variants.items():
         stem, folder = maker.settings.stem, at.path / TOKENIZERS / job.name
@@ -377,8 +376,7 @@ def report(
             if job.seed == seed:
                 shown_stem = "" if stem == "plain" else f", {stem}"
                 title = f"{kind.capitalize()} prior, {words(arm.name)}{shown_stem}, seed {seed}"
-                drawn = draw_from_prior(settings, kind, job, at)
-                samples[name] = (title, drawn, reference.copies(drawn.images, _COPIES))
+                samples[name] = (title, draw_from_prior(settings, kind, job, at))
     return generate_report(
         GENERATE,
         [*results.values(), *floors],
@@ -389,7 +387,6 @@ def report(
         videos=settings.videos.for_frames(max(settings.frames), settings.videos.corruption),
         reconstructed=shown,
         samples=samples,
-        features=reference.extractor.name,
         tokenizer_logs=logs[TOKENIZERS],
         prior_logs=logs[PRIORS],
     ).write(at.path)

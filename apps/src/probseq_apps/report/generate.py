@@ -360,13 +360,6 @@ def outcome_of(results: Sequence[Result], lead: Lead, real: Result) -> list[str]
         rows = {title: row for title, row in lead[measure].items() if title != REAL}
         sentences += outcome({measure: rows})
         drawn = [group for group in groups if group.summary(measure.path).mean is not None]
-        path = (*measure.path[:-1], "intervals", "fd")
-        ends = {g.title: entry_of(g.results[0], path) for g in drawn if g.title in rows}
-        if ends and len(drawn[0].results) == 1 and all(ends.values()):
-            shown = "; ".join(
-                f"{title} {low:.1f} to {high:.1f}" for title, (low, high) in ends.items()
-            )
-            sentences.append(f"95% over the samples, less the bias of few: {shown}.")
         if poor := [group.title for group in drawn if group.title not in rows]:
             sentences.append(f"Not ranked, since too little is learned: {'; '.join(poor)}.")
         if REAL in lead[measure]:

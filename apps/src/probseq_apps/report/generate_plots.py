@@ -23,7 +23,6 @@ from probseq_apps.report.results import (
     value_of,
     words,
 )
-from pseudovideo.beyond.reference import Copies
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pixels import to_unit
 from pseudovideo.plots import (
@@ -47,7 +46,6 @@ _STRIPS, _FILM, _ROWS = 3, 16, 4
 # Videos below each other; images whose covariance the theorem is drawn for; samples of each model
 # beside others.
 _VIDEOS, _COVARIANCE, _GRID = 4, 2000, 36
-_NEAREST = "samples that are most like training images"
 _STEM_LINES = ("-", "--", ":")
 
 
@@ -72,7 +70,6 @@ class Drawn(NamedTuple):
     videos: UInt8[Tensor, "m t c h w"]  # a few of them with all their frames
     film: Film  # how a few came into being
     between: UInt8[Tensor, "n k c h w"]  # images between pairs of samples
-    copies: Copies  # samples that are most like training images, and these
     labels: Int64[Tensor, " n"] | None = None  # classes of the samples, if they have any
 
 
@@ -84,15 +81,14 @@ def draw_tokens(
     seed: int,
     videos: PseudoVideoConfig,
     reconstructed: Mapping[str, Mapping[str, Float[Tensor, "n c h w"]]],
-    samples: Mapping[str, tuple[str, Any, Copies]],
-    features: str,
+    samples: Mapping[str, tuple[str, Any]],
     tokenizer_logs: Mapping[str, Sequence[Path]],
     prior_logs: Mapping[str, Sequence[Path]],
 ) -> list[Path]:
     """Draw what a run of `generate run` made.
 
     Reconstructions are of test images, by stem and arm; samples have a title, images, videos and
-    labels, and likely copies, by the prior's name; logs are folders of all seeds by arm and stem,
+    labels, by the prior's name; logs are folders of all seeds by arm and stem,
     and by prior.
     """
     files: list[Path] = []
@@ -108,15 +104,11 @@ def draw_tokens(
         labels, rows = ["truth", *map(words, arms)], [truth, *arms.values()]
         files.append(save_rows(labels, rows, plots / f"reconstructions-{stem}.png", title=title))
     if samples:
-        shown = {title: drawn.images for title, drawn, _ in samples.values()}
+        shown = {title: drawn.images for title, drawn in samples.values()}
         files.append(_save_beside_real(shown, data, plots, seed=seed))
-    for name, (title, drawn, copies) in samples.items():
+    for name, (title, drawn) in samples.items():
         classes: Any = {"title": title, "labels": drawn.labels, "class_names": data.class_names}
         files += save_samples(drawn.images, drawn.videos, plots, f"samples-{name}", **classes)
-        options = {"features": features, "title": f"{title}: {_NEAREST}"}
-        files.append(
-            _save_copies(copies, drawn.images, data.train, plots / f"nearest-{name}.png", **options)
-        )
     files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", CURVES["tokenizer"])
     files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", CURVES["codebook"])
     return files + save_curves(prior_logs, plots / "prior-loss.png", CURVES["prior"])
@@ -131,7 +123,6 @@ def draw_models(
     seed: int,
     drawn: Mapping[str, Drawn],
     logs: Mapping[str, Sequence[Path]],
-    features: str,
     videos: Mapping[str, tuple[PseudoVideoConfig, int]] | None = None,
 ) -> list[Path]:
     """Draw what a run of `generate diffusion` or `generate hvae` made.
@@ -169,9 +160,6 @@ def draw_models(
         labels = [f"pair {number + 1}" for number in range(len(pairs))]
         heads = ["sample", *[""] * (one.between.shape[1] - 2), "sample"]
         files.append(save_rows(labels, pairs, plots / f"between-{name}.png", heads, title=title))
-        options = {"features": features, "title": f"{words(name)}, seed {seed}: {_NEAREST}"}
-        file = plots / f"nearest-{name}.png"
-        files.append(_save_copies(one.copies, one.images, data.train, file, **options))
     caption, unit = ("{} HVAE", "level") if kind == "hvae" else ("{}, predicted image", "step")
     for name, one in drawn.items():
         file, is_video = plots / f"process-{name}.gif", one.videos.shape[1] > 1
@@ -253,12 +241,3 @@ def _save_beside_real(
     shown = {title: to_unit(images[:_GRID]) for title, images in drawn.items()}
     shown = {REAL: to_unit(data.test[: max(map(len, shown.values()))]), **shown}
     return save_grids(shown, plots / "samples.png", title=f"{data.name}: samples, seed {seed}")
-
-
-def _save_copies(
-    copies: Copies, samples: Tensor, train: Tensor, file: Path, *, features: str, title: str
-) -> Path:
-    """Write samples above the training images that are nearest to them by pixels and features."""
-    rows = [samples[copies.samples], train[copies.by_pixels], train[copies.by_features]]
-    labels = ["sample", "nearest training image by pixels", f"nearest by {features}"]
-    return save_rows(labels, [to_unit(row) for row in rows], file, title=title)

@@ -4,29 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from pseudovideo.beyond.reference import SHARES
-
-# Keys of `measure` (inner ones after a point), what tables call them, the names of their intervals,
-# and the decimals of their numbers; None: as many as suit the largest.
+# Keys of `measure` (inner ones after a point), what tables call them, and the decimals of their
+# numbers; None: as many as suit the largest.
 _COLUMNS = (
-    ("fd_unbiased", "{fd}, unbiased ↓", "fd", None),
-    ("is_unbiased", "IS, unbiased ↑", "is", None),
-    ("looks_real", "looks real ↑", "", 2),
-    ("kid", "KID ↓", "kid", None),
-    ("precision", "precision ↑", "precision", 2),
-    ("recall", "recall ↑", "recall", 2),
-    ("density", "density", "density", 2),
-    ("coverage", "coverage ↑", "coverage", 2),
-    ("lpips", "LPIPS diversity", "", 3),
-    ("nearer", "nearer", "", 2),
-    ("c_t", "C_T", "", 1),
-    ("nearer_pixels", "nearer, pixels", "", 2),
-    ("c_t_pixels", "C_T, pixels", "", 1),
-    ("torch_fidelity.fd", "torch-fidelity: {fd} ↓", "", None),
-    ("torch_fidelity.is", "torch-fidelity: IS ↑", "", None),
-    ("torch_fidelity.kid", "torch-fidelity: KID ↓", "", None),
-    ("torch_fidelity.precision", "torch-fidelity: precision ↑", "", 2),
-    ("torch_fidelity.recall", "torch-fidelity: recall ↑", "", 2),
+    ("looks_real", "looks real ↑", 2),
+    ("kid", "KID ↓", None),
+    ("lpips", "LPIPS diversity", 3),
+    ("torch_fidelity.fd", "torch-fidelity: {fd} ↓", None),
+    ("torch_fidelity.is", "torch-fidelity: IS ↑", None),
+    ("torch_fidelity.kid", "torch-fidelity: KID ↓", None),
+    ("torch_fidelity.precision", "torch-fidelity: precision ↑", 2),
+    ("torch_fidelity.recall", "torch-fidelity: recall ↑", 2),
 )
 
 
@@ -35,16 +23,15 @@ def quality_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Return heads and cells of a table of what `measure` says, a row for each model.
 
-    Cells are means over the seeds, with the mean ends of the 95% intervals. What no row has is left
-    out.
+    Cells are means over the seeds. What no row has is left out.
     """
     every = [one for runs in rows.values() for one in runs]
     heads, columns = ["quality of samples", "n"], list[list[str]]()
-    for key, head, interval, digits in _COLUMNS:
+    for key, head, digits in _COLUMNS:
         if any(_entry(one, key) is not None for one in every):
             heads.append(head.format(fd=every[0].get("fd_name", "FD")))
             digits = _decimals(_entry(one, key) for one in every) if digits is None else digits
-            columns.append([_cell(runs, key, interval, digits) for runs in rows.values()])
+            columns.append([_cell(runs, key, digits) for runs in rows.values()])
     names = [[name, str(len(runs))] for name, runs in rows.items()]
     return heads, [[*name, *cells] for name, *cells in zip(names, *columns, strict=True)]
 
@@ -56,17 +43,10 @@ def frame_table(
 
     Measurements are over the seeds; what no row has is left out.
     """
-    heads = ["frames of samples", "n", "FD ↓", "FD, real test videos", "KID ↓", "precision ↑"]
-    heads += ["recall ↑", "density", "coverage ↑"]
-    every = [of_frame for runs in rows.values() for one in runs for of_frame in one.values()]
-    kinds: list[tuple[str, int]] = [
-        *((key, _decimals(one.get(key) for one in every)) for key in ("fd", "real_fd", "kid")),
-        *((share, 2) for share in SHARES),
-    ]
-    if names := [str(one["fvd_name"]) for one in every if "fvd_name" in one]:
-        heads += [f"{names[0]} ↓", f"{names[0]}, real test videos"]
-        kinds += [(key, _decimals(one.get(key) for one in every)) for key in ("fvd", "real_fvd")]
+    heads = ["frames of samples", "n", "FD ↓", "FD, real test videos", "KID ↓"]
     heads.append("videos")
+    every = [of_frame for runs in rows.values() for one in runs for of_frame in one.values()]
+    kinds = [(key, _decimals(one.get(key) for one in every)) for key in ("fd", "real_fd", "kid")]
     cells: list[list[str]] = []
     for name, runs in rows.items():
         for head in runs[0]:
@@ -74,7 +54,7 @@ def frame_table(
             shown = head if head in ("image", "video") else f"frame {head}"
             row = [f"{name}, {'whole video' if shown == 'video' else shown}", str(len(runs))]
             for key, digits in kinds:
-                row.append(_cell(of_frame, key, key, digits))
+                row.append(_cell(of_frame, key, digits))
             cells.append([*row, f"{of_frame[0]['num_videos']:,}"])
     return heads, cells
 
@@ -91,15 +71,10 @@ def _decimals(values: Iterable[float | None]) -> int:
     return 4 - sum(largest >= bound for bound in (1.0, 10.0, 100.0, 1000.0))
 
 
-def _cell(runs: Sequence[Mapping[str, Any]], key: str, interval: str, digits: int) -> str:
-    """Return the mean over seeds with the mean ends of intervals; a dash where a seed lacks it."""
+def _cell(runs: Sequence[Mapping[str, Any]], key: str, digits: int) -> str:
+    """Return the mean over seeds; a dash where a seed lacks it."""
     values = [_entry(one, key) for one in runs]
     known = [float(value) for value in values if value is not None]
     if len(known) < len(values):
         return "—"
-    ends = [one.get("intervals", {}).get(interval) for one in runs]
-    around = ""
-    if all(ends):
-        low, high = (fmean(end[place] for end in ends) for place in (0, 1))
-        around = f" [{low:z.{digits}f}, {high:z.{digits}f}]"
-    return f"{fmean(known):z.{digits}f}{around}"
+    return f"{fmean(known):z.{digits}f}"

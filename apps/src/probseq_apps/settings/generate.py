@@ -219,15 +219,7 @@ class Evaluation(Settings):
     features: Flat[Features] = Features()
 
 
-class VideoEvaluation(Evaluation):
-    """Evaluation."""
-
-    video_weights: str | None = None
-    """File of I3D's weights by the names of pytorch-i3d (i3d_pretrained_400.pt), with which a
-    Fréchet video distance is measured where videos are drawn; None leaves it out."""
-
-
-class TokensEvaluation(VideoEvaluation):
+class TokensEvaluation(Evaluation):
     """Evaluation."""
 
     num_images: AtLeastTwo | None = None

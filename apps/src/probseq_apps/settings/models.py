@@ -27,7 +27,6 @@ from probseq_apps.settings.generate import (
     OnImages,
     Reading,
     Training,
-    VideoEvaluation,
     made_with,
 )
 from pseudovideo.arms import DiffusionArm
@@ -108,7 +107,7 @@ class DiffusionTraining(ModelTraining):
     """Draw diffusion steps by their past losses, instead of all alike."""
 
 
-class DiffusionEvaluation(VideoEvaluation):
+class DiffusionEvaluation(Evaluation):
     """Evaluation."""
 
     likelihood_images: Index = 0

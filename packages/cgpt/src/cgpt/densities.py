@@ -28,7 +28,7 @@ def block_log_density(
     Raises:
         CholeskyError: a covariance cannot be factorised.
     """
-    # p(z): L Lᵀ = C_kk and L⁻¹ z. Products with inverse factors cost a fraction of triangular solves.
+    # p(z): L Lᵀ = C_kk and L⁻¹ z; products with inverse factors are cheaper than triangular solves.
     root = masked_cholesky(keys, mask, jitter=jitter)
     inverse = triangular_inverse(root)
     gain, whitened_keys = inverse @ cross.mT, inverse @ observations

@@ -1,8 +1,7 @@
-"""All metrics of samples against torch-fidelity, torchmetrics, and prdc's formulas."""
+"""All metrics of samples against torch-fidelity and torchmetrics."""
 
 import sys
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,8 +14,7 @@ from probseq.metrics.image import (
     extract_features,
     frechet_distance,
     inception_score,
-    kernel_interval,
-    precision_recall,
+    kernel_distance,
     torch_fidelity_metrics,
 )
 
@@ -48,10 +46,8 @@ def test_torch_fidelitys_numbers_are_ours(channels):
     assert found["fd"] == pytest.approx(float(frechet_distance(theirs[0], ours[0])), rel=1e-6)
     score = inception_score(ours.probabilities, splits=7)
     assert (found["is"], found["is_std"]) == pytest.approx(score[:2], rel=1e-9)
-    shares = precision_recall(theirs[0], ours[0], neighbours=2)
-    assert (found["precision"], found["recall"]) == pytest.approx(shares[:2], rel=1e-6)
     # Of all 70 samples and 70 of 90 real images in each subset: the mean over 100 draws.
-    whole = kernel_interval(theirs[0], ours[0], draws=2).estimate
+    whole = float(kernel_distance(theirs[0], ours[0]))
     error = found["kid_std"] / 10
     assert error > 0.0
     assert abs(found["kid"] - whole) < 5 * error
@@ -61,7 +57,7 @@ def test_the_kernel_distance_of_equally_many_is_torch_fidelitys():
     extractor, real, fake = classifier(), images(60, 1), images(60, 2, least=60, most=200)
     found = torch_fidelity_metrics(extractor, real, fake)
     ours, theirs = (extract_features(extractor, x).features for x in (fake, real))
-    whole = kernel_interval(theirs, ours, draws=2).estimate
+    whole = float(kernel_distance(theirs, ours))
     assert found["kid"] == pytest.approx(whole, rel=1e-6)
     assert found["kid_std"] == pytest.approx(0.0, abs=1e-9)
 
@@ -132,33 +128,9 @@ def test_distances_and_scores_are_torchmetrics_own():
         fid.update(side[:, None, None], real=is_real)
         kid.update(side[:, None, None], real=is_real)
     assert float(fid.compute()) == pytest.approx(float(frechet_distance(real, fake)), rel=1e-6)
-    ours = kernel_interval(real, fake, draws=2).estimate
+    ours = float(kernel_distance(real, fake))
     assert float(kid.compute()[0]) == pytest.approx(ours, rel=1e-6)
     score = library.inception.InceptionScore(feature=_Rows(), splits=1)
     score.update(fake[:, None, None])
     expected = inception_score(fake.softmax(dim=1), splits=1).mean
     assert float(score.compute()[0]) == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("k", [1, 5])
-def test_the_four_shares_are_prdcs(k):
-    # compute_prdc of Naeem et al. (github.com/clovaai/generative-evaluation-prdc), as published:
-    # strict where ours takes the rim, which random features never meet.
-    generator = np.random.default_rng(0)
-    real, fake = generator.normal(size=(60, 4)), generator.normal(0.4, 0.8, size=(50, 4))
-
-    def pairwise(a, b):
-        return np.sqrt(((a[:, None] - b[None]) ** 2).sum(-1))
-
-    def radii(a):
-        return np.sort(pairwise(a, a), axis=1)[:, k]
-
-    between = pairwise(real, fake)
-    expected = (
-        (between < radii(real)[:, None]).any(axis=0).mean(),
-        (between < radii(fake)[None]).any(axis=1).mean(),
-        (1.0 / k) * (between < radii(real)[:, None]).sum(axis=0).mean(),
-        (between.min(axis=1) < radii(real)).mean(),
-    )
-    found = precision_recall(torch.from_numpy(real), torch.from_numpy(fake), neighbours=k)
-    assert found[:4] == pytest.approx(expected)

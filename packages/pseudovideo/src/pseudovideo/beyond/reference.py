@@ -1,7 +1,7 @@
 """What samples are measured against: real images in the features of one extractor."""
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -12,19 +12,12 @@ from probseq.metrics.image import (
     LPIPS,
     FeatureExtractor,
     FeatureMoments,
-    I3DFeatures,
-    Interval,
     distance_name,
     extract_features,
     frechet_distance,
-    frechet_interval,
-    inception_interval,
     inception_score,
-    kernel_interval,
+    kernel_distance,
     lpips_diversity,
-    memorisation,
-    nearest,
-    precision_recall_intervals,
     torch_fidelity_metrics,
 )
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
@@ -35,26 +28,9 @@ from pseudovideo.pixels import to_bytes, to_unit
 LEAST_SCORE = 0.5
 # Inception score: ten splits as in papers, of so many samples at least; below, one split of all.
 _SPLITS, _SPLIT_SAMPLES = 10, 100
-# Features on each side of kernel distance, precision and recall; neighbours of the latter.
+# Features on each side of the kernel distance; neighbours of torch-fidelity's precision and recall.
 _MOST, _NEIGHBOURS = 10_000, 3
-# How often samples are drawn anew, and where a draw takes a second.
-_DRAWS, _FEW_DRAWS, _WIDE = 200, 30, 512
-SHARES = ("precision", "recall", "density", "coverage")
 _SEED = 0
-
-
-class Copies(NamedTuple):
-    """Samples that lie nearest to training images, and these.
-
-    Attributes:
-        samples: numbers of the samples, the nearest first.
-        by_features: of each, the nearest training image by the extractor's features.
-        by_pixels: the nearest one by pixels.
-    """
-
-    samples: list[int]
-    by_features: list[int]
-    by_pixels: list[int]
 
 
 class Reference:
@@ -62,11 +38,10 @@ class Reference:
 
     Args:
         extractor: of the features.
-        train: what samples are compared with, and of what they might be copies.
+        train: the images that samples are compared with.
         test: images that no model has seen.
         moments: of the training images' features where they are known, as of Gaussian images.
         lpips: measures the diversity of samples, if there is one.
-        video_features: of whole videos, for a Fréchet video distance, if there are weights.
         fidelity: whether torch-fidelity measures samples, too.
         judge: tells noise from images by two probabilities, the second of images: what says whether
             samples show anything where the extractor knows no classes.
@@ -80,7 +55,6 @@ class Reference:
         *,
         moments: FeatureMoments | None = None,
         lpips: LPIPS | None = None,
-        video_features: I3DFeatures | None = None,
         fidelity: bool = False,
         judge: FeatureExtractor | None = None,
     ) -> None:
@@ -91,7 +65,7 @@ class Reference:
                     f"{tuple(images.shape)}"
                 )
         self.extractor, self.train, self.test = extractor, train, test
-        self.lpips, self.video_features, self.fidelity = lpips, video_features, fidelity
+        self.lpips, self.fidelity = lpips, fidelity
         self._known, self.judge = moments, judge
         # A few training images are the same for all models.
         self._order = torch.randperm(len(train), generator=torch.Generator().manual_seed(_SEED))
@@ -104,14 +78,10 @@ class Reference:
     def real(self, count: int) -> dict[str, Any]:
         """Return what `measure` says of as many test images as samples, as if they were these.
 
-        Distance and shares depend on the number: they are None where the test part has fewer.
+        The distance depends on the number: it is None where the test part has fewer.
         """
         measured = self.measure(self.test[:count])
-        if len(self.test) < count:
-            measured |= dict.fromkeys(("fd", *SHARES))
-            for name in SHARES:
-                measured["intervals"].pop(name, None)
-        return measured
+        return measured if len(self.test) >= count else measured | {"fd": None}
 
     def measure(self, images: UInt8[Tensor, "k c h w"]) -> dict[str, Any]:
         """Measure samples.
@@ -123,25 +93,17 @@ class Reference:
             is_splits: ten, or one where a tenth would be fewer than 100 samples.
             num_samples: how many samples.
             kid: kernel distance from as many training images, 10,000 at most.
-            precision, recall, density, coverage: of samples among as many training images.
-            nearer, c_t: whether samples are copies of training images by their features, see
-                `Memorisation`; nearer_pixels, c_t_pixels: by their pixels.
             lpips: mean LPIPS between two samples; None without LPIPS.
-            fd_unbiased, is_unbiased: of infinitely many samples, by the bootstrap.
-            intervals: 95% of these, and of what else has one, by name: the two ends.
             looks_real: with a judge, the mean probability with which samples are images to it.
             torch_fidelity: that library's numbers against all training images, if asked for.
             What the samples are too few for is None.
         """
         check_sizes("images", images, "k", *self.train.shape[1:])
         extracted, count = extract_features(self.extractor, images), len(images)
-        score, spread, splits, intervals = None, None, None, dict[str, Interval]()
+        score, spread, splits = None, None, None
         if extracted.probabilities is not None:
             splits = _SPLITS if count >= _SPLITS * _SPLIT_SAMPLES else 1
             score, spread, *_ = inception_score(extracted.probabilities, splits=splits)
-            if count > 1:
-                drawn: dict[str, Any] = {"draws": _DRAWS, "generator": self._generator}
-                intervals["is"] = inception_interval(extracted.probabilities, **drawn)
         measured: dict[str, Any] = {
             "fd": self._distance(extracted.features),
             "fd_name": distance_name(self.extractor),
@@ -150,22 +112,8 @@ class Reference:
             "is_splits": splits,
             "num_samples": count,
         }
-        if count > extracted.features.shape[1]:
-            draws = _DRAWS if extracted.features.shape[1] <= _WIDE else _FEW_DRAWS
-            drawn: dict[str, Any] = {"draws": draws, "generator": self._generator}
-            intervals["fd"] = frechet_interval(self.moments, extracted.features, **drawn)
         compared = self._train[self._order[: min(count, _MOST)]]
-        intervals |= self._compare(compared, extracted.features[:_MOST])
-        measured |= {name: None for name in ("kid", *SHARES, "fd_unbiased", "is_unbiased")}
-        for name, one in intervals.items():
-            unbiased = name in ("fd", "is")
-            measured[f"{name}_unbiased" if unbiased else name] = one.value
-        for end, samples, train, test in (
-            ("", extracted.features, self._train, self._test_distances),
-            ("_pixels", _flat(images), _flat(self.train), self._test_pixels),
-        ):
-            nearer = memorisation(test, nearest(samples, train).distance)
-            measured |= {f"nearer{end}": nearer.nearer, f"c_t{end}": nearer.c_t}
+        measured["kid"] = _kernel_distance_of(compared, extracted.features[:_MOST])
         measured["lpips"] = None
         if self.lpips is not None and count > 1:
             diversity = lpips_diversity(self.lpips, to_unit(images), generator=self._generator)
@@ -173,11 +121,9 @@ class Reference:
         if self.judge is not None:
             looks = extract_features(self.judge, images).probabilities
             measured["looks_real"] = None if looks is None else float(looks[:, 1].mean())
-        measured["intervals"] = {name: [one.low, one.high] for name, one in intervals.items()}
         if self.fidelity and min(count, len(self.train)) > _NEIGHBOURS:
-            options: dict[str, Any] = {"splits": splits or 1, "neighbours": _NEIGHBOURS}
             measured["torch_fidelity"] = torch_fidelity_metrics(
-                self.extractor, self.train, images, **options
+                self.extractor, self.train, images, splits=splits or 1, neighbours=_NEIGHBOURS
             )
         return measured
 
@@ -190,10 +136,8 @@ class Reference:
         frames side by side: a Fréchet distance feels how frames belong together.
 
         Returns:
-            By frame ("1", "2", …, "image") and "video": fd, kid and the four shares as in
-            `measure`, against as many training videos; real_fd, the distance of as many test
-            videos; num_videos. Of "video" also fvd, real_fvd and fvd_name, the same in
-            `video_features`, if there are any.
+            By frame ("1", "2", …, "image") and "video": fd and kid as in `measure`, against as many
+            training videos; real_fd, the distance of as many test videos; num_videos.
         """
         check_sizes("videos", videos, "k", corruption.num_frames, *self.train.shape[1:])
         if videos.dtype != torch.uint8 or not len(videos):
@@ -214,45 +158,17 @@ class Reference:
         sets["video"] = (known.flatten(1), drawn.flatten(1), tested.flatten(1))
         measured: dict[str, dict[str, Any]] = {}
         for head, (real, fake, test) in sets.items():
-            intervals = self._compare(real, fake)
-            values = {name: intervals[name].value for name in intervals}
             measured[head] = {
                 "fd": _distance_of(real, fake),
                 "real_fd": _distance_of(real, test),
-                **{name: values.get(name) for name in ("kid", *SHARES)},
-                "intervals": {name: [one.low, one.high] for name, one in intervals.items()},
+                "kid": _kernel_distance_of(real, fake),
                 "num_videos": count,
             }
-        if self.video_features is not None:
-            real, fake, test = (self.video_features.of(one) for one in compared)
-            measured["video"] |= {
-                "fvd": _distance_of(real, fake),
-                "real_fvd": _distance_of(real, test),
-                "fvd_name": f"FVD({self.video_features.name})",
-            }
         return measured
-
-    def copies(self, images: UInt8[Tensor, "k c h w"], count: int) -> Copies:
-        """Return the samples that are most like training images by pixels, and these images."""
-        check_sizes("images", images, "k", *self.train.shape[1:])
-        by_pixels = nearest(_flat(images), _flat(self.train))
-        chosen = by_pixels.distance.argsort(stable=True)[:count]
-        features = extract_features(self.extractor, images[chosen]).features
-        by_features = nearest(features, self._train).number
-        return Copies(chosen.tolist(), by_features.tolist(), by_pixels.number[chosen].tolist())
 
     @cached_property
     def _train(self) -> Tensor:
         return extract_features(self.extractor, self.train).features
-
-    @cached_property
-    def _test_distances(self) -> Tensor:
-        features = extract_features(self.extractor, self.test).features
-        return nearest(features, self._train).distance
-
-    @cached_property
-    def _test_pixels(self) -> Tensor:
-        return nearest(_flat(self.test), _flat(self.train)).distance
 
     @property
     def _generator(self) -> torch.Generator:
@@ -260,19 +176,6 @@ class Reference:
 
     def _distance(self, features: Tensor) -> float | None:
         return number_or_none(frechet_distance(self.moments, features))
-
-    def _compare(self, real: Tensor, fake: Tensor) -> dict[str, Interval]:
-        """Return the kernel distance and the four shares, as far as there are enough features."""
-        intervals: dict[str, Interval] = {}
-        least = min(len(real), len(fake))
-        if least > 1:
-            drawn: dict[str, Any] = {"draws": _DRAWS, "generator": self._generator}
-            intervals["kid"] = kernel_interval(real, fake, **drawn)
-        if least > _NEIGHBOURS:
-            options: dict[str, Any] = {"neighbours": _NEIGHBOURS, "generator": self._generator}
-            draws = _DRAWS if least <= 2000 else _FEW_DRAWS
-            intervals |= precision_recall_intervals(real, fake, draws=draws, **options)
-        return intervals
 
     def _frame_features(self, videos: UInt8[Tensor, "k t c h w"]) -> Float[Tensor, "k t d"]:
         features = extract_features(self.extractor, videos.flatten(0, 1)).features
@@ -296,6 +199,10 @@ def _distance_of(real: Tensor, fake: Tensor) -> float | None:
     return number_or_none(frechet_distance(real, fake)) if min(len(real), len(fake)) > 1 else None
 
 
+def _kernel_distance_of(real: Tensor, fake: Tensor) -> float | None:
+    return float(kernel_distance(real, fake)) if min(len(real), len(fake)) > 1 else None
+
+
 def _videos_of(
     images: UInt8[Tensor, "n c h w"], corruption: PseudoVideoConfig, index: Tensor
 ) -> UInt8[Tensor, "n t c h w"]:
@@ -306,7 +213,3 @@ def _videos_of(
             for batch, i in batches
         ]
     )
-
-
-def _flat(images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
-    return to_unit(images).flatten(1)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probseq.metrics.image import FeatureMoments, frechet_distance
+from probseq.metrics.image import FeatureMoments, frechet_distance, kernel_distance
 
 
 def features(n, d, seed=0, spread=1.0, shift=0.0):
@@ -153,6 +153,23 @@ def test_small_sets_are_biased_upwards():
     x = features(2000, 6, seed=13)
     few = [float(frechet_distance(x[k : k + 20], x[k + 20 : k + 40])) for k in range(0, 400, 40)]
     assert np.mean(few) > 5 * float(frechet_distance(x[:1000], x[1000:]))
+
+
+def test_the_kernel_distance_is_the_loop_over_all_pairs_that_differ():
+    x, y = features(5, 3, seed=1), features(4, 3, seed=2, shift=0.5)
+
+    def mean(a, b, *, pairs):
+        return np.mean(
+            [
+                float((p @ q / 3 + 1) ** 3)
+                for i, p in enumerate(a)
+                for j, q in enumerate(b)
+                if pairs or i != j
+            ]
+        )
+
+    expected = mean(x, x, pairs=False) + mean(y, y, pairs=False) - 2 * mean(x, y, pairs=True)
+    assert float(kernel_distance(x, y)) == pytest.approx(expected)
 
 
 def test_bad_features_are_refused(plain_calls):
