@@ -4,14 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from cgpt import CorrelatedGPAttention, SparseCorrelatedGPAttention, densities
+from cgpt import CorrelatedGPAttention, SparseCorrelatedGPAttention
 from cgpt.kernel import canonical_kernels
 from cgpt.sparse_regulariser import kernel_form
-from probseq.transformers.functional import rbf_matrix
 
 MODULES = {
     "full": lambda: CorrelatedGPAttention(8, 2, noise=0.5),
-    "full, jensen": lambda: CorrelatedGPAttention(8, 2, noise=0.5, regulariser="jensen"),
     "sparse": lambda: SparseCorrelatedGPAttention(8, 2, 4, noise=0.5),
     "sparse, fitc": lambda: SparseCorrelatedGPAttention(8, 2, 4, noise=0.5, conditional="fitc"),
 }
@@ -44,21 +42,11 @@ def test_a_backward_pass_inside_autocast_equals_the_one_outside(name, dtype):
         assert_close(found[key], gradient, atol=0.05 * scale, rtol=0)
 
 
-def spd(draw, *shape, seed=0):
-    root = draw(*shape, seed=seed).float()
-    return root @ root.mT + torch.eye(shape[-1])
-
-
 def functions(draw):
-    """Every custom function, with float32 arguments."""
+    """Custom functions, with float32 arguments."""
     x, z, features = (draw(2, 5, 3, seed=seed).float() for seed in range(3))
-    joint, means = spd(draw, 2, 1, 10, 10), draw(2, 1, 5, 3, seed=4).float()
-    blocks = joint[..., :5, :5], joint[..., :5, 5:], joint[..., 5:, 5:]
     return [
-        (rbf_matrix, (x, z)),
         (kernel_form, (x[None], features[None])),
-        (densities.block_log_density, (*blocks, means, means)),
-        (densities.expected_log_density, (blocks[0], blocks[2], means)),
         (
             lambda tokens, scales: canonical_kernels(tokens, scales, ((0, 1), (1, 1))),
             (torch.stack([x, z])[:, :, None], draw(2, 1, 1, 1, 1).float()),
@@ -66,7 +54,7 @@ def functions(draw):
     ]
 
 
-@pytest.mark.parametrize("place", range(5))
+@pytest.mark.parametrize("place", range(2))
 def test_gradients_by_hand_ignore_autocast_to_the_last_digit(draw, place):
     function, arguments = functions(draw)[place]
     leaves = [argument.clone().requires_grad_() for argument in arguments]

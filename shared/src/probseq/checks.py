@@ -1,4 +1,11 @@
-"""Checks of arguments that several packages make; the errors name the argument."""
+"""Checks of arguments; the errors name the argument.
+
+``check_…`` return nothing. ``as_…``, for whole evaluation sets, return the tensor as it is computed
+with: 16-bit floats are upcast to float32, because 8 bits of mantissa cannot hold a sum of
+probabilities; each costs one pass over the data and one copy to the host. Values of a
+``check_…`` are read on a CPU only: on a GPU that would stall every training step, and the device
+itself asserts that an index is in range. Inside a compiled graph they are not read either.
+"""
 
 import math
 import sys
@@ -9,104 +16,56 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-__all__ = [
-    "broadcastable",
-    "check_choice",
-    "check_counts",
-    "check_floating",
-    "check_generator",
-    "check_integers",
-    "check_labels",
-    "check_not_negative",
-    "check_positive",
-    "check_rates",
-    "check_real",
-    "check_same_shape",
-    "check_shape",
-    "check_sizes",
-    "check_whole",
-    "parse_number",
-]
+# Row sums are off by rounding: of the mean over samples in float32, of each entry in 16 bits.
+_SUM_TOLERANCE = 1e-4
+_SUM_TOLERANCE_16_BIT = 2e-2
 
 
 def check_choice(name: str, value: str, choices: object) -> None:
-    """Refuse a value that is none of a ``Literal``'s.
-
-    Raises:
-        ValueError: ``value`` is unknown; the message lists the known ones.
-    """
+    """Refuse a value that is none of a ``Literal``'s."""
     if value not in get_args(choices):
         raise ValueError(f"{name} must be one of {get_args(choices)}, got {value!r}")
 
 
 def check_counts(**counts: object) -> None:
-    """Refuse counts that are not whole numbers of at least 1.
-
-    Raises:
-        ValueError: a count is not a whole number of at least 1; the message names it.
-    """
+    """Refuse counts that are not whole numbers of at least 1."""
     for name, value in counts.items():
         if value is True or not isinstance(value, Integral) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 def check_whole(**values: object) -> None:
-    """Refuse what is no whole number, such as of a seed; any sign will do.
-
-    Raises:
-        ValueError: a value is not a whole number; the message names it.
-    """
+    """Refuse what is no whole number, such as of a seed; any sign will do."""
     for name, value in values.items():
         if not isinstance(value, Integral):
             raise ValueError(f"{name} must be a whole number, got {value!r}")
 
 
 def check_positive(**values: float | int) -> None:
-    """Refuse values that are not positive and finite.
-
-    Raises:
-        ValueError: a value is not positive and finite; the message names it.
-    """
+    """Refuse values that are not positive and finite."""
     for name, value in values.items():
         if not isinstance(value, Real) or not 0.0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value!r}")
 
 
 def check_not_negative(**values: float | int) -> None:
-    """Refuse values that are negative, infinite or NaN.
-
-    Raises:
-        ValueError: a value is negative or not finite; the message names it.
-    """
+    """Refuse values that are negative, infinite or NaN."""
     for name, value in values.items():
         if not 0.0 <= value < math.inf:
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
 
 
 def check_rates(**rates: float | int) -> None:
-    """Refuse dropout rates outside [0, 1).
-
-    Raises:
-        ValueError: a rate is below 0, at least 1 or NaN; the message names it.
-    """
+    """Refuse dropout rates outside [0, 1)."""
     for name, rate in rates.items():
         if not 0.0 <= rate < 1.0:
             raise ValueError(f"{name} must be in [0, 1), got {rate!r}")
 
 
 def check_labels(labels: Tensor, logits: Tensor) -> None:
-    """Refuse labels that do not belong to ``logits``.
+    """Refuse labels that are not one int64 a sequence, or out of the range of ``logits``.
 
-    Values are read on a CPU only: on a GPU that would stall every training step, and the device
-    itself asserts that labels are in range. Inside a compiled graph they are not read either.
-
-    Args:
-        labels: one class a sequence, ``(batch,)``.
-        logits: ``(batch, classes)`` or ``(S, batch, classes)``.
-
-    Raises:
-        ValueError: ``logits`` has fewer than two dimensions, no class or no floating dtype, or
-            ``labels`` is not one int64 a sequence, or holds a class out of range.
+    Labels have the shape ``(batch,)``, logits ``(batch, classes)`` or ``(S, batch, classes)``.
     """
     check_floating(logits=logits)
     if logits.ndim < 2 or logits.shape[-1] == 0:
@@ -122,12 +81,7 @@ def check_labels(labels: Tensor, logits: Tensor) -> None:
 
 
 def check_real(**tensors: Tensor) -> None:
-    """Refuse tensors that are not all float32 or all float64.
-
-    Raises:
-        ValueError: a tensor is of another dtype, or of another one than the rest; the message names
-            it.
-    """
+    """Refuse tensors that are not all float32 or all float64."""
     first = next(iter(tensors))
     for name, tensor in tensors.items():
         if tensor.dtype not in (torch.float32, torch.float64):
@@ -140,23 +94,69 @@ def check_real(**tensors: Tensor) -> None:
 
 
 def check_floating(**tensors: Tensor) -> None:
-    """Refuse tensors of whole numbers, booleans and complex numbers.
-
-    Raises:
-        ValueError: a tensor is of no floating dtype; the message names it.
-    """
+    """Refuse tensors of whole numbers, booleans and complex numbers."""
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise ValueError(f"{name} must be of a floating dtype, got {tensor.dtype}: convert it")
+
+
+def check_finite(**tensors: Tensor) -> None:
+    """Refuse NaN and infinity."""
+    for name, tensor in tensors.items():
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name} must be finite, got NaN or infinity")
+
+
+def check_integers(least: int, most: int, **tensors: Tensor) -> None:
+    """Refuse tensors of another dtype than int64, or with entries outside ``least``..``most``."""
+    for name, tensor in tensors.items():
+        if tensor.dtype != torch.int64:
+            raise ValueError(f"{name} must be int64, got {tensor.dtype}: convert with .long()")
+        if tensor.device.type == "cpu" and not torch.compiler.is_compiling() and tensor.numel():
+            lowest, highest = int(tensor.min()), int(tensor.max())
+            if lowest < least or highest > most:
+                raise ValueError(
+                    f"{name} must be from {least} to {most}, got {lowest} to {highest}"
+                )
+
+
+def check_same_shape(**tensors: Tensor) -> None:
+    """Refuse tensors whose shapes differ from the first one's."""
+    for name, tensor in tensors.items():
+        _check_tensor(name, tensor)
+    (first, expected), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.shape != expected.shape:
+            raise ValueError(
+                f"{name} must have the shape of {first}, {tuple(expected.shape)}, "
+                f"got {tuple(tensor.shape)}"
+            )
+
+
+def check_sizes(name: str, tensor: Tensor, *sizes: int | str) -> None:
+    """Refuse a tensor of another shape; a letter stands for any size."""
+    if tensor.ndim != len(sizes) or any(
+        isinstance(size, int) and size != actual
+        for size, actual in zip(sizes, tensor.shape, strict=True)
+    ):
+        expected = ", ".join(map(str, sizes))
+        raise ValueError(f"{name} must have shape ({expected}), got {tuple(tensor.shape)}")
+
+
+def check_shape(**shapes: object) -> None:
+    """Refuse what is no tuple of whole numbers of at least 0."""
+    for name, shape in shapes.items():
+        sizes = shape if isinstance(shape, tuple) else (None,)
+        if not all(isinstance(size, int) and size >= 0 for size in sizes):
+            raise ValueError(
+                f"{name} must be a tuple of whole numbers of at least 0, got {shape!r}"
+            )
 
 
 def check_generator(generator: torch.Generator | None) -> None:
     """Refuse a generator inside ``torch.utils.checkpoint``, where gradients need the draws again.
 
     A backward pass repeats the call, with torch's own generators as they were and no other.
-
-    Raises:
-        ValueError: there is a generator, and gradients will be computed.
     """
     if generator is None or torch.compiler.is_compiling():
         return
@@ -174,91 +174,96 @@ def check_generator(generator: torch.Generator | None) -> None:
         frame = frame.f_back
 
 
-def check_finite(**tensors: Tensor) -> None:
-    """Refuse NaN and infinity.
-
-    Raises:
-        ValueError: an entry is not finite; the message names the tensor.
-    """
-    for name, tensor in tensors.items():
-        if not bool(tensor.isfinite().all()):
-            raise ValueError(f"{name} must be finite, got NaN or infinity")
-
-
-def check_integers(least: int, most: int, **tensors: Tensor) -> None:
-    """Refuse tensors of another dtype than int64, or with entries outside ``least``..``most``.
-
-    Values are read on a CPU only: on a GPU that would stall every training step, and the device
-    itself asserts that an index is in range. Inside a compiled graph they are not read either.
-
-    Raises:
-        ValueError: a tensor is not int64 or an entry is out of range; the message names it.
-    """
-    for name, tensor in tensors.items():
-        if tensor.dtype != torch.int64:
-            raise ValueError(f"{name} must be int64, got {tensor.dtype}: convert with .long()")
-        if tensor.device.type == "cpu" and not torch.compiler.is_compiling() and tensor.numel():
-            lowest, highest = int(tensor.min()), int(tensor.max())
-            if lowest < least or highest > most:
-                raise ValueError(
-                    f"{name} must be from {least} to {most}, got {lowest} to {highest}"
-                )
+def as_floating(name: str, values: Tensor) -> Tensor:
+    """Return floats in float32 or float64; refuse other dtypes."""
+    _check_tensor(name, values)
+    if not values.is_floating_point():
+        raise ValueError(
+            f"{name} must be a floating-point tensor, got {values.dtype}: convert it with .float()"
+        )
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
-def check_same_shape(**tensors: Tensor) -> None:
-    """Refuse tensors whose shapes differ from the first one's.
-
-    Raises:
-        ValueError: a shape differs; the message names both tensors.
-    """
-    (first, expected), *others = tensors.items()
-    for name, tensor in others:
-        if tensor.shape != expected.shape:
-            raise ValueError(
-                f"{name} must have the shape of {first}, {tuple(expected.shape)}, "
-                f"got {tuple(tensor.shape)}"
-            )
-
-
-def check_sizes(name: str, tensor: Tensor, *sizes: int | str) -> None:
-    """Refuse a tensor of another shape.
-
-    Args:
-        name: of the argument.
-        tensor: the argument.
-        sizes: of its axes; a letter stands for any size.
-
-    Raises:
-        ValueError: the number of axes or a size differs.
-    """
-    if tensor.ndim != len(sizes) or any(
-        isinstance(size, int) and size != actual
-        for size, actual in zip(sizes, tensor.shape, strict=True)
-    ):
-        expected = ", ".join(map(str, sizes))
-        raise ValueError(f"{name} must have shape ({expected}), got {tuple(tensor.shape)}")
+def as_finite(name: str, values: Tensor) -> Tensor:
+    """Return floats in float32 or float64, not empty and without NaN or infinity."""
+    values = as_floating(name, values)
+    if values.numel() == 0:
+        raise ValueError(f"{name} must not be empty, got shape {tuple(values.shape)}")
+    if not torch.isfinite(values).all():
+        bad = int((~torch.isfinite(values)).sum())
+        raise ValueError(
+            f"{name} must be finite, got {bad} NaN or infinite entries of {values.numel()}: "
+            "find where the model diverged"
+        )
+    return values
 
 
-def check_shape(**shapes: object) -> None:
-    """Refuse what is no shape.
+def as_vector(name: str, values: Tensor) -> Tensor:
+    """Return ``as_finite(name, values)`` of shape (N,)."""
+    _check_tensor(name, values)
+    if values.ndim != 1:
+        raise ValueError(f"{name} must have shape (N,), got {tuple(values.shape)}")
+    return as_finite(name, values)
 
-    Raises:
-        ValueError: a shape is not a tuple of whole numbers of at least 0; the message names it.
-    """
-    for name, shape in shapes.items():
-        sizes = shape if isinstance(shape, tuple) else (None,)
-        if not all(isinstance(size, int) and size >= 0 for size in sizes):
-            raise ValueError(
-                f"{name} must be a tuple of whole numbers of at least 0, got {shape!r}"
-            )
+
+def as_probs(probs: Tensor, name: str = "probs") -> Tensor:
+    """Return probabilities (N, C), whose rows must sum to 1."""
+    _check_tensor(name, probs)
+    if probs.ndim != 2 or probs.numel() == 0:
+        raise ValueError(
+            f"{name} must have shape (N, C) with N, C >= 1, got {tuple(probs.shape)}: "
+            "average over samples first"
+        )
+    tolerance = _SUM_TOLERANCE if probs.element_size() > 2 else _SUM_TOLERANCE_16_BIT
+    probs = as_floating(name, probs)
+    values = probs.detach()
+    sum_error = (values.sum(dim=-1, dtype=torch.float64) - 1.0).abs().amax()
+    lowest, worst = torch.stack([values.amin().double(), sum_error]).tolist()
+    if lowest != lowest:
+        raise ValueError(f"{name} must be finite, got NaN: find where the model diverged")
+    # `not <=` and not `>`: an infinite entry makes the sum NaN or infinite.
+    if lowest < 0.0 or not worst <= tolerance:
+        raise ValueError(
+            f"{name} must be rows of probabilities that sum to 1 within {tolerance:g}, got a "
+            f"smallest entry of {lowest:g} and a row sum off by {worst:g}: apply softmax to logits"
+        )
+    return probs
+
+
+def as_labels(labels: Tensor, num_samples: int, num_classes: int) -> Tensor:
+    """Return class labels (N,) in 0..C-1 as int64."""
+    _check_tensor("labels", labels)
+    if labels.shape != (num_samples,):
+        raise ValueError(f"labels must have shape (N,)=({num_samples},), got {tuple(labels.shape)}")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(f"labels must be integers, got {labels.dtype}: convert with .long()")
+    labels = labels.long()
+    lowest, highest = torch.stack([labels.amin(), labels.amax()]).tolist()
+    if lowest < 0 or highest >= num_classes:
+        raise ValueError(
+            f"labels must lie in 0..{num_classes - 1}, got values from {lowest} to {highest}: "
+            "drop unlabelled rows or widen probs"
+        )
+    return labels
+
+
+def as_flags(name: str, flags: Tensor, num_samples: int) -> Tensor:
+    """Return a boolean tensor (N,)."""
+    _check_tensor(name, flags)
+    if flags.shape != (num_samples,):
+        raise ValueError(f"{name} must have shape (N,)=({num_samples},), got {tuple(flags.shape)}")
+    if flags.dtype != torch.bool:
+        raise ValueError(f"{name} must be boolean, got {flags.dtype}: convert with .bool()")
+    return flags
+
+
+def _check_tensor(name: str, values: object) -> None:
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(values).__name__}")
 
 
 def parse_number(text: str) -> float:
-    """Read a finite number.
-
-    Raises:
-        ValueError: the text is none.
-    """
+    """Read a finite number."""
     try:
         number = float(text)
     except ValueError:
@@ -273,11 +278,11 @@ def broadcastable(*shapes: Sequence[int]) -> bool:
 
     Not ``torch.broadcast_shapes``, which imports sympy: seconds in the first call of a process.
     """
-    for place in range(1, max([len(shape) for shape in shapes]) + 1):
+    for axis in range(1, max([len(shape) for shape in shapes]) + 1):
         size = 1
         for shape in shapes:
-            if place <= len(shape) and shape[-place] != 1:
-                if size not in (1, shape[-place]):
+            if axis <= len(shape) and shape[-axis] != 1:
+                if size not in (1, shape[-axis]):
                     return False
-                size = shape[-place]
+                size = shape[-axis]
     return True

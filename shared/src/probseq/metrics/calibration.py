@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probseq.checks import check_counts
-from probseq.metrics._checks import check_labels, check_probs
+from probseq.checks import as_labels, as_probs, check_counts
 
 Mode = Literal["top", "classwise"]
 
@@ -86,8 +85,8 @@ def calibration_bins(
         ValueError: a bad shape, NaN, rows that don't sum to 1, labels out of range, a number of
             bins that is no whole number of at least 1, or an unknown mode.
     """
-    probs = check_probs(probs).detach()
-    labels = check_labels(labels, *probs.shape)
+    probs = as_probs(probs).detach()
+    labels = as_labels(labels, *probs.shape)
     check_counts(num_bins=num_bins)
     if mode == "top":
         confidence, predicted = probs.max(dim=1)

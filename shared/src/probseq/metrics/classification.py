@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probseq.metrics._checks import check_labels, check_probs
+from probseq.checks import as_labels, as_probs
 
 
 def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
@@ -33,8 +33,8 @@ def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor,
         >>> round(float(nll(probs, torch.tensor([0, 1]))), 4)
         0.4904
     """
-    probs = check_probs(probs)
-    labels = check_labels(labels, *probs.shape)
+    probs = as_probs(probs)
+    labels = as_labels(labels, *probs.shape)
     chosen = probs.gather(1, labels[:, None])[:, 0]
     return -chosen.clamp_min(torch.finfo(probs.dtype).tiny).double().log().mean()
 
@@ -52,8 +52,8 @@ def accuracy(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Te
     Raises:
         ValueError: a bad shape, NaN, rows that don't sum to 1, or labels out of range.
     """
-    probs = check_probs(probs)
-    labels = check_labels(labels, *probs.shape)
+    probs = as_probs(probs)
+    labels = as_labels(labels, *probs.shape)
     return (probs.argmax(dim=1) == labels).double().mean()
 
 
@@ -70,8 +70,8 @@ def brier(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tenso
     Raises:
         ValueError: a bad shape, NaN, rows that don't sum to 1, or labels out of range.
     """
-    probs = check_probs(probs)
-    labels = check_labels(labels, *probs.shape)
+    probs = as_probs(probs)
+    labels = as_labels(labels, *probs.shape)
     probs = probs.double()
     # Σ_c (p_c − 1[y = c])² = Σ_c p_c² + (1 − p_y)² − p_y²: no one-hot matrix.
     chosen = probs.gather(1, labels[:, None])[:, 0]
@@ -97,8 +97,8 @@ def matthews_correlation(
     Raises:
         ValueError: a bad shape, NaN, rows that don't sum to 1, or labels out of range.
     """
-    probs = check_probs(probs)
-    labels = check_labels(labels, *probs.shape)
+    probs = as_probs(probs)
+    labels = as_labels(labels, *probs.shape)
     classes = probs.shape[1]
     cells = torch.bincount(labels * classes + probs.argmax(dim=1), minlength=classes**2)
     confusion = cells.view(classes, classes)

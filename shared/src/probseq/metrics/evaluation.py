@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.batches import read_batches
-from probseq.metrics._checks import check_probs
+from probseq.checks import as_probs
 from probseq.metrics.calibration import expected_calibration_error, maximum_calibration_error
 from probseq.metrics.classification import accuracy, brier, matthews_correlation, nll
 from probseq.metrics.ood import (
@@ -70,7 +70,7 @@ def evaluate(probs: Any, labels: Any = None) -> dict[str, float | None]:
 
 def _probabilities(rows: Any) -> Tensor:
     rows = rows.get("probs") if isinstance(rows, Mapping) else rows
-    return check_probs(torch.tensor(rows, dtype=torch.float64) if isinstance(rows, list) else rows)
+    return as_probs(torch.tensor(rows, dtype=torch.float64) if isinstance(rows, list) else rows)
 
 
 def evaluate_ood(

@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probseq.checks import check_positive
-from probseq.metrics._checks import check_finite, check_labels, check_probs, check_vector
+from probseq.checks import as_finite, as_labels, as_probs, as_vector, check_positive
 from probseq.metrics.ranking import auroc, average_precision, fpr_at_tpr, roc_curve
 
 KLMode = Literal["true-class", "predicted-class"]
@@ -30,7 +29,7 @@ def max_softmax_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
     Raises:
         ValueError: a bad shape, NaN, or rows that don't sum to 1.
     """
-    return -check_probs(probs).amax(dim=1)
+    return -as_probs(probs).amax(dim=1)
 
 
 def entropy_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
@@ -45,7 +44,7 @@ def entropy_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
     Raises:
         ValueError: a bad shape, NaN, or rows that don't sum to 1.
     """
-    return torch.special.entr(check_probs(probs).double()).sum(dim=1)
+    return torch.special.entr(as_probs(probs).double()).sum(dim=1)
 
 
 def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Float[Tensor, " n"]:
@@ -64,7 +63,7 @@ def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Floa
     if logits.ndim != 2:
         raise ValueError(f"logits must have shape (N, C), got {tuple(logits.shape)}")
     check_positive(temperature=temperature)
-    logits = check_finite("logits", logits).double()
+    logits = as_finite("logits", logits).double()
     return -temperature * torch.logsumexp(logits / temperature, dim=1)
 
 
@@ -108,8 +107,8 @@ class KLMatching:
             ValueError: a bad shape, NaN, rows that don't sum to 1, labels out of range, or an
                 unknown mode.
         """
-        probs = check_probs(probs).detach()
-        labels = check_labels(labels, *probs.shape)
+        probs = as_probs(probs).detach()
+        labels = as_labels(labels, *probs.shape)
         if mode not in ("true-class", "predicted-class"):
             raise ValueError(f"mode must be 'true-class' or 'predicted-class', got {mode!r}")
         group = labels if mode == "true-class" else probs.argmax(dim=1)
@@ -132,7 +131,7 @@ class KLMatching:
             ValueError: a bad shape, NaN, rows that don't sum to 1, another number of classes than
                 in the fit, or (``"true-class"``) a predicted class that had no label in the fit.
         """
-        probs = check_probs(probs)
+        probs = as_probs(probs)
         if probs.shape[1] != self.fitted.numel():
             raise ValueError(
                 f"probs must have the {self.fitted.numel()} classes of the fit, "
@@ -205,7 +204,7 @@ def ood_roc(
 
 def _labelled(in_scores: Tensor, out_scores: Tensor) -> tuple[Tensor, Tensor]:
     """Return all scores, and whether they are of OOD samples."""
-    in_scores = check_vector("in_scores", in_scores).detach()
-    out_scores = check_vector("out_scores", out_scores).detach()
+    in_scores = as_vector("in_scores", in_scores).detach()
+    out_scores = as_vector("out_scores", out_scores).detach()
     scores = torch.cat([in_scores.double(), out_scores.double()])
     return scores, torch.arange(scores.numel(), device=scores.device) >= in_scores.numel()

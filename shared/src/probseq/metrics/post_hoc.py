@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probseq.checks import check_floating, check_positive
+from probseq.checks import as_finite, as_labels, check_positive, check_same_shape
 from probseq.errors import BoundWarning
-from probseq.metrics._checks import check_finite, check_labels, check_same_shape, check_tensor
 
 # A model that is right on the whole validation set has its best temperature at 0.
 _SMALLEST, _LARGEST = 0.05, 20.0
@@ -81,7 +80,7 @@ def warn_at_bound(temperature: float) -> None:
 def search_temperature(log_probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
     """Return what :func:`fit_temperature` does, without a warning."""
     log_probs = _check_rows("log_probs", log_probs).detach().double()
-    labels = check_labels(labels, *log_probs.shape)
+    labels = as_labels(labels, *log_probs.shape)
     right = log_probs.gather(-1, labels[:, None])[:, 0]
 
     def derivatives(inverse: float) -> tuple[float, float]:
@@ -123,13 +122,12 @@ def held_out_nll(
         ValueError: a bad shape, fewer than two rows, or labels out of range; with `tempered` also
             NaN or infinity.
     """
-    check_tensor("log_probs", log_probs)
-    check_floating(log_probs=log_probs)
+    log_probs = as_floating("log_probs", log_probs)
     if log_probs.ndim != 2 or len(log_probs) < 2:
         raise ValueError(
             f"log_probs must have shape (N, C), N at least 2, got {tuple(log_probs.shape)}"
         )
-    labels = check_labels(labels, *log_probs.shape)
+    labels = as_labels(labels, *log_probs.shape)
     losses: list[float] = []
     for half, other in ((0, 1), (1, 0)):
         scaled = log_probs[half::2]
@@ -156,12 +154,12 @@ def mean_log_probs(members: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n 
         raise ValueError("members must hold at least one model's predictions, got none")
     first, *others = checked = [_check_rows("members", member) for member in members]
     for other in others:
-        check_same_shape("members", other, "the first", first)
+        check_same_shape(first=first, members=other)
     return torch.logsumexp(torch.stack(checked), 0) - math.log(len(checked))
 
 
 def _check_rows(name: str, log_probs: Tensor) -> Tensor:
-    check_tensor(name, log_probs)
+    log_probs = as_floating(name, log_probs)
     if log_probs.ndim != 2:
         raise ValueError(f"{name} must have shape (N, C), got {tuple(log_probs.shape)}")
-    return check_finite(name, log_probs)
+    return as_finite(name, log_probs)

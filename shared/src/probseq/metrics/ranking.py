@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probseq.metrics._checks import check_flags, check_vector
+from probseq.checks import as_flags, as_vector
 
 TprMode = Literal["first", "nearest"]
 
@@ -30,8 +30,8 @@ class RocCurve(NamedTuple):
 def _checked(
     scores: Tensor, positive: Tensor, *, names: tuple[str, str], both: bool
 ) -> tuple[Tensor, Tensor]:
-    scores = check_vector(names[0], scores).detach()
-    positive = check_flags(names[1], positive, scores.numel())
+    scores = as_vector(names[0], scores).detach()
+    positive = as_flags(names[1], positive, scores.numel())
     hits = int(positive.sum())
     if hits == 0 or (both and hits == positive.numel()):
         needed = "both True and False" if both else "a True"

@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.metrics._checks import check_finite, check_same_shape, check_tensor, check_vector
+from probseq.checks import as_finite, as_vector, check_same_shape
 
 # Thesis Eq. 4.20: c_k = 0.05, 0.15, ..., 0.95.
 COVERAGE_LEVELS = tuple((2 * k + 1) / 20 for k in range(10))
 
 
 def _errors(mean: Tensor, targets: Tensor) -> Tensor:
-    check_same_shape("mean", mean, "targets", targets)
-    return check_finite("mean", mean).double() - check_finite("targets", targets).double()
+    check_same_shape(targets=targets, mean=mean)
+    return as_finite("mean", mean).double() - as_finite("targets", targets).double()
 
 
 def rmse(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
@@ -137,7 +137,7 @@ def laplace_predictive_variance(
     """
     if samples.ndim != 2:
         raise ValueError(f"samples must have shape (S, N), got {tuple(samples.shape)}")
-    samples = check_finite("samples", samples).double()
+    samples = as_finite("samples", samples).double()
     return samples.var(dim=0, correction=0) + 2.0 * _check_scale(scale, samples).square()
 
 
@@ -210,14 +210,14 @@ def is_constant(values: Float[Tensor, " n"]) -> bool:
 
 
 def _check_samples(samples: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    targets = check_vector("targets", targets).double()
-    check_tensor("samples", samples)
+    targets = as_vector("targets", targets).double()
+    samples = as_floating("samples", samples)
     if samples.ndim != 2 or samples.shape[1] != targets.numel():
         raise ValueError(
             f"samples must have shape (S, N)=(S, {targets.numel()}), got {tuple(samples.shape)}: "
             "samples come first"
         )
-    return check_finite("samples", samples).double(), targets
+    return as_finite("samples", samples).double(), targets
 
 
 def _check_scale(scale: float | Tensor, like: Tensor) -> Tensor:

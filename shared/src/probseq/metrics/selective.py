@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from probseq.checks import check_counts
-from probseq.metrics._checks import check_flags, check_vector
+from probseq.checks import as_flags, as_vector, check_counts
 from probseq.metrics.ranking import TprMode, auroc_of, fpr_at_tpr_of
 
 _NAMES = ("confidence", "correct")
@@ -38,8 +37,8 @@ def risk_coverage_curve(
     Raises:
         ValueError: bad shapes, NaN or infinity, or nothing given.
     """
-    confidence = check_vector("confidence", confidence).detach()
-    correct = check_flags("correct", correct, confidence.numel())
+    confidence = as_vector("confidence", confidence).detach()
+    correct = as_flags("correct", correct, confidence.numel())
     order = confidence.argsort(descending=True, stable=True)
     taken = torch.arange(1, order.numel() + 1, device=order.device)
     errors = (~correct[order]).long().cumsum(0)
@@ -65,8 +64,8 @@ def selective_error(
         >>> selective_error(torch.tensor([3.0, -1.0]), torch.tensor([0.2, 0.1]))[1].tolist()
         [1.0, 2.0]
     """
-    error = check_vector("error", error).detach()
-    variance = check_vector("variance", variance).detach()
+    error = as_vector("error", error).detach()
+    variance = as_vector("variance", variance).detach()
     if error.shape != variance.shape:
         raise ValueError(
             f"error and variance must have equal lengths, got {len(error)} and {len(variance)}"
@@ -220,8 +219,8 @@ def select_with_error(
         >>> selection.coverage, round(selection.bound, 4)
         (0.9, 0.0033)
     """
-    confidence = check_vector("confidence", confidence).detach()
-    correct = check_flags("correct", correct, confidence.numel())
+    confidence = as_vector("confidence", confidence).detach()
+    correct = as_flags("correct", correct, confidence.numel())
     for name, value in (("max_error", max_error), ("level", level)):
         if not 0.0 < value < 1.0:
             raise ValueError(f"{name} must be above 0 and below 1, got {value}")

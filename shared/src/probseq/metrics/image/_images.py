@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from probseq.metrics._checks import check_finite
+from probseq.checks import as_finite
 
 # What rounding to 16 bits or an interpolation may add.
 _TOLERANCE = 1e-2
@@ -18,7 +18,7 @@ def check_images(name: str, images: Tensor) -> Tensor:
         raise ValueError(
             f"{name} must have shape (n, c, h, w) with 1 or 3 channels, got {tuple(images.shape)}"
         )
-    images = check_finite(name, images)
+    images = as_finite(name, images)
     lowest, highest = (float(end) for end in images.detach().aminmax())
     if lowest < -1.0 - _TOLERANCE or highest > 1.0 + _TOLERANCE:
         raise ValueError(

@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.checks import check_counts, check_sizes
-from probseq.metrics._checks import check_finite, check_vector
+from probseq.checks import as_finite, as_vector, check_counts, check_sizes
 
 # Rows of a triangular factor that are multiplied at once: narrower ones are slow products.
 _BLOCK = 256
@@ -51,9 +50,9 @@ class FeatureMoments:
 
     def __post_init__(self) -> None:
         check_counts(count=self.count)
-        check_vector("mean", self.mean)
+        as_vector("mean", self.mean)
         check_sizes("scatter", self.scatter, len(self.mean), len(self.mean))
-        check_finite("scatter", self.scatter)
+        as_finite("scatter", self.scatter)
 
     @classmethod
     def of(cls, features: Float[Tensor, "n d"]) -> "FeatureMoments":
@@ -174,7 +173,7 @@ def check_features(name: str, features: Tensor) -> Tensor:
             f"{name} must have shape (n, d) with n, d >= 1, got {tuple(features.shape)}: "
             "flatten each image's features"
         )
-    return check_finite(name, features.detach()).double()
+    return as_finite(name, features.detach()).double()
 
 
 def check_same_dimension(**widths: int) -> None:

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.checks import check_counts
-from probseq.metrics._checks import check_probs
+from probseq.checks import as_probs, check_counts
 
 
 class InceptionScore(NamedTuple):
@@ -47,7 +46,7 @@ def inception_score(probabilities: Float[Tensor, "n k"], *, splits: int = 10) ->
         >>> inception_score(torch.eye(4), splits=1).mean
         4.0
     """
-    probabilities = check_probs(probabilities.detach(), "probabilities").double()
+    probabilities = as_probs(probabilities.detach(), "probabilities").double()
     count = len(probabilities)
     if not 1 <= splits <= count:
         raise ValueError(

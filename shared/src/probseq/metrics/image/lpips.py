@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import check_counts
+from probseq.checks import check_counts, check_same_shape
 from probseq.errors import require
-from probseq.metrics._checks import check_same_shape
 from probseq.metrics.image._images import as_colour, check_images
 
 Trunk = Literal["vgg", "alex", "squeeze"]
@@ -90,7 +89,7 @@ class LPIPS(nn.Module):
         Raises:
             ValueError: shapes that differ, values outside −1..1, or images too small for the trunk.
         """
-        check_same_shape("images", images, "references", references)
+        check_same_shape(references=references, images=images)
         images, references = check_images("images", images), check_images("references", references)
         least = _LEAST_SIDE[self.net]
         if min(images.shape[-2:]) < least:

@@ -3,7 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.metrics._checks import check_finite, check_same_shape
+from probseq.checks import as_finite, check_same_shape
 
 
 def psnr(
@@ -29,8 +29,8 @@ def psnr(
     """
     if images.ndim != 4:
         raise ValueError(f"images must have shape (n, c, h, w), got {tuple(images.shape)}")
-    check_same_shape("images", images, "references", references)
-    images = check_finite("images", images.detach()).double()
-    references = check_finite("references", references.detach()).double()
+    check_same_shape(references=references, images=images)
+    images = as_finite("images", images.detach()).double()
+    references = as_finite("references", references.detach()).double()
     error = (images - references).square().flatten(1).mean(dim=1)
     return 10.0 * (4.0 / error).log10()
