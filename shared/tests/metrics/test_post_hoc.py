@@ -112,5 +112,5 @@ def test_the_loss_of_a_half_is_at_the_temperature_of_the_other():
 
 @pytest.mark.usefixtures("plain_calls")
 def test_whole_numbers_are_no_log_probabilities():
-    with pytest.raises(ValueError, match="log_probs must be of a floating dtype"):
+    with pytest.raises(ValueError, match="log_probs must be a floating-point tensor"):
         held_out_nll(torch.zeros(4, 3).long(), torch.tensor([0, 1, 2, 0]), tempered=False)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probseq.checks import as_finite, as_labels, check_positive, check_same_shape
+from probseq.checks import as_finite, as_floating, as_labels, check_positive, check_same_shape
 from probseq.errors import BoundWarning
 
 # A model that is right on the whole validation set has its best temperature at 0.

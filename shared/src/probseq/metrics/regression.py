@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.checks import as_finite, as_vector, check_same_shape
+from probseq.checks import as_finite, as_floating, as_vector, check_same_shape
 
 # Thesis Eq. 4.20: c_k = 0.05, 0.15, ..., 0.95.
 COVERAGE_LEVELS = tuple((2 * k + 1) / 20 for k in range(10))
