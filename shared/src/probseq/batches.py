@@ -22,10 +22,6 @@ def read_batches(
         model: arrays of floating numbers get the dtype of its weights, see :func:`on_device`;
             ``None`` leaves theirs.
         name: of the data in messages.
-
-    Raises:
-        ValueError: a batch is neither a pair nor a mapping with labels, or its labels are not one
-            whole number a row.
     """
     for batch in [data] if _is_batch(data) else data:
         if isinstance(batch, Mapping) and _LABELS in batch:

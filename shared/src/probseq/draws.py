@@ -39,9 +39,6 @@ def draw_rows(
         count: number of rows that are here.
         generator: of the draws. From a `RowGenerator` they are drawn for the whole batch, and the
             rows that are here are returned; the first ones where others stand in for them.
-
-    Raises:
-        ValueError: ``count`` is not the number of the generator's rows.
     """
     return rows_here(draw(batch_rows(count, generator)), count, generator)
 
@@ -59,11 +56,7 @@ def counted_rows(count: int, generator: torch.Generator | None) -> int:
 
 
 def rows_here(values: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    """Return, of values of all rows of a batch, those of the rows that are here.
-
-    Raises:
-        ValueError: as of `draw_rows`.
-    """
+    """Return, of values of all rows of a batch, those of the rows that are here."""
     if not (counted := counted_rows(count, generator)):
         if len(values) < count:
             raise ValueError(f"the generator's total must be at least {count}, got {len(values)}")

@@ -34,10 +34,6 @@ def sample_frequencies(
 
     Returns:
         The frequencies, without gradient.
-
-    Raises:
-        TypeError: ``kernel`` is not stationary, so it has no spectral density.
-        ValueError: ``num_features`` is no whole number of at least 1.
     """
     nu = _stationary(kernel).smoothness
     check_counts(num_features=num_features)
@@ -70,11 +66,6 @@ def fourier_features(
 
     Returns:
         The features, g = 2F: first all cosines, then all sines.
-
-    Raises:
-        TypeError: ``kernel`` is not stationary.
-        ValueError: the last dimension of ``x`` or ``frequencies`` is not the kernel's dim, batches
-            do not broadcast, or dtypes differ.
     """
     kernel = _stationary(kernel)
     check_real(x=x, frequencies=frequencies)

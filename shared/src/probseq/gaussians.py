@@ -24,11 +24,6 @@ class DiagonalGaussian:
     Attributes:
         mean: shape (*b, n).
         variance: shape (*b, n), nowhere negative.
-
-    Raises:
-        ValueError: ``mean`` and ``variance`` differ in shape or are neither float32 nor float64, or
-            a variance is negative or NaN. Inside a compiled graph, which cannot look at values, the
-            last passes unseen.
     """
 
     mean: Float[Tensor, "*b n"]
@@ -45,11 +40,7 @@ class DiagonalGaussian:
             _refuse_negative("variance", self.variance)
 
     def to(self, dtype: torch.dtype) -> "DiagonalGaussian":
-        """Return the distribution in another dtype.
-
-        Raises:
-            ValueError: ``dtype`` is neither float32 nor float64.
-        """
+        """Return the distribution in another dtype."""
         _refuse_dtype(dtype)
         return DiagonalGaussian(self.mean.to(dtype), self.variance.to(dtype))
 
@@ -64,9 +55,6 @@ class DiagonalGaussian:
 
         Returns:
             Samples of shape (*sample_shape, *b, n).
-
-        Raises:
-            ValueError: ``sample_shape`` is not a tuple of whole numbers of at least 0.
         """
         return self.mean + self.variance.sqrt() * _noise(self.mean, sample_shape, generator)
 
@@ -78,9 +66,6 @@ class DiagonalGaussian:
 
         Returns:
             The log-densities in nats.
-
-        Raises:
-            ValueError: ``value`` does not hold vectors of length n.
         """
         _check_value(value, self.mean)
         mahalanobis = (value - self.mean).square() / self.variance
@@ -97,10 +82,6 @@ class Gaussian:
     Attributes:
         mean: shape (*b, n).
         covariance: shape (*b, n, n).
-
-    Raises:
-        ValueError: the shapes of ``mean`` and ``covariance`` do not belong together, or they are
-            neither float32 nor float64.
     """
 
     mean: Float[Tensor, "*b n"]
@@ -120,11 +101,7 @@ class Gaussian:
         return self.covariance.diagonal(dim1=-2, dim2=-1)
 
     def to(self, dtype: torch.dtype) -> "Gaussian":
-        """Return the distribution in another dtype.
-
-        Raises:
-            ValueError: ``dtype`` is neither float32 nor float64.
-        """
+        """Return the distribution in another dtype."""
         _refuse_dtype(dtype)
         return Gaussian(self.mean.to(dtype), self.covariance.to(dtype))
 
@@ -194,10 +171,6 @@ def gauss_kl(
     Returns:
         The divergence of each batch member in nats, not summed; infinite where S is singular, as
         for a standard deviation of zero.
-
-    Raises:
-        ValueError: shapes do not belong together, or a standard deviation is negative or NaN
-            (inside a compiled graph, which cannot look at values, that passes unseen).
     """
     diagonal = q_sqrt.ndim == q_mu.ndim
     _check_divergence(q_mu, q_sqrt, L)

@@ -21,9 +21,6 @@ def default_jitter(dtype: torch.dtype) -> float:
 
     Returns:
         The jitter, to be multiplied by the mean of the matrix's diagonal.
-
-    Raises:
-        ValueError: another dtype; no Cholesky factorisation exists for half precision.
     """
     if dtype not in _DEFAULT_JITTER:
         raise ValueError(
@@ -53,8 +50,6 @@ def safe_cholesky(
         max_tries: number of values of j to try, the first one counted.
 
     Raises:
-        ValueError: ``matrix`` is not square or not float32/float64, ``jitter`` is not positive and
-            finite, or ``max_tries`` no whole number of at least 1.
         CholeskyError: ``matrix`` holds NaN or infinity, or is indefinite at the largest jitter.
 
     Warns:
@@ -89,9 +84,6 @@ def triangular_inverse(L: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
 
     Args:
         L: lower triangular matrices; what lies above the diagonal is not read.
-
-    Raises:
-        ValueError: ``L`` is not square or neither float32 nor float64.
     """
     if L.ndim < 2 or L.shape[-1] != L.shape[-2]:
         raise ValueError(f"L must have shape (..., n, n), got {tuple(L.shape)}")

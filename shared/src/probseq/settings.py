@@ -76,9 +76,6 @@ class Settings:
     ``Settings``, ``tuple[..., ...]`` of these, or ``... | None``; ``Annotated`` adds bounds. Whole
     numbers become floats where floats are asked, lists tuples, and mappings settings, so that what
     JSON gives back is what it was given; booleans are no numbers, and floats are finite.
-
-    Raises:
-        ValueError: a value is not what its annotation says, or does not go with the others.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -99,11 +96,7 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Refuse values that do not go together; a subclass says which.
-
-        Raises:
-            ValueError: names the settings.
-        """
+        """Refuse values that do not go together; a subclass says which."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as a plain dictionary, ready for JSON."""
@@ -115,9 +108,6 @@ class Settings:
 
         Args:
             settings: by name; what is left out keeps its default.
-
-        Raises:
-            ValueError: a name is unknown or missing, or a value is refused.
         """
         known = {item.name: item for item in fields(cls)}
         for name in settings:

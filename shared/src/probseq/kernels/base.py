@@ -38,9 +38,6 @@ class Kernel(nn.Module):
     Args:
         dim: number of input dimensions d.
         batch_shape: shape of a batch of independent kernels, e.g. ``(num_heads,)``.
-
-    Raises:
-        ValueError: ``dim`` is no whole number of at least 1, or ``batch_shape`` no shape.
     """
 
     def __init__(self, dim: int, *, batch_shape: tuple[int, ...] = ()) -> None:
@@ -104,10 +101,6 @@ class Kernel(nn.Module):
 
         Returns:
             k(x_i, z_j), in the wider dtype of inputs and parameters.
-
-        Raises:
-            ValueError: the last dimension of an input is not ``dim``, batches do not broadcast, or
-                the covariance would be neither float32 nor float64.
         """
         x, z = self._checked("x", x), self._checked("z", z)
         dtype = torch.promote_types(x.dtype, z.dtype)
@@ -128,9 +121,6 @@ class Kernel(nn.Module):
 
         Returns:
             The variances.
-
-        Raises:
-            ValueError: as in :meth:`forward`.
         """
         x = self._checked("x", x)
         if not broadcastable(x.shape[:-2], self.batch_shape):
@@ -178,10 +168,6 @@ class ARDKernel(Kernel):
         batch_shape: shape of a batch of independent kernels, e.g. ``(num_heads,)``.
         lengthscale: initial value, broadcast to (*batch_shape, 1, dim).
         outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
-
-    Raises:
-        ValueError: ``dim`` is no whole number of at least 1, ``batch_shape`` no shape, or a
-            hyperparameter not positive and finite, or of a shape that does not broadcast.
     """
 
     def __init__(
@@ -228,9 +214,6 @@ class Constant(Kernel):
         dim: number of input dimensions.
         batch_shape: shape of a batch of independent kernels.
         outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
-
-    Raises:
-        ValueError: as ``ARDKernel``.
     """
 
     def __init__(
@@ -305,9 +288,6 @@ class Sum(_Composite):
 
     Args:
         parts: kernels of one ``dim``, whose batches broadcast.
-
-    Raises:
-        ValueError: no kernels, or kernels that do not go together.
     """
 
     @property
@@ -339,9 +319,6 @@ class Product(_Composite):
 
     Args:
         parts: kernels of one ``dim``, whose batches broadcast.
-
-    Raises:
-        ValueError: no kernels, or kernels that do not go together.
     """
 
     @property

@@ -12,13 +12,7 @@ __all__ = ["check_points", "scaled_squared_distance"]
 
 
 def check_points(x: Tensor, z: Tensor, names: tuple[str, str] = ("x", "z")) -> None:
-    """Refuse points that no kernel can be evaluated between.
-
-    Raises:
-        ValueError: ``x`` or ``z`` is not ``(..., points, d)`` with the same d, their batches do not
-            broadcast, or they are not both float32 or both float64; the message has the ``names``
-            that the caller gives them.
-    """
+    """Refuse points that no kernel can be evaluated between."""
     if x.ndim < 2 or z.ndim < 2 or x.shape[-1] != z.shape[-1]:
         raise ValueError(
             f"{' and '.join(names)} must have the shapes (..., n, d) and (..., m, d), got "
@@ -51,9 +45,6 @@ def scaled_squared_distance(
         scale: inverse lengthscales.
         exact: sum squared differences instead of expanding the square. Some four times slower, and
             needed where a square root follows, which turns an error of 1e-7 into one of 3e-4.
-
-    Raises:
-        ValueError: see :func:`check_points`.
     """
     check_points(x, z)
     centre = z.detach().mean(-2, keepdim=True)

@@ -72,11 +72,6 @@ def parse_kernel(
 
     Returns:
         The kernel, in float64.
-
-    Raises:
-        ValueError: a word that is no kernel, an argument that it does not have or take, or signs
-            out of place; says where, counted from 1, and which name is near. Or a text of more
-            than 1000 characters.
     """
     check_counts(dim=dim)
     check_positive(lengthscale=lengthscale, outputscale=outputscale)

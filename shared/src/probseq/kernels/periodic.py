@@ -27,9 +27,6 @@ class Periodic(ARDKernel):
         period: initial value of p in units of the inputs, broadcast to (*batch_shape, 1, dim).
         lengthscale: initial value of ℓ, broadcast to (*batch_shape, 1, dim).
         outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
-
-    Raises:
-        ValueError: as ``ARDKernel``.
     """
 
     def __init__(
@@ -92,10 +89,6 @@ class SpectralMixture(Kernel):
         mean: initial frequencies μ in cycles per unit, broadcast to (*batch_shape, Q, dim); if
             None, 1/2Q, 3/2Q, … .
         deviation: initial spread σ of the frequencies, broadcast to (*batch_shape, Q, dim).
-
-    Raises:
-        ValueError: a count below 1, or a hyperparameter not positive and finite, or of a shape
-            that does not broadcast.
     """
 
     def __init__(

@@ -119,9 +119,6 @@ class Walk(Matern12):
         dim: number of input dimensions d.
         step: distance of the stamps of a series.
         outputscale: initial value of the variance σ_f².
-
-    Raises:
-        ValueError: as ``ARDKernel``.
     """
 
     def __init__(
@@ -168,9 +165,6 @@ class RationalQuadratic(ARDKernel):
         alpha: initial value of α, broadcast to (*batch_shape).
         lengthscale: initial value, broadcast to (*batch_shape, 1, dim).
         outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
-
-    Raises:
-        ValueError: as ``ARDKernel``.
     """
 
     def __init__(

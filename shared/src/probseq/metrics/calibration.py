@@ -38,11 +38,7 @@ class CalibrationBins(NamedTuple):
 
     @classmethod
     def merged(cls, parts: "Sequence[CalibrationBins]") -> "CalibrationBins":
-        """Return the bins of all predictions of several parts, which have the same edges.
-
-        Raises:
-            ValueError: no parts, or other edges.
-        """
+        """Return the bins of all predictions of several parts, which have the same edges."""
         if not parts or not all(torch.equal(bins.edges, parts[0].edges) for bins in parts):
             raise ValueError("parts must hold bins with the same edges")
         count = torch.stack([bins.count for bins in parts])
@@ -80,10 +76,6 @@ def calibration_bins(
 
     Returns:
         The histogram, in float64 on the device of ``probs``.
-
-    Raises:
-        ValueError: a bad shape, NaN, rows that don't sum to 1, labels out of range, a number of
-            bins that is no whole number of at least 1, or an unknown mode.
     """
     probs = as_probs(probs).detach()
     labels = as_labels(labels, *probs.shape)
@@ -131,9 +123,6 @@ def expected_calibration_error(
     Returns:
         A scalar in 0..1; lower is better.
 
-    Raises:
-        ValueError: as :func:`calibration_bins`.
-
     Example:
         >>> probs = torch.tensor([[0.8, 0.2], [0.8, 0.2]])
         >>> round(float(expected_calibration_error(probs, torch.tensor([0, 1]))), 4)
@@ -158,8 +147,5 @@ def maximum_calibration_error(
 
     Returns:
         A scalar in 0..1; lower is better. One sample alone in its bin decides it.
-
-    Raises:
-        ValueError: as :func:`calibration_bins`.
     """
     return calibration_bins(probs, labels, num_bins, mode).maximum_error()

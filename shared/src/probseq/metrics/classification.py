@@ -25,9 +25,6 @@ def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor,
     Returns:
         A scalar >= 0; lower is better.
 
-    Raises:
-        ValueError: a bad shape, NaN, rows that don't sum to 1, or labels out of range.
-
     Example:
         >>> probs = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
         >>> round(float(nll(probs, torch.tensor([0, 1]))), 4)
@@ -48,9 +45,6 @@ def accuracy(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Te
 
     Returns:
         A scalar in 0..1; higher is better.
-
-    Raises:
-        ValueError: a bad shape, NaN, rows that don't sum to 1, or labels out of range.
     """
     probs = as_probs(probs)
     labels = as_labels(labels, *probs.shape)
@@ -66,9 +60,6 @@ def brier(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tenso
 
     Returns:
         A scalar in 0..2; lower is better.
-
-    Raises:
-        ValueError: a bad shape, NaN, rows that don't sum to 1, or labels out of range.
     """
     probs = as_probs(probs)
     labels = as_labels(labels, *probs.shape)
@@ -93,9 +84,6 @@ def matthews_correlation(
 
     Returns:
         A scalar in −1..1; 0 where one class holds all predictions or all labels.
-
-    Raises:
-        ValueError: a bad shape, NaN, rows that don't sum to 1, or labels out of range.
     """
     probs = as_probs(probs)
     labels = as_labels(labels, *probs.shape)

@@ -22,10 +22,6 @@ def forgetting(
 
     Returns:
         One value a task, in the metric's unit; positive is worse, negative has become better.
-
-    Raises:
-        ValueError: no square matrix, nothing in it, no floating dtype, or NaN or infinity on or
-            below the diagonal.
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ValueError(f"matrix must have shape (tasks, tasks), got {tuple(matrix.shape)}")

@@ -44,9 +44,6 @@ def evaluate(probs: Any, labels: Any = None) -> dict[str, float | None]:
         Values by name: accuracy, nll, ece, classwise-ece, mce, brier, aurc, e-aurc, of two classes
         mcc, failure-auroc and failure-fpr95; the last two are None where all or no predictions are
         right.
-
-    Raises:
-        ValueError: an argument has another shape or type, or is out of range.
     """
     batches = list(read_batches(probs if labels is None else (probs, labels), name="probs"))
     if not batches:

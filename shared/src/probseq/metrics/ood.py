@@ -25,9 +25,6 @@ def max_softmax_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
 
     Returns:
         Scores in −1..−1/C.
-
-    Raises:
-        ValueError: a bad shape, NaN, or rows that don't sum to 1.
     """
     return -as_probs(probs).amax(dim=1)
 
@@ -40,9 +37,6 @@ def entropy_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
 
     Returns:
         Scores in 0..log C.
-
-    Raises:
-        ValueError: a bad shape, NaN, or rows that don't sum to 1.
     """
     return torch.special.entr(as_probs(probs).double()).sum(dim=1)
 
@@ -55,10 +49,6 @@ def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Floa
     Args:
         logits: of one forward pass. With Monte Carlo samples, score each and average the scores.
         temperature: T > 0.
-
-    Raises:
-        ValueError: a bad shape, NaN or infinity, nothing given, or a temperature that is not
-            positive and finite.
     """
     if logits.ndim != 2:
         raise ValueError(f"logits must have shape (N, C), got {tuple(logits.shape)}")
@@ -102,10 +92,6 @@ class KLMatching:
             probs: predictive probabilities on in-distribution validation data; rows sum to 1.
             labels: their true classes; not used by ``"predicted-class"``.
             mode: ``"true-class"`` or ``"predicted-class"``.
-
-        Raises:
-            ValueError: a bad shape, NaN, rows that don't sum to 1, labels out of range, or an
-                unknown mode.
         """
         probs = as_probs(probs).detach()
         labels = as_labels(labels, *probs.shape)
@@ -126,10 +112,6 @@ class KLMatching:
         Returns:
             KL divergences in nats. A typical probability of zero counts as the smallest normal
             number of the dtype of ``probs``, so that scores stay finite.
-
-        Raises:
-            ValueError: a bad shape, NaN, rows that don't sum to 1, another number of classes than
-                in the fit, or (``"true-class"``) a predicted class that had no label in the fit.
         """
         probs = as_probs(probs)
         if probs.shape[1] != self.fitted.numel():
@@ -170,9 +152,6 @@ def ood_metrics(
         Scalars: ``auroc``; ``aupr_out``, average precision with OOD as the positive class;
         ``aupr_in``, with in-distribution positive and the scores negated; ``fpr95``, the share of
         in-distribution samples flagged at the first threshold that catches 95% of the OOD ones.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, or nothing given.
     """
     scores, is_out = _labelled(in_scores, out_scores)
     return {
@@ -194,9 +173,6 @@ def ood_roc(
 
     Returns:
         False-positive and true-positive rates, as :func:`probseq.metrics.plots.roc_plot` takes.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, or nothing given.
     """
     curve = roc_curve(*_labelled(in_scores, out_scores))
     return curve.fpr, curve.tpr

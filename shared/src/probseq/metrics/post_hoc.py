@@ -27,9 +27,6 @@ def scale_log_probs(log_probs: Float[Tensor, "n c"], temperature: float) -> Floa
     Args:
         log_probs: logarithms of the predictive probabilities.
         temperature: T > 0; above 1 the predictions become less sure.
-
-    Raises:
-        ValueError: a bad shape, NaN or infinity, or a temperature that is not positive.
     """
     check_positive(temperature=temperature)
     return torch.log_softmax(_check_rows("log_probs", log_probs) / temperature, -1)
@@ -43,9 +40,6 @@ def fit_temperature(log_probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) 
     Args:
         log_probs: logarithms of the predictive probabilities on validation data.
         labels: true classes, 0..C-1.
-
-    Raises:
-        ValueError: a bad shape, no data, NaN or infinity, or labels out of range.
 
     Example:
         >>> log_probs = torch.tensor([[0.9, 0.1]] * 10).log()  # surer than right
@@ -117,10 +111,6 @@ def held_out_nll(
         labels: true classes, 0..C-1.
         tempered: scale each half by the temperature that is best for the other: what temperature
             scaling is worth on data that did not choose it.
-
-    Raises:
-        ValueError: a bad shape, fewer than two rows, or labels out of range; with `tempered` also
-            NaN or infinity.
     """
     log_probs = as_floating("log_probs", log_probs)
     if log_probs.ndim != 2 or len(log_probs) < 2:
@@ -146,9 +136,6 @@ def mean_log_probs(members: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n 
 
     Args:
         members: logarithms of each member's predictive probabilities.
-
-    Raises:
-        ValueError: there are no members, bad or different shapes, NaN or infinity.
     """
     if not members:
         raise ValueError("members must hold at least one model's predictions, got none")

@@ -71,9 +71,6 @@ def roc_curve(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> RocC
     Args:
         scores: higher means more likely positive.
         positive: which samples are positive.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, nothing given, or one class only.
     """
     scores, positive = _checked(scores, positive, names=("scores", "positive"), both=True)
     return _rates(*_counts(scores, positive))
@@ -88,9 +85,6 @@ def auroc(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> Float[Te
 
     Returns:
         A scalar in 0..1.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, nothing given, or one class only.
 
     Example:
         >>> float(auroc(torch.tensor([0.9, 0.4, 0.4]), torch.tensor([True, False, True])))
@@ -121,9 +115,6 @@ def average_precision(
 
     Returns:
         A scalar in 0..1; random scores give the share of positives.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, nothing given, or no positive sample.
     """
     scores, positive = _checked(scores, positive, names=("scores", "positive"), both=False)
     fp, tp = _counts(scores, positive)
@@ -149,10 +140,6 @@ def fpr_at_tpr(
 
     Returns:
         A scalar in 0..1; lower is better.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, nothing given, one class only, a rate outside
-            0..1, or an unknown mode.
     """
     return fpr_at_tpr_of(scores, positive, tpr, mode, names=("scores", "positive"))
 

@@ -28,9 +28,6 @@ def rmse(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tenso
 
     Returns:
         A scalar in the unit of the targets; lower is better.
-
-    Raises:
-        ValueError: shapes that differ, NaN or infinity, or nothing given.
     """
     return _errors(mean, targets).square().mean().sqrt()
 
@@ -44,9 +41,6 @@ def mae(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tensor
 
     Returns:
         A scalar in the unit of the targets; lower is better.
-
-    Raises:
-        ValueError: shapes that differ, NaN or infinity, or nothing given.
     """
     return _errors(mean, targets).abs().mean()
 
@@ -69,9 +63,6 @@ def coverage_calibration_error(
 
     Returns:
         A scalar in 0..1; lower is better.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, or fewer than two samples.
     """
     samples, targets = _check_samples(samples, targets)
     if samples.shape[0] < 2:
@@ -108,9 +99,6 @@ def laplace_log_prob(
 
     Returns:
         log p(y_i) for each target, in nats; the NLL is minus its mean.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, nothing given, or a scale not above 0.
     """
     samples, targets = _check_samples(samples, targets)
     scale = _check_scale(scale, samples)
@@ -131,9 +119,6 @@ def laplace_predictive_variance(
 
     Returns:
         A variance for each column; also an OOD score (thesis fig. B.2).
-
-    Raises:
-        ValueError: a bad shape, NaN or infinity, nothing given, or a scale not above 0.
     """
     if samples.ndim != 2:
         raise ValueError(f"samples must have shape (S, N), got {tuple(samples.shape)}")

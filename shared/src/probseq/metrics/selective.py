@@ -33,9 +33,6 @@ def risk_coverage_curve(
 
     Returns:
         (coverage, risk): coverage k/N, and risk (errors among the k most confident)/k.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, or nothing given.
     """
     confidence = as_vector("confidence", confidence).detach()
     correct = as_flags("correct", correct, confidence.numel())
@@ -56,9 +53,6 @@ def selective_error(
 
     Returns:
         (coverage, error): coverage k/N, and the mean over the k.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, or nothing given.
 
     Example:
         >>> selective_error(torch.tensor([3.0, -1.0]), torch.tensor([0.2, 0.1]))[1].tolist()
@@ -85,9 +79,6 @@ def aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Float[
     Returns:
         A scalar in 0..1; lower is better.
 
-    Raises:
-        ValueError: as :func:`risk_coverage_curve`.
-
     Example:
         >>> float(aurc(torch.tensor([0.9, 0.6]), torch.tensor([True, False])))
         0.25
@@ -110,9 +101,6 @@ def e_aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Floa
 
     Returns:
         A scalar >= 0; 0 for an ideal ranking, and where all or none are correct.
-
-    Raises:
-        ValueError: as :func:`risk_coverage_curve`.
     """
     area = aurc(confidence, correct)
     # The ideal ranking's curve is that of confidence = correct, through the same code: the excess
@@ -131,9 +119,6 @@ def failure_auroc(
 
     Returns:
         A scalar in 0..1; higher is better.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, nothing given, or all or none correct.
     """
     return auroc_of(confidence, correct, names=_NAMES)
 
@@ -155,9 +140,6 @@ def failure_fpr(
 
     Returns:
         A scalar in 0..1; lower is better.
-
-    Raises:
-        ValueError: as :func:`failure_auroc`, a rate outside 0..1, or an unknown mode.
     """
     return fpr_at_tpr_of(confidence, correct, tpr, mode, names=_NAMES)
 
@@ -208,9 +190,6 @@ def select_with_error(
         The selection; its threshold is infinite where no coverage can be guaranteed, and minus
         infinity where all can be accepted. No error in k examples bounds their share by
         :math:`1 - ((1 - \mathrm{level})/K)^{1/k}`: 1 % takes about 600 accepted examples.
-
-    Raises:
-        ValueError: bad shapes, NaN or infinity, nothing given, or a number out of its range.
 
     Example:
         >>> confidence = torch.linspace(0.5, 1, 2000)

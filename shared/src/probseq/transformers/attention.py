@@ -39,9 +39,6 @@ class MultiHeadAttention(nn.Module):
         dim: token width.
         num_heads: heads; must divide ``dim``.
         dropout: rate on the output.
-
-    Raises:
-        ValueError: ``num_heads`` does not divide ``dim``, or ``dropout`` is out of range.
     """
 
     stochastic: bool = True  # whether a forward pass draws
@@ -73,8 +70,6 @@ class MultiHeadAttention(nn.Module):
             nats a sequence.
 
         Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type, the parameters are in a
-                precision that the module does not work in, or ``num_samples`` is below 1.
             CholeskyError: a covariance cannot be factorised.
         """
         check_num_samples(num_samples)
@@ -84,11 +79,7 @@ class MultiHeadAttention(nn.Module):
         return AttentionOutput(self.to_out(out), penalty)
 
     def project(self, x: Tensor, mask: Tensor | None) -> Any:
-        """Check tokens and mask, and return the tokens' projections.
-
-        Raises:
-            ValueError: as in :meth:`forward`.
-        """
+        """Check tokens and mask, and return the tokens' projections."""
         self._check(x, mask)
         return self._project(x, mask)
 
@@ -122,9 +113,6 @@ class SoftmaxAttention(MultiHeadAttention):
         dropout: rate on the output.
 
     Works in half precision too.
-
-    Raises:
-        ValueError: ``num_heads`` does not divide ``dim``, or ``dropout`` is out of range.
     """
 
     stochastic, takes_half, first = False, True, "to_qkv"
@@ -157,10 +145,6 @@ class KernelAttention(MultiHeadAttention):
         noise: standard deviation of Gaussian noise that is added to the heads' outputs in training
             and in prediction: what a Gaussian process adds, without the process.
         dropout: rate on the output.
-
-    Raises:
-        ValueError: ``num_heads`` does not divide ``dim``, ``kernel`` is unknown, or a number is out
-            of range.
     """
 
     def __init__(
@@ -246,10 +230,6 @@ def attention_kernel(
         dim: head width.
         num_heads: heads.
         initial_variance: another variance σ_f² to start from; ``None`` for the authors'.
-
-    Raises:
-        ValueError: ``name`` is not a kernel of attention, or ``initial_variance`` not positive and
-            finite.
     """
     check_choice("kernel", name, KernelName)
     if initial_variance is not None:
@@ -276,12 +256,7 @@ def full_precision(x: Tensor) -> Tensor:
 
 
 def check_heads(dim: int, num_heads: int) -> None:
-    """Refuse widths below 1 and head counts that don't divide the width.
-
-    Raises:
-        ValueError: one of the two is no whole number of at least 1, or ``num_heads`` does not
-            divide ``dim``.
-    """
+    """Refuse widths below 1 and head counts that don't divide the width."""
     check_counts(dim=dim, num_heads=num_heads)
     if dim % num_heads:
         raise ValueError(f"num_heads must divide dim={dim}, got num_heads={num_heads}")

@@ -32,10 +32,6 @@ def vision_transformer(
         kernel: see :class:`~probseq.transformers.spec.BlockContext`, as the two that follow.
         initial_variance: of the kernel, where the settings leave it open.
         num_data: number of training images.
-
-    Raises:
-        ValueError: ``patch_size`` does not divide ``image_size``, a size is no whole number of at
-            least 1, or the settings of the attention do not fit the backbone or the data.
     """
     max_tokens = count_tokens(backbone, image_size=image_size, patch_size=patch_size)
     context = BlockContext(backbone, 0, max_tokens, True, kernel, initial_variance, num_data)
@@ -71,10 +67,6 @@ def text_transformer(
         kernel: as in :func:`vision_transformer`, as the two that follow.
         initial_variance: of the kernel, where the settings leave it open.
         num_data: number of training texts.
-
-    Raises:
-        ValueError: a size is out of range, or the settings of the attention do not fit the
-            backbone or the data.
     """
     max_tokens = max_length + (backbone.pooling == "cls")
     context = BlockContext(backbone, 0, max_tokens, False, kernel, initial_variance, num_data)
@@ -111,9 +103,6 @@ def sequence_transformer(
         kernel: as in :func:`vision_transformer`, as the two that follow.
         initial_variance: of the kernel, where the settings leave it open.
         num_data: number of training sequences.
-
-    Raises:
-        ValueError: as :func:`text_transformer`.
     """
     max_tokens = max_length + (backbone.pooling == "cls")
     context = BlockContext(backbone, 0, max_tokens, False, kernel, initial_variance, num_data)

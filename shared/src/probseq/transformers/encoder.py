@@ -21,11 +21,7 @@ AttentionFactory = Callable[[int], nn.Module]
 
 
 class FeedForward(nn.Sequential):
-    """Linear, GELU, Linear, with dropout after each.
-
-    Raises:
-        ValueError: a width is no whole number of at least 1, or ``dropout`` not in [0, 1).
-    """
+    """Linear, GELU, Linear, with dropout after each."""
 
     def __init__(self, dim: int, hidden_dim: int, dropout: float) -> None:
         check_counts(dim=dim, hidden_dim=hidden_dim)
@@ -84,9 +80,6 @@ class Encoder(nn.Module):
         Returns:
             Token values, ``(S * batch, tokens, dim)`` if samples were asked for, and the sum of the
             layers' penalties.
-
-        Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type, or ``num_samples`` is below 1.
         """
         check_tokens(x, mask, self.config.dim, getattr(self.norms[0], "weight", x), half=True)
         check_num_samples(num_samples)

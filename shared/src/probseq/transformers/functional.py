@@ -64,9 +64,6 @@ def kernel_attention(
 
     Returns:
         ``(..., queries, channels)``.
-
-    Raises:
-        ValueError: ``kernel`` is unknown, or shapes or dtypes do not go together.
     """
     if not torch.compiler.is_compiling():  # torch 2.6 cannot trace what reads a Literal
         check_choice("kernel", kernel, KernelName)
@@ -126,9 +123,6 @@ def rbf_matrix(
     Args:
         x: inputs, divided by the lengthscales.
         z: inputs, divided by the lengthscales.
-
-    Raises:
-        ValueError: see :func:`~probseq.kernels.distances.check_points`.
     """
     check_points(x, z)
     queries, keys = _logit_features(x, z, "rbf")

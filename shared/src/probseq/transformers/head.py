@@ -16,9 +16,6 @@ class PooledHead(nn.Module):
         config: settings of the backbone.
         num_outputs: width of the output.
         max_tokens: longest sequence, without a class token.
-
-    Raises:
-        ValueError: ``num_outputs`` is no whole number of at least 1.
     """
 
     def __init__(self, config: TransformerConfig, num_outputs: int, max_tokens: int) -> None:

@@ -60,11 +60,7 @@ class PooledTransformer(nn.Module):
 
 
 def checked_mask(mask: Tensor | None, default: Tensor) -> Tensor:
-    """Return the mask (B, T), or ``default`` if there is none.
-
-    Raises:
-        ValueError: ``mask`` isn't a boolean of the shape of ``default``.
-    """
+    """Return the mask (B, T), or ``default`` if there is none."""
     if mask is None:
         return default
     if mask.shape != default.shape or mask.dtype != torch.bool:
@@ -76,11 +72,7 @@ def checked_mask(mask: Tensor | None, default: Tensor) -> Tensor:
 
 
 def check_ids(tokens: Tensor, vocab_size: int) -> None:
-    """Refuse what are no token ids; not while compiling those out of range.
-
-    Raises:
-        ValueError: ``tokens`` are no whole numbers, or not below ``vocab_size``.
-    """
+    """Refuse what are no token ids; not while compiling those out of range."""
     if tokens.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"tokens must be whole numbers (int64), got {tokens.dtype}")
     if torch.compiler.is_compiling():  # the check below looks at values
@@ -93,11 +85,7 @@ def check_ids(tokens: Tensor, vocab_size: int) -> None:
 
 
 def refuse_hidden_sequences(mask: Tensor) -> None:
-    """Refuse sequences of nothing but padding; not while compiling, as it looks at values.
-
-    Raises:
-        ValueError: a row of ``mask`` holds no true entry.
-    """
+    """Refuse sequences of nothing but padding; not while compiling, as it looks at values."""
     if not torch.compiler.is_compiling() and not (seen := mask.any(-1)).all():
         hidden = (~seen).nonzero().flatten().tolist()
         raise ValueError(f"mask hides every token of sequences {hidden[:5]}: drop these")

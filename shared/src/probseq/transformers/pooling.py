@@ -26,9 +26,6 @@ class Pooling(nn.Module):
 
     Attributes:
         output_dim: width of the vector, ``dim``, or ``max_tokens * dim`` of ``"flatten"``.
-
-    Raises:
-        ValueError: ``kind`` is none of the four, or a number is no whole number of at least 1.
     """
 
     def __init__(self, kind: PoolingName, dim: int, max_tokens: int = 1) -> None:
@@ -47,10 +44,6 @@ class Pooling(nn.Module):
         Args:
             x: tokens.
             mask: true at real tokens; ``None`` means all are real.
-
-        Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type, or there are more tokens than
-                ``"flatten"`` has room for.
         """
         check_tokens(
             x,

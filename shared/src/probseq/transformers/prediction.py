@@ -42,9 +42,6 @@ def predict_probabilities(
         average: what is averaged over samples. ``"probabilities"`` is the Monte Carlo estimate of
             the predictive distribution; ``"logits"``, the softmax of the mean logit, is what the
             authors of KEP-SVGP report.
-
-    Raises:
-        ValueError: ``num_samples`` is no whole number of at least 1, or ``average`` is unknown.
     """
     check_counts(num_samples=num_samples)
     check_choice("average", average, AverageName)

@@ -83,10 +83,6 @@ def check_tokens(
 
     The mask is true at real tokens. For ``weight``, the module's first one, and ``half`` see
     :func:`check_dtype`; the weight is ``x`` where a layer stands in its place that has none.
-
-    Raises:
-        ValueError: ``x`` is not ``(batch, tokens, dim)``, is empty or of a dtype that the module's
-            parameters cannot take, or ``mask`` is not a boolean ``(batch, tokens)``.
     """
     if x.ndim != 3 or x.shape[-1] != dim or 0 in x.shape:
         raise ValueError(
@@ -112,9 +108,6 @@ def check_dtype(name: str, x: Tensor, weight: Tensor, *, half: bool = False) -> 
         weight: what they are multiplied with first.
         half: whether the module works with parameters in half precision. What factorises
             covariances or sums kernels does not: float32 is the least that holds their digits.
-
-    Raises:
-        ValueError: the parameters are not of an allowed dtype, or ``x`` is of another one.
     """
     check_floating(**{name: x})
     allowed = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -132,10 +125,6 @@ def check_dtype(name: str, x: Tensor, weight: Tensor, *, half: bool = False) -> 
 
 
 def check_num_samples(num_samples: int | None) -> None:
-    """Refuse sample counts below one.
-
-    Raises:
-        ValueError: ``num_samples`` is neither ``None`` nor a whole number of at least 1.
-    """
+    """Refuse sample counts below one."""
     if num_samples is not None:
         check_counts(num_samples=num_samples)

@@ -18,9 +18,6 @@ def repeat_samples(
 
     Returns:
         ``(S * batch, ...)``; ``result.unflatten(0, (S, -1))[s]`` is copy ``s`` of ``x``.
-
-    Raises:
-        ValueError: ``num_samples`` is no whole number of at least 1.
     """
     check_counts(num_samples=num_samples)
     return repeat(x, "batch ... -> (samples batch) ...", samples=num_samples)

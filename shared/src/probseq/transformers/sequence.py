@@ -30,9 +30,6 @@ class SequenceTransformer(PooledTransformer):
         positions: add a learned vector to each place; ``False`` for sets, whose order means
             nothing.
 
-    Raises:
-        ValueError: ``input_dim`` or ``max_length`` is no whole number of at least 1.
-
     Example:
         >>> import torch
         >>> from probseq.transformers import (
@@ -87,10 +84,6 @@ class SequenceTransformer(PooledTransformer):
         Returns:
             Outputs as ``logits``, ``(batch, num_outputs)`` or ``(S, batch, num_outputs)``, and the
             penalty.
-
-        Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type (``x`` has that of the
-                parameters), or a sequence holds nothing but padding.
         """
         mask = self._checked_mask(x, mask)
         # What stands at padding must not reach the encoder: NaN times a zero weight is NaN.

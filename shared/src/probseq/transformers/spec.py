@@ -27,10 +27,6 @@ class TransformerConfig(Settings):
         norm: layer norm before each sub-layer (pre) or after each residual sum (post).
         shared_norm: one LayerNorm for all blocks (SGPA's code) instead of two a block.
         final_norm: a LayerNorm before pooling.
-
-    Raises:
-        ValueError: a number is out of range, ``num_heads`` does not divide ``dim``, or a name is
-            unknown.
     """
 
     depth: Count
@@ -81,11 +77,7 @@ class AttentionConfig(Settings, ABC):
 
     @abstractmethod
     def build(self, context: BlockContext) -> "nn.Module":
-        """Build the attention module of one block.
-
-        Raises:
-            ValueError: the settings do not fit the backbone or the data.
-        """
+        """Build the attention module of one block."""
 
     def penalty_weight(self, progress: float) -> float:
         """Return the weight of the penalty in the loss.

@@ -29,10 +29,6 @@ class TextTransformer(PooledTransformer):
         max_length: longest sequence.
         num_classes: width of the output.
         attention: called with each block's index, returns its attention module.
-
-    Raises:
-        ValueError: ``vocab_size`` is no whole number of at least 2, or ``max_length`` or
-            ``num_classes`` none of at least 1.
     """
 
     def __init__(
@@ -75,10 +71,6 @@ class TextTransformer(PooledTransformer):
 
         Returns:
             Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.
-
-        Raises:
-            ValueError: ``tokens`` or ``mask`` has a wrong shape or type, holds an id out of range,
-                or a sequence holds nothing but padding.
         """
         mask = self._checked_mask(tokens, mask)
         return self._classified(self.embed(tokens), mask, generator, num_samples)

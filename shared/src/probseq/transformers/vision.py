@@ -27,10 +27,6 @@ class VisionTransformer(PooledTransformer):
         num_classes: width of the output.
         attention: called with each block's index, returns its attention module.
 
-    Raises:
-        ValueError: ``patch_size`` does not divide ``image_size``, or a size is no whole number of
-            at least 1.
-
     Example:
         >>> import torch
         >>> from probseq.transformers import SoftmaxAttention, TransformerConfig, VisionTransformer
@@ -81,9 +77,6 @@ class VisionTransformer(PooledTransformer):
 
         Returns:
             Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.
-
-        Raises:
-            ValueError: ``images`` has another shape, or another dtype than the parameters.
         """
         expected = (self.channels, self.image_size, self.image_size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected or images.shape[0] == 0:
@@ -97,12 +90,7 @@ class VisionTransformer(PooledTransformer):
 
 
 def count_tokens(config: TransformerConfig, *, image_size: int, patch_size: int) -> int:
-    """Return the number of tokens of an image: its patches, and the class token if there is one.
-
-    Raises:
-        ValueError: ``patch_size`` does not divide ``image_size``, or one of them is no whole number
-            of at least 1.
-    """
+    """Return the number of tokens of an image: its patches, and the class token if there is one."""
     check_counts(image_size=image_size, patch_size=patch_size)
     if image_size % patch_size:
         raise ValueError(

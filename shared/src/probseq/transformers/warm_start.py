@@ -25,7 +25,6 @@ def copy_kernel_weights(source: nn.Module, target: nn.Module) -> None:
         target: the same transformer with attention modules that have `from_kernel`.
 
     Raises:
-        ValueError: the attention of the source is of the wrong kind.
         RuntimeError: the transformers differ by more than their attention.
     """
     weights = source.state_dict()

@@ -9,11 +9,7 @@ _TOLERANCE = 1e-2
 
 
 def check_images(name: str, images: Tensor) -> Tensor:
-    """Return images (n, c, h, w) as floats; refuse other shapes, channels and ranges by name.
-
-    Raises:
-        ValueError: not four-dimensional, neither 1 nor 3 channels, empty, NaN, or outside −1..1.
-    """
+    """Return images (n, c, h, w) as floats; refuse other shapes, channels and ranges by name."""
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise ValueError(
             f"{name} must have shape (n, c, h, w) with 1 or 3 channels, got {tuple(images.shape)}"

@@ -33,10 +33,6 @@ class FeatureMoments:
         mean: their mean, float64.
         scatter: Σ (x − mean)(x − mean)ᵀ, float64.
 
-    Raises:
-        ValueError: `count` is no whole number of at least 1, or `mean` and `scatter` are not finite
-            floats of shapes (d,) and (d, d).
-
     Example:
         >>> batches = torch.arange(12.0).reshape(2, 3, 2)
         >>> moments = FeatureMoments.of(batches[0]).update(batches[1])
@@ -56,11 +52,7 @@ class FeatureMoments:
 
     @classmethod
     def of(cls, features: Float[Tensor, "n d"]) -> "FeatureMoments":
-        """Return the moments of one batch.
-
-        Raises:
-            ValueError: a bad shape, nothing given, or NaN or infinity.
-        """
+        """Return the moments of one batch."""
         features = check_features("features", features)
         mean = features.mean(dim=0)
         centred = features - mean
@@ -71,9 +63,6 @@ class FeatureMoments:
 
         Args:
             features: n >= 1 features of the same dimension.
-
-        Raises:
-            ValueError: a bad shape, another dimension, nothing given, or NaN or infinity.
         """
         batch = FeatureMoments.of(features)
         check_same_dimension(self=self.mean.numel(), features=batch.mean.numel())
@@ -84,9 +73,6 @@ class FeatureMoments:
 
         Args:
             other: moments of features of the same dimension.
-
-        Raises:
-            ValueError: the dimensions differ.
         """
         check_same_dimension(self=self.mean.numel(), other=other.mean.numel())
         count = self.count + other.count
@@ -118,10 +104,6 @@ def frechet_distance(
 
     Returns:
         A float64 scalar >= 0; round-off below zero is cut off.
-
-    Raises:
-        ValueError: a bad shape, dimensions that differ, fewer than two features on either side, or
-            NaN or infinity.
     """
     sides: list[Tensor | FeatureMoments] = []
     for name, side in (("real", real), ("fake", fake)):

@@ -61,11 +61,7 @@ class FrozenExtractor(nn.Module):
         self.eval()
 
     def checked(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-        """Return images in the precision of the weights.
-
-        Raises:
-            ValueError: bad images.
-        """
+        """Return images in the precision of the weights."""
         images = check_images("images", images)
         return images.to(next(self.parameters(), images).dtype)
 
@@ -94,9 +90,6 @@ class ModuleFeatures(FrozenExtractor):
 
         Args:
             images: floats in −1..1.
-
-        Raises:
-            ValueError: bad images, or the module returns another shape than it was said to.
         """
         features = self.module(self.checked(images))
         if features.shape != (len(images), self.dimension):
@@ -127,9 +120,6 @@ class ClassifierFeatures(FrozenExtractor):
 
         Args:
             images: floats in −1..1.
-
-        Raises:
-            ValueError: bad images, or the trunk returns another shape than the head takes.
         """
         features = self.trunk(self.checked(images))
         if features.shape != (len(images), self.dimension):
@@ -149,9 +139,6 @@ class RandomConvolution(FrozenExtractor):
     Args:
         channels: 1 for grey images, 3 for colour.
         seed: of the weights.
-
-    Raises:
-        ValueError: `channels` is no whole number of at least 1, or `seed` no whole number.
     """
 
     def __init__(self, channels: int, *, seed: int = 0) -> None:
@@ -179,9 +166,6 @@ class RandomConvolution(FrozenExtractor):
 
         Args:
             images: floats in −1..1 with the channels that it was made for.
-
-        Raises:
-            ValueError: bad images.
         """
         images = self.checked(images)
         check_sizes("images", images, "n", self.channels, "h", "w")
@@ -203,9 +187,6 @@ def extract_features(
 
     Returns:
         Features, and probabilities if it has any, on the CPU.
-
-    Raises:
-        ValueError: no image, a batch size below 1, or what the extractor refuses.
     """
     check_counts(batch_size=batch_size)
     if len(images) == 0:

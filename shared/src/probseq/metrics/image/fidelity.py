@@ -75,7 +75,6 @@ def torch_fidelity_metrics(
         `precision`, `recall`, and of an extractor with classes `is` and `is_std`.
 
     Raises:
-        ValueError: images that are no bytes, too few of them, or other counts out of range.
         MissingExtraError: torch-fidelity is not installed.
     """
     check_counts(splits=splits, neighbours=neighbours, batch_size=batch_size)

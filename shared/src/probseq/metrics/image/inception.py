@@ -78,9 +78,6 @@ class InceptionFeatures(FrozenExtractor):
 
         Args:
             images: floats in −1..1, grey or colour.
-
-        Raises:
-            ValueError: bad images.
         """
         images = as_colour(check_images("images", images))
         levels = ((images.clamp(-1.0, 1.0) + 1.0) * 127.5).round().to(torch.uint8)

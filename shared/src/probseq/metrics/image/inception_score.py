@@ -39,9 +39,6 @@ def inception_score(probabilities: Float[Tensor, "n k"], *, splits: int = 10) ->
         probabilities: p(y|x) of each sample; rows sum to 1.
         splits: number of parts, 10 by convention.
 
-    Raises:
-        ValueError: a bad shape, NaN, rows that don't sum to 1, or fewer samples than splits.
-
     Example:
         >>> inception_score(torch.eye(4), splits=1).mean
         4.0

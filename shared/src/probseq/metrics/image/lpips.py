@@ -85,9 +85,6 @@ class LPIPS(nn.Module):
         Args:
             images: floats in −1..1, grey or colour; clamp reconstructions.
             references: as many, of the same shape.
-
-        Raises:
-            ValueError: shapes that differ, values outside −1..1, or images too small for the trunk.
         """
         check_same_shape(references=references, images=images)
         images, references = check_images("images", images), check_images("references", references)
@@ -133,9 +130,6 @@ def lpips_diversity(
         images: floats in −1..1, two at least.
         generator: pairs the samples; None is torch's own.
         batch_size: pairs at a time.
-
-    Raises:
-        ValueError: fewer than two images, or what LPIPS refuses.
     """
     check_counts(batch_size=batch_size)
     images = check_images("images", images)

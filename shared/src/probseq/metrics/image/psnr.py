@@ -18,9 +18,6 @@ def psnr(
     Returns:
         A number for each image, float64; infinity where the two are identical.
 
-    Raises:
-        ValueError: shapes that differ or are no images', or NaN or infinity.
-
     Example:
         >>> import torch
         >>> flat = torch.zeros(1, 1, 2, 2)
