@@ -8,10 +8,6 @@ class CholeskyError(ValueError):
     """A matrix stays indefinite after the largest jitter, or holds NaN or infinity."""
 
 
-class BoundWarning(UserWarning):
-    """A search ended at a bound of what it tries."""
-
-
 class JitterWarning(UserWarning):
     """A Cholesky factorisation needed more jitter than was asked for."""
 

@@ -93,12 +93,8 @@ def panels(
 ) -> "tuple[Figure, list[Axes]]":
     """Return a figure with a grid of panels.
 
-    Args:
-        count: number of panels.
-        across: most of them in a row.
-        size: width and height of one in inches.
-        shared: whether all have the same axes.
-        extra: width and height for what stands around them.
+    At most ``across`` stand in a row; ``size`` is width and height of one in inches, ``extra``
+    that of what stands around them.
     """
     columns = min(across, count)
     rows = math.ceil(count / columns)

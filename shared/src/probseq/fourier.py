@@ -59,10 +59,7 @@ def fourier_features(
     Pairs of cosine and sine, not a cosine with a random phase: the variance φ(x)ᵀφ(x) = σ_f² is
     then exact, and the error of the rest is smaller at the same number of features.
 
-    Args:
-        kernel: the stationary kernel that the frequencies were drawn for.
-        x: inputs.
-        frequencies: F frequencies per head, from ``sample_frequencies``.
+    The frequencies are those of :func:`sample_frequencies` for this stationary kernel.
 
     Returns:
         The features, g = 2F: first all cosines, then all sines.

@@ -49,9 +49,8 @@ class DiagonalGaussian:
     ) -> Float[Tensor, "..."]:
         """Draw samples mean + √variance·ε that can be differentiated.
 
-        Args:
-            sample_shape: leading dimensions of independent draws.
-            generator: source of randomness, on the mean's device.
+        ``sample_shape`` are leading dimensions of independent draws; the generator is on the
+        mean's device.
 
         Returns:
             Samples of shape (*sample_shape, *b, n).
@@ -59,14 +58,7 @@ class DiagonalGaussian:
         return self.mean + self.variance.sqrt() * _noise(self.mean, sample_shape, generator)
 
     def log_prob(self, value: Float[Tensor, "*#b n"]) -> Float[Tensor, "*#b"]:
-        """Return the log-density of whole vectors, summed over the last dimension.
-
-        Args:
-            value: points, broadcast against ``mean``.
-
-        Returns:
-            The log-densities in nats.
-        """
+        """Return the log-density of whole vectors, summed over the last dimension."""
         _check_value(value, self.mean)
         mahalanobis = (value - self.mean).square() / self.variance
         return -0.5 * (mahalanobis + self.variance.log() + math.log(2 * math.pi)).sum(-1)

@@ -82,8 +82,7 @@ def triangular_inverse(L: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
 
     NaN and infinity in a tensor reach the result.
 
-    Args:
-        L: lower triangular matrices; what lies above the diagonal is not read.
+    Entries above the diagonal are not read.
     """
     if L.ndim < 2 or L.shape[-1] != L.shape[-2]:
         raise ValueError(f"L must have shape (..., n, n), got {tuple(L.shape)}")

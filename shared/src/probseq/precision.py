@@ -16,9 +16,6 @@ def without_autocast(backward: Callable[..., Grads]) -> Callable[..., Grads]:
     A caller may run ``backward()`` inside ``torch.autocast``. There products return half precision,
     which neither buffers nor in-place products of float32 take. ``torch.amp.custom_bwd`` would want
     to know the device when the class is defined.
-
-    Args:
-        backward: ``backward(ctx, *grads)``; the first gradient is a tensor.
     """
 
     @functools.wraps(backward)
@@ -34,9 +31,6 @@ def differentiable_once(backward: Callable[..., Grads]) -> Callable[..., Grads]:
 
     What the forward pass saved besides its inputs counts as a constant in them. (torch's
     ``once_differentiable`` refuses them only where the incoming gradient has derivatives.)
-
-    Args:
-        backward: ``backward(ctx, *grads)``.
     """
 
     @functools.wraps(backward)

@@ -106,8 +106,7 @@ class Settings:
     def from_dict(cls: type[SettingsT], settings: Mapping[str, Any]) -> SettingsT:
         """Build from a dictionary, such as JSON gives back.
 
-        Args:
-            settings: by name; what is left out keeps its default.
+        A setting that is left out keeps its default.
         """
         known = {item.name: item for item in fields(cls)}
         for name in settings:

@@ -1,6 +1,6 @@
 """Mean and standard error over seeds, which differences they support, and ranks.
 
-Importing this module loads no torch; Student's t comes with the extra ``stats`` (scipy).
+Importing this module loads neither torch nor scipy.
 
 Example:
     >>> from probseq.summary import best_names, summarise
@@ -16,8 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Literal
-
-from probseq.errors import require
 
 __all__ = [
     "LABELS",
@@ -253,4 +251,6 @@ def judge(differences: Sequence[float], effect: float) -> Gain:
 
 
 def _stats() -> Any:
-    return require("scipy.stats", extra="stats", distribution="probseq")
+    from scipy import stats
+
+    return stats

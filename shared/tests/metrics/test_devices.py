@@ -23,8 +23,8 @@ def test_cuda_gives_the_numbers_of_the_cpu(make_probs):
         "mce": (m.maximum_calibration_error, probs, labels),
         "aurc": (m.aurc, confidence, correct),
         "e_aurc": (m.e_aurc, confidence, correct),
-        "auroc": (m.failure_auroc, confidence, correct),
-        "fpr": (m.failure_fpr, confidence, correct),
+        "auroc": (m.auroc, confidence, correct),
+        "fpr": (m.fpr_at_tpr, confidence, correct),
         "aupr": (m.average_precision, confidence, correct),
         "ood": (lambda a, b: m.ood_metrics(a, b)["fpr95"], confidence, confidence - 0.1),
         "kl": (lambda p, y: m.KLMatching.fit(p, y).score(p).mean(), probs, labels),
@@ -32,7 +32,6 @@ def test_cuda_gives_the_numbers_of_the_cpu(make_probs):
         "entropy": (lambda p, _: m.entropy_score(p).mean(), probs, labels),
         "rmse": (m.rmse, confidence, targets),
         "coverage": (m.coverage_calibration_error, samples, targets),
-        "laplace": (lambda f, y: m.laplace_log_prob(f, y, 0.5).mean(), samples, targets),
     }
     for name, (metric, first, second) in calls.items():
         on_gpu = metric(first.cuda(), second.cuda())

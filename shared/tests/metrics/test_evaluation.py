@@ -19,7 +19,7 @@ def test_all_metrics_are_those_of_the_single_functions():
     assert found["nll"] == float(metrics.nll(probs, labels))
     assert found["ece"] == float(metrics.expected_calibration_error(probs, labels))
     assert found["e-aurc"] == float(metrics.e_aurc(confidence, right))
-    assert found["failure-fpr95"] == float(metrics.failure_fpr(confidence, right))
+    assert found["failure-fpr95"] == float(metrics.fpr_at_tpr(confidence, right))
     assert "mcc" not in found
     assert "mcc" in metrics.evaluate(*predictions(1, classes=2))
 

@@ -1,9 +1,5 @@
-import math
-
 import numpy as np
 import pytest
-import scipy.integrate
-import scipy.stats
 import sklearn.metrics
 import torch
 from hypothesis import given, settings
@@ -11,8 +7,6 @@ from hypothesis import strategies as st
 
 from probseq.metrics import (
     coverage_calibration_error,
-    laplace_log_prob,
-    laplace_predictive_variance,
     mae,
     rmse,
 )
@@ -85,53 +79,6 @@ def test_coverage_error_does_not_depend_on_any_order():
     rows, columns = torch.randperm(20, generator=generator), torch.randperm(30, generator=generator)
     after = coverage_calibration_error(samples[rows][:, columns], targets[columns])
     assert float(after) == pytest.approx(before, abs=1e-12)
-
-
-@pytest.mark.parametrize("scale", [0.1, 2.5])
-def test_laplace_density_equals_the_logarithm_of_a_mean_of_densities(scale):
-    samples, targets = draw(8, 12, seed=1), draw(12, seed=2)
-    densities = scipy.stats.laplace.pdf(targets.numpy(), samples.numpy(), scale)
-    ours = laplace_log_prob(samples, targets, scale)
-    np.testing.assert_allclose(ours.numpy(), np.log(densities.mean(0)), rtol=1e-10)
-    bound = scipy.stats.laplace.logpdf(targets.numpy(), samples.numpy(), scale).mean(0)
-    assert (ours.numpy() > bound + 1e-6).all()
-
-
-def test_laplace_density_does_not_underflow_far_away():
-    samples, targets = torch.tensor([[0.0], [1.0]]), torch.tensor([1e4])
-    # Only the nearer sample counts: -(1e4 - 1) - log 2 - log 2 + log(1 + exp(-1)).
-    expected = -9999.0 - 2 * math.log(2) + math.log1p(math.exp(-1))
-    assert float(laplace_log_prob(samples, targets, 1.0)) == pytest.approx(expected, rel=1e-12)
-
-
-def test_laplace_variance_is_that_of_the_mixture():
-    samples, scale = draw(4, 1, seed=1), 0.7
-
-    def moment(power: int) -> float:
-        def integrand(y: float) -> float:
-            density = laplace_log_prob(samples, torch.tensor([y], dtype=torch.float64), scale)
-            return y**power * math.exp(float(density))
-
-        kinks = sorted(samples[:, 0].tolist())
-        return scipy.integrate.quad(integrand, -25, 25, points=kinks, limit=200)[0]
-
-    variance = float(laplace_predictive_variance(samples, scale))
-    assert variance == pytest.approx(moment(2) - moment(1) ** 2, rel=1e-6)
-
-
-def test_laplace_variance_is_spread_plus_twice_the_squared_scale():
-    samples = draw(9, 5, seed=1)
-    expected = samples.numpy().var(0) + 2 * 0.3**2
-    ours = laplace_predictive_variance(samples, torch.tensor(0.3, dtype=torch.float64))
-    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-12)
-    single = laplace_predictive_variance(samples[:1], 0.5)
-    assert single.tolist() == pytest.approx([0.5] * 5)
-
-
-def test_density_gradients_are_right():
-    samples, targets = draw(3, 4, seed=1).requires_grad_(), draw(4, seed=2)
-    scale = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda f, b: laplace_log_prob(f, targets, b), (samples, scale))
 
 
 def test_float32_predictions_are_scored_in_float64():

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import sklearn.metrics
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +8,6 @@ from scipy import stats
 from probseq.metrics import (
     aurc,
     e_aurc,
-    failure_auroc,
-    failure_fpr,
     risk_coverage_curve,
     select_with_error,
     selective_error,
@@ -122,20 +119,6 @@ def test_informative_confidence_beats_its_reverse():
     confidence, correct = make_confidence()
     assert float(aurc(confidence, correct)) < float(aurc(-confidence, correct)) - 0.1
     assert float(e_aurc(confidence, correct)) < float(e_aurc(-confidence, correct)) - 0.1
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_failure_metrics_take_correct_as_positive_as_keps_code_does(seed):
-    confidence, correct = make_confidence(seed=seed)
-    fpr, tpr, _ = sklearn.metrics.roc_curve(correct.numpy(), confidence.numpy())
-    area = sklearn.metrics.auc(fpr, tpr)
-    assert area > 0.6
-    assert float(failure_auroc(confidence, correct)) == pytest.approx(area, rel=1e-12)
-    nearest = fpr[np.argmin(np.abs(tpr - 0.95))]
-    assert float(failure_fpr(confidence, correct, mode="nearest")) == pytest.approx(nearest)
-    first = fpr[np.argmax(tpr >= 0.95)]
-    assert float(failure_fpr(confidence, correct)) == pytest.approx(first)
-    assert float(failure_fpr(confidence, correct, tpr=0.5)) < first
 
 
 def test_the_error_among_the_surest_is_a_mean_over_those_of_least_variance():

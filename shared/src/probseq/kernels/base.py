@@ -35,9 +35,8 @@ class Kernel(nn.Module):
 
     NaN and infinity in a tensor reach the result.
 
-    Args:
-        dim: number of input dimensions d.
-        batch_shape: shape of a batch of independent kernels, e.g. ``(num_heads,)``.
+    ``batch_shape`` is that of independent kernels, e.g. ``(num_heads,)``, ``dim`` the number d of
+    input dimensions.
     """
 
     def __init__(self, dim: int, *, batch_shape: tuple[int, ...] = ()) -> None:
@@ -68,8 +67,7 @@ class Kernel(nn.Module):
     def spectra(self, share: float) -> list[Spectrum] | None:
         """Return the terms of a kernel of time that a quadrature has to resolve; None if unknown.
 
-        Args:
-            share: of the variance that may lie above ``Spectrum.band``.
+        ``share`` is that of the variance that may lie above ``Spectrum.band``.
         """
         return None
 
@@ -95,10 +93,6 @@ class Kernel(nn.Module):
         Autocast is switched off inside: eight bits of mantissa do not survive a Cholesky
         factorisation.
 
-        Args:
-            x: inputs, the rows.
-            z: inputs, the columns.
-
         Returns:
             k(x_i, z_j), in the wider dtype of inputs and parameters.
         """
@@ -115,9 +109,6 @@ class Kernel(nn.Module):
 
     def diag(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*#b n"]:
         """Return the variances k(x_i, x_i): the diagonal of ``kernel(x, x)`` in O(n).
-
-        Args:
-            x: inputs.
 
         Returns:
             The variances.
@@ -284,11 +275,7 @@ class _Composite(Kernel):
 
 
 class Sum(_Composite):
-    """k(x, z) = Σ_i k_i(x, z): the covariance of a sum of independent processes.
-
-    Args:
-        parts: kernels of one ``dim``, whose batches broadcast.
-    """
+    """k(x, z) = Σ_i k_i(x, z): the covariance of a sum of independent processes."""
 
     @property
     def continuous(self) -> Kernel | None:
@@ -316,9 +303,6 @@ class Product(_Composite):
     """k(x, z) = Π_i k_i(x, z).
 
     The scales of the factors multiply: the evidence knows only their product.
-
-    Args:
-        parts: kernels of one ``dim``, whose batches broadcast.
     """
 
     @property

@@ -21,10 +21,9 @@ from probseq.metrics.ood import (
     ood_roc,
 )
 from probseq.metrics.post_hoc import (
-    fit_temperature,
-    held_out_nll,
     mean_log_probs,
     scale_log_probs,
+    search_temperature,
 )
 from probseq.metrics.ranking import RocCurve, auroc, average_precision, fpr_at_tpr, roc_curve
 from probseq.metrics.regression import (
@@ -32,8 +31,6 @@ from probseq.metrics.regression import (
     LaplaceMixture,
     coverage_calibration_error,
     is_constant,
-    laplace_log_prob,
-    laplace_predictive_variance,
     mae,
     rmse,
 )
@@ -41,8 +38,6 @@ from probseq.metrics.selective import (
     Selection,
     aurc,
     e_aurc,
-    failure_auroc,
-    failure_fpr,
     risk_coverage_curve,
     select_with_error,
     selective_error,
@@ -83,15 +78,9 @@ __all__ = [
     "evaluate_ood",
     "evaluate_sets",
     "expected_calibration_error",
-    "failure_auroc",
-    "failure_fpr",
-    "fit_temperature",
     "forgetting",
     "fpr_at_tpr",
-    "held_out_nll",
     "is_constant",
-    "laplace_log_prob",
-    "laplace_predictive_variance",
     "mae",
     "matthews_correlation",
     "max_softmax_score",
@@ -104,6 +93,7 @@ __all__ = [
     "rmse",
     "roc_curve",
     "scale_log_probs",
+    "search_temperature",
     "select_with_error",
     "selective_error",
     "severities_of",

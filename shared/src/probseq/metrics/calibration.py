@@ -114,11 +114,7 @@ def expected_calibration_error(
 ) -> Float[Tensor, ""]:
     """Return ECE = Σ_b (n_b / n) |accuracy_b − confidence_b| over equal bins (thesis Eq. B.12).
 
-    Args:
-        probs: predictive probabilities of the whole evaluation set; rows sum to 1.
-        labels: true classes, 0..C-1.
-        num_bins: number of equal bins on 0..1.
-        mode: ``"top"`` or ``"classwise"``, see :func:`calibration_bins`.
+    Arguments are those of :func:`calibration_bins`.
 
     Returns:
         A scalar in 0..1; lower is better.
@@ -139,11 +135,7 @@ def maximum_calibration_error(
 ) -> Float[Tensor, ""]:
     """Return MCE = max over non-empty bins of |accuracy_b − confidence_b| (thesis Eq. B.13).
 
-    Args:
-        probs: predictive probabilities of the whole evaluation set; rows sum to 1.
-        labels: true classes, 0..C-1.
-        num_bins: number of equal bins on 0..1.
-        mode: ``"top"`` or ``"classwise"``, see :func:`calibration_bins`.
+    Arguments are those of :func:`calibration_bins`.
 
     Returns:
         A scalar in 0..1; lower is better. One sample alone in its bin decides it.

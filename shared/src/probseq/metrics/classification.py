@@ -18,10 +18,6 @@ def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor,
     probability of zero counts as the smallest normal number of its dtype, so that one hopeless
     sample costs 87 nats in float32, not infinity.
 
-    Args:
-        probs: predictive probabilities; rows sum to 1.
-        labels: true classes, 0..C-1.
-
     Returns:
         A scalar >= 0; lower is better.
 
@@ -39,10 +35,6 @@ def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor,
 def accuracy(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
     """Return the share of samples whose most probable class is right; ties go to the first class.
 
-    Args:
-        probs: predictive probabilities; rows sum to 1.
-        labels: true classes, 0..C-1.
-
     Returns:
         A scalar in 0..1; higher is better.
     """
@@ -53,10 +45,6 @@ def accuracy(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Te
 
 def brier(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
     """Return the Brier score (1/N) Σ_n Σ_c (p_nc − 1[y_n = c])², summed over classes: 0..2.
-
-    Args:
-        probs: predictive probabilities; rows sum to 1.
-        labels: true classes, 0..C-1.
 
     Returns:
         A scalar in 0..2; lower is better.
@@ -78,9 +66,7 @@ def matthews_correlation(
     of samples and h = tr K the hits (Gorodkin 2004):
     MCC = (h s − t·p) / sqrt((s² − p·p)(s² − t·t)).
 
-    Args:
-        probs: predictive probabilities; rows sum to 1. Ties go to the first class.
-        labels: true classes, 0..C-1.
+    Ties of probabilities go to the first class.
 
     Returns:
         A scalar in −1..1; 0 where one class holds all predictions or all labels.

@@ -17,7 +17,8 @@ from probseq.metrics.ood import (
     max_softmax_score,
     ood_metrics,
 )
-from probseq.metrics.selective import aurc, e_aurc, failure_auroc, failure_fpr
+from probseq.metrics.ranking import auroc, fpr_at_tpr
+from probseq.metrics.selective import aurc, e_aurc
 
 _CLASSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "accuracy": accuracy,
@@ -28,7 +29,7 @@ _CLASSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "brier": brier,
 }
 _CONFIDENCE = {"aurc": aurc, "e-aurc": e_aurc}
-_FAILURES = {"failure-auroc": failure_auroc, "failure-fpr95": failure_fpr}
+_FAILURES = {"failure-auroc": auroc, "failure-fpr95": fpr_at_tpr}
 
 
 def evaluate(probs: Any, labels: Any = None) -> dict[str, float | None]:

@@ -18,26 +18,12 @@ KLMode = Literal["true-class", "predicted-class"]
 
 
 def max_softmax_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
-    """Return −max_c p_c (Hendrycks & Gimpel 2017).
-
-    Args:
-        probs: predictive probabilities; rows sum to 1.
-
-    Returns:
-        Scores in −1..−1/C.
-    """
+    """Return −max_c p_c (Hendrycks & Gimpel 2017)."""
     return -as_probs(probs).amax(dim=1)
 
 
 def entropy_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
-    """Return the entropy −Σ_c p_c log p_c in nats, with 0 log 0 = 0 (Chan et al. 2021).
-
-    Args:
-        probs: predictive probabilities; rows sum to 1.
-
-    Returns:
-        Scores in 0..log C.
-    """
+    """Return the entropy −Σ_c p_c log p_c in nats, with 0 log 0 = 0 (Chan et al. 2021)."""
     return torch.special.entr(as_probs(probs).double()).sum(dim=1)
 
 
@@ -46,9 +32,8 @@ def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Floa
 
     Logits, not probabilities: softmax has divided the energy out.
 
-    Args:
-        logits: of one forward pass. With Monte Carlo samples, score each and average the scores.
-        temperature: T > 0.
+    The logits are those of one forward pass: with Monte Carlo samples, score each and average the
+    scores.
     """
     if logits.ndim != 2:
         raise ValueError(f"logits must have shape (N, C), got {tuple(logits.shape)}")
@@ -106,9 +91,6 @@ class KLMatching:
     def score(self, probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
         """Score predictive distributions; higher is more OOD.
 
-        Args:
-            probs: predictive probabilities; rows sum to 1.
-
         Returns:
             KL divergences in nats. A typical probability of zero counts as the smallest normal
             number of the dtype of ``probs``, so that scores stay finite.
@@ -144,10 +126,6 @@ def ood_metrics(
 ) -> dict[str, Tensor]:
     """Return detection metrics of scores that grow with OOD.
 
-    Args:
-        in_scores: scores of in-distribution samples.
-        out_scores: scores of OOD samples.
-
     Returns:
         Scalars: ``auroc``; ``aupr_out``, average precision with OOD as the positive class;
         ``aupr_in``, with in-distribution positive and the scores negated; ``fpr95``, the share of
@@ -166,10 +144,6 @@ def ood_roc(
     in_scores: Float[Tensor, " n"], out_scores: Float[Tensor, " m"]
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
     """Return the ROC curve of scores that grow with OOD, which is the positive class.
-
-    Args:
-        in_scores: scores of in-distribution samples.
-        out_scores: scores of OOD samples.
 
     Returns:
         False-positive and true-positive rates, as :func:`probseq.metrics.plots.roc_plot` takes.

@@ -52,8 +52,7 @@ def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure"
     bin: above the bar where the method is overconfident, in its top where it is underconfident.
     The strip below each panel is the number of predictions in each bin.
 
-    Args:
-        bins_by_name: from :func:`probseq.metrics.calibration_bins`, by method.
+    Bins are those of :func:`probseq.metrics.calibration_bins`, by method.
 
     Returns:
         A figure with up to four panels a row.
@@ -90,8 +89,7 @@ def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure"
 def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
     """Draw risk-coverage curves of several methods, with their areas in the legend.
 
-    Args:
-        curves: (coverage, risk) by method, from :func:`probseq.metrics.risk_coverage_curve`.
+    Curves are those of :func:`probseq.metrics.risk_coverage_curve`, by method.
 
     Returns:
         A figure with one panel; of more than seven methods each has its own.
@@ -114,8 +112,7 @@ def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
 def roc_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
     """Draw ROC curves of several methods, with their areas in the legend.
 
-    Args:
-        curves: (fpr, tpr) by method, from :func:`probseq.metrics.roc_curve`.
+    Curves are false- and true-positive rates by method.
 
     Returns:
         A figure with one square panel; of more than seven methods each has its own.
@@ -141,9 +138,7 @@ def predicted_plot(
 ) -> "Figure":
     """Draw predictions with two standard deviations against true values, a panel a method.
 
-    Args:
-        predictions: (targets, mean, variance) by method.
-        target: name of the predicted number, for the axes.
+    Predictions are (targets, mean, variance) by method; ``target`` names the number on the axes.
     """
     _check_any("predictions", predictions)
     figure, grid = panels(len(predictions), _MAX_COLUMNS, (2.7, 2.9))
@@ -164,8 +159,7 @@ def predicted_plot(
 def interval_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
     """Draw the share of true values inside central intervals by the intervals' probability.
 
-    Args:
-        curves: (probability, share inside) by method.
+    Curves are (probability, share inside) by method.
     """
     _check_any("curves", curves)
     figure, axes = _panel(curves, (5.1, 3.7), marker="o")
@@ -179,9 +173,8 @@ def selective_error_plot(
 ) -> "Figure":
     """Draw the mean absolute error of the predictions of least variance, by their share.
 
-    Args:
-        curves: (coverage, error) by method, from :func:`probseq.metrics.selective_error`.
-        target: name of the predicted number, for the axis.
+    Curves are those of :func:`probseq.metrics.selective_error` by method; ``target`` names the
+    number on the axis.
     """
     _check_any("curves", curves)
     figure, axes = _panel(curves, (5.1, 3.7))
@@ -194,9 +187,8 @@ def selective_error_plot(
 def spread_plot(spreads: Mapping[str, Mapping[str, Tensor]], *, target: str = "target") -> "Figure":
     """Draw histograms of standard deviations on several sets, a panel for each method.
 
-    Args:
-        spreads: by method, standard deviations of the function values by the set's name.
-        target: name of the predicted number, for the axis.
+    Spreads are standard deviations of the function values by method, and by the set's name;
+    ``target`` names the number on the axis.
     """
     _check_any("spreads", spreads)
     # What is much for one method is little for another.

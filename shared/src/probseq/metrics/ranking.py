@@ -27,17 +27,15 @@ class RocCurve(NamedTuple):
     tpr: Float[Tensor, " k"]
 
 
-def _checked(
-    scores: Tensor, positive: Tensor, *, names: tuple[str, str], both: bool
-) -> tuple[Tensor, Tensor]:
-    scores = as_vector(names[0], scores).detach()
-    positive = as_flags(names[1], positive, scores.numel())
+def _checked(scores: Tensor, positive: Tensor, *, both: bool) -> tuple[Tensor, Tensor]:
+    scores = as_vector("scores", scores).detach()
+    positive = as_flags("positive", positive, scores.numel())
     hits = int(positive.sum())
     if hits == 0 or (both and hits == positive.numel()):
         needed = "both True and False" if both else "a True"
         only = "False" if hits == 0 else "True"
         raise ValueError(
-            f"{names[1]} must hold {needed}, got {positive.numel()} times {only}: "
+            f"positive must hold {needed}, got {positive.numel()} times {only}: "
             "the metric is undefined on one class"
         )
     return scores, positive
@@ -66,36 +64,19 @@ def _rates(false_positives: Int[Tensor, " k"], true_positives: Int[Tensor, " k"]
 
 
 def roc_curve(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> RocCurve:
-    """Return the ROC curve with one point for each distinct score, after the origin.
-
-    Args:
-        scores: higher means more likely positive.
-        positive: which samples are positive.
-    """
-    scores, positive = _checked(scores, positive, names=("scores", "positive"), both=True)
+    """Return the ROC curve with one point for each distinct score, after the origin."""
+    scores, positive = _checked(scores, positive, both=True)
     return _rates(*_counts(scores, positive))
 
 
 def auroc(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
     """Return the area under the ROC curve: P(score of positive > of negative) + ½ P(equal).
 
-    Args:
-        scores: higher means more likely positive.
-        positive: which samples are positive.
-
-    Returns:
-        A scalar in 0..1.
-
     Example:
         >>> float(auroc(torch.tensor([0.9, 0.4, 0.4]), torch.tensor([True, False, True])))
         0.75
     """
-    return auroc_of(scores, positive, names=("scores", "positive"))
-
-
-def auroc_of(scores: Tensor, positive: Tensor, *, names: tuple[str, str]) -> Float[Tensor, ""]:
-    """Return :func:`auroc` for callers whose arguments have other names in messages."""
-    scores, positive = _checked(scores, positive, names=names, both=True)
+    scores, positive = _checked(scores, positive, both=True)
     fp, tp = (_with_origin(counts) for counts in _counts(scores, positive))
     # Twice the trapezoids' area is an integer; halves come from ties.
     doubled = (fp.diff() * (tp[1:] + tp[:-1])).sum()
@@ -109,14 +90,9 @@ def average_precision(
 
     No interpolation between points: the trapezoid rule is too optimistic here.
 
-    Args:
-        scores: higher means more likely positive.
-        positive: which samples are positive.
-
-    Returns:
-        A scalar in 0..1; random scores give the share of positives.
+    Random scores have the share of positives.
     """
-    scores, positive = _checked(scores, positive, names=("scores", "positive"), both=False)
+    scores, positive = _checked(scores, positive, both=False)
     fp, tp = _counts(scores, positive)
     precision = tp.double() / (tp + fp)
     return (_with_origin(tp).diff() * precision).sum() / tp[-1]
@@ -141,14 +117,7 @@ def fpr_at_tpr(
     Returns:
         A scalar in 0..1; lower is better.
     """
-    return fpr_at_tpr_of(scores, positive, tpr, mode, names=("scores", "positive"))
-
-
-def fpr_at_tpr_of(
-    scores: Tensor, positive: Tensor, tpr: float, mode: TprMode, *, names: tuple[str, str]
-) -> Float[Tensor, ""]:
-    """Return :func:`fpr_at_tpr` for callers whose arguments have other names in messages."""
-    scores, positive = _checked(scores, positive, names=names, both=True)
+    scores, positive = _checked(scores, positive, both=True)
     if not 0.0 < tpr <= 1.0:
         raise ValueError(f"tpr must lie in (0, 1], got {tpr}")
     fp, tp = _counts(scores, positive)

@@ -1,22 +1,21 @@
 """Failure prediction: does confidence rank the right answers above the wrong ones?
 
-:func:`selective_error` asks the same of numbers, whose confidence is a small variance.
+The risk-coverage curve and its area (Geifman & El-Yaniv 2017; AURC in KEP-SVGP's tables is times
+1000), and which answers to accept so that few are wrong. :func:`selective_error` asks the same of
+numbers, whose confidence is a small variance. Confidence is e.g. the largest probability.
 
-The risk-coverage curve and its area (Geifman & El-Yaniv 2017), and the ROC metrics with "correct"
-as the positive class and the confidence as the score, as in KEP-SVGP's tables (AURC there is
-times 1000, the others times 100).
+AUROC and FPR95 of failures are those of :mod:`probseq.metrics.ranking`, with "correct" as the
+positive class and the confidence as the score.
 """
 
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
+from scipy import special
 from torch import Tensor
 
 from probseq.checks import as_flags, as_vector, check_counts
-from probseq.metrics.ranking import TprMode, auroc_of, fpr_at_tpr_of
-
-_NAMES = ("confidence", "correct")
 
 
 def risk_coverage_curve(
@@ -26,10 +25,6 @@ def risk_coverage_curve(
 
     Equal confidences keep the order in which they came (a stable sort), so under ties the curve
     depends on the order of the samples.
-
-    Args:
-        confidence: e.g. the largest probability of each sample.
-        correct: whether each prediction was right.
 
     Returns:
         (coverage, risk): coverage k/N, and risk (errors among the k most confident)/k.
@@ -47,9 +42,7 @@ def selective_error(
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Return the mean absolute error of the k predictions of least variance, for k = 1..N.
 
-    Args:
-        error: of each prediction; its sign does not count.
-        variance: of each prediction; equal ones keep the order in which they came.
+    An error's sign does not count; equal variances keep their order.
 
     Returns:
         (coverage, error): coverage k/N, and the mean over the k.
@@ -72,13 +65,6 @@ def selective_error(
 def aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
     """Return the area under the risk-coverage curve, (1/N) Σ_k (errors of the k surest)/k.
 
-    Args:
-        confidence: e.g. the largest probability of each sample.
-        correct: whether each prediction was right.
-
-    Returns:
-        A scalar in 0..1; lower is better.
-
     Example:
         >>> float(aurc(torch.tensor([0.9, 0.6]), torch.tensor([True, False])))
         0.25
@@ -95,53 +81,12 @@ def e_aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Floa
     Geifman et al. (2019) and the code of the papers take its limit r + (1 − r) log(1 − r), r = E/N,
     instead, which is NaN at r = 1 and makes an ideal ranking's excess O(1/N), not 0.
 
-    Args:
-        confidence: e.g. the largest probability of each sample.
-        correct: whether each prediction was right.
-
-    Returns:
-        A scalar >= 0; 0 for an ideal ranking, and where all or none are correct.
+    It is 0 for an ideal ranking, and where all or none are correct.
     """
     area = aurc(confidence, correct)
     # The ideal ranking's curve is that of confidence = correct, through the same code: the excess
     # of an ideal ranking is 0 to the last bit.
     return area - aurc(correct.double(), correct)
-
-
-def failure_auroc(
-    confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]
-) -> Float[Tensor, ""]:
-    """Return the AUROC with "correct" as the positive class and confidence as the score.
-
-    Args:
-        confidence: e.g. the largest probability of each sample.
-        correct: whether each prediction was right.
-
-    Returns:
-        A scalar in 0..1; higher is better.
-    """
-    return auroc_of(confidence, correct, names=_NAMES)
-
-
-def failure_fpr(
-    confidence: Float[Tensor, " n"],
-    correct: Bool[Tensor, " n"],
-    tpr: float = 0.95,
-    mode: TprMode = "first",
-) -> Float[Tensor, ""]:
-    """Return the share of errors that are accepted with a share ``tpr`` of the right answers.
-
-    Args:
-        confidence: e.g. the largest probability of each sample.
-        correct: whether each prediction was right; the positive class.
-        tpr: the true-positive rate to reach.
-        mode: ``"first"``, or ``"nearest"`` for KEP-SVGP's numbers; see
-            :func:`probseq.metrics.ranking.fpr_at_tpr`.
-
-    Returns:
-        A scalar in 0..1; lower is better.
-    """
-    return fpr_at_tpr_of(confidence, correct, tpr, mode, names=_NAMES)
 
 
 class Selection(NamedTuple):
@@ -179,8 +124,7 @@ def select_with_error(
     them, so that the guarantee needs no assumption on the confidence.
 
     Args:
-        confidence: e.g. the largest probability of each example; examples that neither trained the
-            model nor chose its temperature.
+        confidence: of examples that neither trained the model nor chose its temperature.
         correct: whether each prediction was right.
         max_error: wanted share of wrong ones among the accepted, above 0 and below 1.
         level: probability of the guarantee, above 0 and below 1.
@@ -225,18 +169,10 @@ def select_with_error(
 def _binomial_upper(
     wrong: Float[Tensor, " k"], total: Float[Tensor, " k"], miss: float
 ) -> Float[Tensor, " k"]:
-    """Return the largest rate p at which so few errors have the probability `miss` (exact).
+    """Return the largest rate at which so few errors have the probability `miss` (exact).
 
-    P(X <= wrong) of X ~ Binomial(total, p) falls in p: bisection (Clopper & Pearson 1934).
+    By the quantile of a beta distribution (Clopper & Pearson 1934).
     """
-    low, high = torch.zeros_like(total), torch.ones_like(total)
-    count = torch.arange(int(wrong.max()) + 1, dtype=total.dtype, device=total.device)[:, None]
-    # log C(n, i), and minus infinity for i > wrong, which the sum leaves out
-    binomial = (total + 1).lgamma() - (count + 1).lgamma() - (total - count + 1).lgamma()
-    binomial = binomial.masked_fill(count > wrong, -torch.inf)
-    for _ in range(60):
-        rate = (low + high) / 2
-        terms = binomial + count * rate.log() + (total - count) * torch.log1p(-rate)
-        likely = terms.logsumexp(0).exp() > miss
-        low, high = torch.where(likely, rate, low), torch.where(likely, high, rate)
-    return torch.where(wrong < total, high, 1.0)
+    counts = wrong.cpu().numpy(), total.cpu().numpy()
+    rates = special.betaincinv(counts[0] + 1.0, counts[1] - counts[0], 1.0 - miss)
+    return torch.where(wrong < total, torch.from_numpy(rates).to(total), 1.0)

@@ -105,8 +105,7 @@ def evaluate_numbers(
 ) -> dict[str, float | None]:
     """Compute all metrics of one model or ensemble that predicts numbers.
 
-    Args:
-        sets: distributions and true values by name: `test`, and `ood/NAME` to tell from it.
+    Sets are distributions and true values by name: `test`, and `ood/NAME` to tell from it.
 
     Returns:
         Values by name; None where the predictive variance tells nothing apart, as that of a

@@ -34,11 +34,6 @@ class MultiHeadAttention(nn.Module):
 
     A subclass makes its projections, the last of them ``to_out``, and writes ``_project`` and
     ``_attend``.
-
-    Args:
-        dim: token width.
-        num_heads: heads; must divide ``dim``.
-        dropout: rate on the output.
     """
 
     stochastic: bool = True  # whether a forward pass draws
@@ -106,11 +101,6 @@ class MultiHeadAttention(nn.Module):
 
 class SoftmaxAttention(MultiHeadAttention):
     """Scaled dot-product attention (thesis Eq. 3.1).
-
-    Args:
-        dim: token width.
-        num_heads: heads; must divide ``dim``.
-        dropout: rate on the output.
 
     Works in half precision too.
     """

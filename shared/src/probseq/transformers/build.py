@@ -58,15 +58,8 @@ def text_transformer(
 ) -> TextTransformer:
     """Build a text transformer; ``text_transformer(*preset, ...)`` takes a ``Preset``.
 
-    Args:
-        backbone: settings of the backbone.
-        attention: settings of the attention modules.
-        vocab_size: number of token ids, padding (0) included.
-        max_length: longest sequence.
-        num_classes: number of classes; 1 for regression.
-        kernel: as in :func:`vision_transformer`, as the two that follow.
-        initial_variance: of the kernel, where the settings leave it open.
-        num_data: number of training texts.
+    Padding (id 0) counts in ``vocab_size``; other arguments are those of
+    :func:`vision_transformer`.
     """
     max_tokens = max_length + (backbone.pooling == "cls")
     context = BlockContext(backbone, 0, max_tokens, False, kernel, initial_variance, num_data)
@@ -93,16 +86,8 @@ def sequence_transformer(
 ) -> SequenceTransformer:
     """Build a transformer of sequences of vectors.
 
-    Args:
-        backbone: settings of the backbone.
-        attention: settings of the attention modules.
-        input_dim: width of a vector.
-        max_length: longest sequence.
-        num_outputs: width of the output.
-        positions: add learned embeddings of the places.
-        kernel: as in :func:`vision_transformer`, as the two that follow.
-        initial_variance: of the kernel, where the settings leave it open.
-        num_data: number of training sequences.
+    ``positions`` adds learned embeddings of the places; other arguments are those of
+    :func:`vision_transformer`.
     """
     max_tokens = max_length + (backbone.pooling == "cls")
     context = BlockContext(backbone, 0, max_tokens, False, kernel, initial_variance, num_data)

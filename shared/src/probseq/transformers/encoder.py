@@ -38,9 +38,7 @@ class FeedForward(nn.Sequential):
 class Encoder(nn.Module):
     """Transformer encoder around any attention module of the common protocol.
 
-    Args:
-        config: settings of the backbone.
-        attention: called with each block's index, returns its attention module.
+    ``attention`` is called with each block's index and returns its attention module.
 
     Attributes:
         norms: two a block, or a single one for all if ``config.shared_norm``.
@@ -71,11 +69,7 @@ class Encoder(nn.Module):
         With ``num_samples`` the batch is folded out where the first random draw happens: what
         comes before is computed once.
 
-        Args:
-            x: embedded tokens.
-            mask: true at real tokens.
-            generator: source of the attention modules' draws.
-            num_samples: number of samples S; ``None`` for a single unfolded pass.
+        Without ``num_samples`` there is a single unfolded pass.
 
         Returns:
             Token values, ``(S * batch, tokens, dim)`` if samples were asked for, and the sum of the

@@ -120,9 +120,7 @@ def rbf_matrix(
 
     In float32 the expansion of the square needs ``x`` and ``z`` near the origin: centre both first.
 
-    Args:
-        x: inputs, divided by the lengthscales.
-        z: inputs, divided by the lengthscales.
+    Inputs are divided by the lengthscales.
     """
     check_points(x, z)
     queries, keys = _logit_features(x, z, "rbf")

@@ -10,13 +10,7 @@ from probseq.transformers.spec import TransformerConfig
 
 
 class PooledHead(nn.Module):
-    """Read the outputs off the encoded tokens.
-
-    Args:
-        config: settings of the backbone.
-        num_outputs: width of the output.
-        max_tokens: longest sequence, without a class token.
-    """
+    """Read the outputs off the encoded tokens."""
 
     def __init__(self, config: TransformerConfig, num_outputs: int, max_tokens: int) -> None:
         super().__init__()

@@ -39,12 +39,7 @@ class Pooling(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
     ) -> Float[Tensor, "batch output_dim"]:
-        """Pool ``x``; a sequence of nothing but padding gives zeros.
-
-        Args:
-            x: tokens.
-            mask: true at real tokens; ``None`` means all are real.
-        """
+        """Pool ``x``; a sequence of nothing but padding gives zeros."""
         check_tokens(
             x,
             mask,

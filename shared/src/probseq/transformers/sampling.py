@@ -12,10 +12,6 @@ def repeat_samples(
 ) -> Shaped[Tensor, " folded *rest"]:
     """Fold ``num_samples`` copies of a batch into the batch axis, sample-major.
 
-    Args:
-        x: a batch, ``(batch, ...)``.
-        num_samples: number of copies S.
-
     Returns:
         ``(S * batch, ...)``; ``result.unflatten(0, (S, -1))[s]`` is copy ``s`` of ``x``.
     """

@@ -75,11 +75,7 @@ class SequenceTransformer(PooledTransformer):
     ) -> TransformerOutput:
         """Read the outputs off sequences.
 
-        Args:
-            x: vectors, zeros at padding; with a mask, whatever stands at padding is ignored.
-            mask: true at real vectors; the default is those that aren't all zero.
-            generator: source of the attention modules' draws.
-            num_samples: number of Monte Carlo samples S, run as one batch.
+        Without a mask, tokens that are all zero are padding.
 
         Returns:
             Outputs as ``logits``, ``(batch, num_outputs)`` or ``(S, batch, num_outputs)``, and the

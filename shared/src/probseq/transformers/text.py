@@ -63,11 +63,7 @@ class TextTransformer(PooledTransformer):
     ) -> TransformerOutput:
         """Classify sequences.
 
-        Args:
-            tokens: token ids, 0 at padding.
-            mask: true at real tokens; the default is ``tokens != 0``.
-            generator: source of the attention modules' draws.
-            num_samples: number of Monte Carlo samples S, run as one batch.
+        Without a mask, tokens that are 0 are padding.
 
         Returns:
             Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.

@@ -70,10 +70,7 @@ class VisionTransformer(PooledTransformer):
     ) -> TransformerOutput:
         """Classify images.
 
-        Args:
-            images: normalised images, ``(batch, channels, image_size, image_size)``.
-            generator: source of the attention modules' draws.
-            num_samples: number of Monte Carlo samples S, run as one batch.
+        Images are normalised, S samples run as one batch.
 
         Returns:
             Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.

@@ -20,9 +20,8 @@ def copy_kernel_weights(source: nn.Module, target: nn.Module) -> None:
 
     All weights outside the attention are copied as they are; inducing parameters stay.
 
-    Args:
-        source: transformer with `KernelAttention`.
-        target: the same transformer with attention modules that have `from_kernel`.
+    The source is a transformer with `KernelAttention`, the target the same one with attention
+    modules that have `from_kernel`.
 
     Raises:
         RuntimeError: the transformers differ by more than their attention.

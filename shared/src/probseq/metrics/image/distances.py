@@ -59,21 +59,13 @@ class FeatureMoments:
         return cls(len(features), mean, centred.T @ centred)
 
     def update(self, features: Float[Tensor, "n d"]) -> "FeatureMoments":
-        """Return the moments with a further batch.
-
-        Args:
-            features: n >= 1 features of the same dimension.
-        """
+        """Return the moments with a further batch."""
         batch = FeatureMoments.of(features)
         check_same_dimension(self=self.mean.numel(), features=batch.mean.numel())
         return self.merge(batch)
 
     def merge(self, other: "FeatureMoments") -> "FeatureMoments":
-        """Return the moments of two streams together.
-
-        Args:
-            other: moments of features of the same dimension.
-        """
+        """Return the moments of two streams together."""
         check_same_dimension(self=self.mean.numel(), other=other.mean.numel())
         count = self.count + other.count
         shift = other.mean - self.mean
@@ -98,9 +90,7 @@ def frechet_distance(
     It is biased upwards, the more the fewer features there are: compare distances of equal counts
     alone, and look at the distance between two parts of the real data for its scale.
 
-    Args:
-        real: features, or their moments, of the reference.
-        fake: features, or their moments, of what is judged; the order makes no difference.
+    The order makes no difference.
 
     Returns:
         A float64 scalar >= 0; round-off below zero is cut off.

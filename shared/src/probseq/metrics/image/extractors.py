@@ -86,11 +86,7 @@ class ModuleFeatures(FrozenExtractor):
 
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
-        """Return features of a batch.
-
-        Args:
-            images: floats in −1..1.
-        """
+        """Return features of a batch."""
         features = self.module(self.checked(images))
         if features.shape != (len(images), self.dimension):
             raise ValueError(
@@ -116,11 +112,7 @@ class ClassifierFeatures(FrozenExtractor):
 
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
-        """Return features and class probabilities of a batch.
-
-        Args:
-            images: floats in −1..1.
-        """
+        """Return features and class probabilities of a batch."""
         features = self.trunk(self.checked(images))
         if features.shape != (len(images), self.dimension):
             raise ValueError(
@@ -135,10 +127,6 @@ class RandomConvolution(FrozenExtractor):
 
     Distances under it see brightness, contrast and local texture, and no meaning. The weights
     depend on the number of channels and the seed alone.
-
-    Args:
-        channels: 1 for grey images, 3 for colour.
-        seed: of the weights.
     """
 
     def __init__(self, channels: int, *, seed: int = 0) -> None:
@@ -162,11 +150,7 @@ class RandomConvolution(FrozenExtractor):
 
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
-        """Return features of a batch.
-
-        Args:
-            images: floats in −1..1 with the channels that it was made for.
-        """
+        """Return features of a batch."""
         images = self.checked(images)
         check_sizes("images", images, "n", self.channels, "h", "w")
         return Features(self.layers(images), None)

@@ -62,13 +62,8 @@ def torch_fidelity_metrics(
     for this call, and computes all metrics. With `InceptionFeatures` its network is the library's.
     Samples keep their order, in which the parts of the inception score are cut.
 
-    Args:
-        extractor: of the features.
-        real: images of the reference, levels of 0..255.
-        fake: samples.
-        splits: parts of the inception score.
-        neighbours: of precision and recall.
-        batch_size: images at a time.
+    Images are levels of 0..255; ``splits`` are those of the inception score,
+    ``neighbours`` those of precision and recall.
 
     Returns:
         `fd`, `kid` and `kid_std` (100 subsets of 1,000 images, or of all of the smaller side),

@@ -74,11 +74,7 @@ class InceptionFeatures(FrozenExtractor):
 
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
-        """Return features and class probabilities of a batch.
-
-        Args:
-            images: floats in −1..1, grey or colour.
-        """
+        """Return features and class probabilities of a batch."""
         images = as_colour(check_images("images", images))
         levels = ((images.clamp(-1.0, 1.0) + 1.0) * 127.5).round().to(torch.uint8)
         features, logits = self.network(levels)
@@ -87,9 +83,6 @@ class InceptionFeatures(FrozenExtractor):
 
 def distance_name(extractor: FeatureExtractor) -> str:
     """Return the name of the Fréchet distance of an extractor's features.
-
-    Args:
-        extractor: of the features.
 
     Returns:
         "FID" for the Inception weights that all papers share, else "FD(name)".

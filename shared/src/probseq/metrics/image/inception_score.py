@@ -35,9 +35,7 @@ def inception_score(probabilities: Float[Tensor, "n k"], *, splits: int = 10) ->
     downwards, for certain classes by a factor of about exp(−(K − 1)/2n). Compare scores of equal N
     and equal splits alone, which is why both are part of the result.
 
-    Args:
-        probabilities: p(y|x) of each sample; rows sum to 1.
-        splits: number of parts, 10 by convention.
+    Papers take 10 splits.
 
     Example:
         >>> inception_score(torch.eye(4), splits=1).mean

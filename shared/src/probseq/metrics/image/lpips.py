@@ -82,9 +82,7 @@ class LPIPS(nn.Module):
     ) -> Float[Tensor, " n"]:
         """Return the distance of each image from its reference.
 
-        Args:
-            images: floats in −1..1, grey or colour; clamp reconstructions.
-            references: as many, of the same shape.
+        Both are floats in −1..1 of one shape, grey or colour; clamp reconstructions.
         """
         check_same_shape(references=references, images=images)
         images, references = check_images("images", images), check_images("references", references)

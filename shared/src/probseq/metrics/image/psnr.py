@@ -11,9 +11,7 @@ def psnr(
 ) -> Float[Tensor, " n"]:
     """Return the PSNR of each image, 10 log₁₀(2² / MSE) in dB.
 
-    Args:
-        images: reconstructions in −1..1; clamp them first, as a picture would be.
-        references: originals.
+    Clamp reconstructions to −1..1 first, as a picture would be.
 
     Returns:
         A number for each image, float64; infinity where the two are identical.
