@@ -15,7 +15,7 @@ from probseq_apps.cli import main
 from probseq_apps.registry import REGISTRY
 
 # Flags and recipes that came later than the tree that others are compared with.
-NEW = {"--help", "--config", "--quiet", "--no-quiet"}
+NEW = {"--help", "--help-all", "--config", "--quiet", "--no-quiet"}
 NEW |= {
     "--train-size",
     "--label-noise",
@@ -126,9 +126,9 @@ def test_every_flag_and_choice_of_a_command_is_in_the_list(command, golden, told
         flag = ""
         for word in arguments:
             flag = word if word.startswith("--") else flag
-            used |= {word, (flag, word)} if "--help" not in arguments else set()
+            used |= {word, (flag, word)} if "--help-all" not in arguments else set()
     missing = []
-    for names, choices, _ in golden.read_help(told(f"{command} --help all")).values():
+    for names, choices, _ in golden.read_help(told(f"{command} --help-all")).values():
         missing += [name for name in names if name not in used | NEW]
         wanted = {choice: {(name, choice) for name in names} for choice in choices}
         wanted = {} if NEW & set(names) else wanted
@@ -144,12 +144,12 @@ def test_every_flag_and_choice_of_a_command_is_in_the_list(command, golden, told
 )
 def test_every_recipe_is_in_the_list(command, golden, told):
     names = re.search(
-        r"--recipe STR.*?One of (.*?)\. ", " ".join(told(f"{command} --help all").split())
+        r"--recipe STR.*?One of (.*?)\. ", " ".join(told(f"{command} --help-all").split())
     )
     known = set(re.sub("[│ ]", "", names[1]).split(",")) if names else set()
     asked = {
         own[own.index("--recipe") + 1]
         for own in listed(golden, command)
-        if "--help" in own and "--recipe" in own
+        if "--help-all" in own and "--recipe" in own
     }
     assert asked == known - NEW

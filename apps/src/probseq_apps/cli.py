@@ -3,23 +3,20 @@
 They are read, and wrong ones refused with exit status 2, before torch is imported.
 """
 
-import io
 import json
 import os
-import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import make_dataclass, replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FunctionType
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import tyro
-from tyro.conf import arg
+from tyro.conf import Suppress, arg
 
+from probseq.settings import Settings
 from probseq_apps.data.names import unknown_name_message
 from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.engine.signals import exit_on_sigterm
@@ -66,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             case ["info", *_]:
                 _info()
             case ["config", *rest]:
-                entry, recipe, settings, _ = parse(_config_words(rest))
+                entry, recipe, settings, _ = parse(rest or [""])
                 values = config_values(entry.kind, recipe or "", settings.to_dict())
                 print(json.dumps(values, indent=2))
             case _:
@@ -85,25 +82,30 @@ def parse(words: Sequence[str]) -> Command:
         SystemExit: with status 2 for wrong ones, with 0 for --help.
     """
     name, rest = _split(list(words))
-    entry, prog, topic = REGISTRY[name], f"probseq {name}", None
-    if place := next((k for k, word in enumerate(rest, 1) if word in ("-h", "--help")), 0):
-        topic, rest = " ".join(rest[place : place + 1]), rest[: place - 1] + rest[place + 1 :]
+    entry, prog = REGISTRY[name], f"probseq {name}"
+    flags = [word for word in rest if word not in ("-h", "--help", "--help-all")]
     try:
-        recipe, settings, known = _defaults(entry, prog, rest)
+        recipe, settings, known = _defaults(entry, prog, flags)
         options = Options() if entry.files else Output()
-        fields: list[Any] = [
+        about = [f"{entry.summary[0].upper()}{entry.summary[1:]}.", entry.about.strip()]
+        if known:
+            about.append(_FROM_RECIPE)
+        if flags != rest and "--help-all" not in rest:
+            if groups := [*_groups(settings), *_groups(options)]:
+                about.append(f"`{prog} --help-all` has more options: {', '.join(groups)}.")
+            settings, options = _hidden_groups(settings), _hidden_groups(options)
+        form: list[Any] = [
             ("recipe", Annotated[str, arg(help=f"One of {', '.join(known)}.")], recipe),
             ("config", Annotated[Path | None, arg(help=_CONFIG)], None),
             ("settings", Annotated[type(settings), arg(name="")], settings),
             ("options", Annotated[type(options), arg(name="")], options),
         ]
-        about = f"{entry.summary[0].upper()}{entry.summary[1:]}."
-        paragraphs = filter(None, [about, entry.about, _FROM_RECIPE if known else ""])
-        form = make_dataclass("Command", fields if known else fields[2:], kw_only=True)
-        read = partial(tyro.cli, form, prog=prog, description="\n\n".join(paragraphs))
-        if topic is not None:
-            _help(read, prog, topic)
-        arguments = read(args=rest)
+        arguments = tyro.cli(
+            make_dataclass("Command", form if known else form[2:], kw_only=True),
+            prog=prog,
+            description="\n\n".join(filter(None, about)),
+            args=rest if flags == rest else ["--help"],
+        )
         if hasattr(settings, "check_complete"):
             arguments.settings.check_complete()
     except BrokenPipeError:
@@ -189,40 +191,18 @@ def _from_file(
     return recipe, settings.from_dict(merged(settings.to_dict(), overrides))
 
 
-def _config_words(words: list[str]) -> list[str]:
-    """Return the words of the command whose settings are printed; --recipe alone implies it."""
-    if words and (words[0] in GROUPS or words[0] in REGISTRY):
-        return words
-    entries = [entry for entry in REGISTRY.values() if entry.kind]
-    known = {name: entry.name for entry in entries[::-1] for name in load(entry.settings).known}
-    recipe = _selectors("probseq config", words).recipe or ""
-    if recipe not in known:
-        _refuse(unknown_name_message("recipe", recipe, known))
-    return [*known[recipe].split(), *words]
+def _groups(settings: Settings) -> list[str]:
+    """Return the names of the settings that are groups of others."""
+    return [name for name, value in vars(settings).items() if isinstance(value, Settings)]
 
 
-def _help(read: Callable[..., Any], prog: str, topic: str) -> NoReturn:
-    """Print the most used options and the names of the other groups; or one group, or all."""
-    output = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
-    with redirect_stdout(output), suppress(SystemExit):
-        read(args=["--help"])
-    text = output.buffer.getvalue().decode("utf-8")
-    intro, *boxes = re.split(r"^(?=╭)", text, flags=re.MULTILINE)
-    groups = {re.sub(r"^╭─+ ?|( options)? ─*╮$", "", box.splitlines()[0]): box for box in boxes}
-    if topic == "all":
-        print(text, end="")
-    elif topic in groups:
-        print(groups[topic], end="")
-    elif topic and not topic.startswith("-"):
-        _refuse(unknown_name_message("group of options", topic, [*groups, "all"]))
-    else:
-        print(intro + boxes[0], end="")
-        if boxes[1:]:
-            print(f"more options, shown by `{prog} --help GROUP` or `--help all`:")
-        width = max(map(len, groups))
-        for name, box in [*groups.items()][1:]:
-            print(f"  {name.ljust(width)}  {box.splitlines()[1].strip('│ ')}")
-    raise SystemExit(0)
+def _hidden_groups(settings: Settings) -> Settings:
+    """Return the same settings in a class whose groups the help leaves out."""
+    values, kind = vars(settings), type(settings)
+    hidden = {name: Suppress[type(values[name])] for name in _groups(settings)}
+    body = {name: values[name] for name in hidden}
+    body |= {"__annotations__": hidden, "__doc__": kind.__doc__, "check": lambda _: None}
+    return type(kind.__name__, (kind,), body)(**values)
 
 
 def _info() -> None:
@@ -289,8 +269,8 @@ def _overview(group: str = "") -> str:
         about, command = "Probabilistic sequence models: train, evaluate and compare.", "COMMAND"
         entries = [entry for name, entry in REGISTRY.items() if name.split()[0] not in GROUPS]
         listed = {entry.name: entry.summary for entry in entries} | GROUPS
-        how = "print settings, for --config: `probseq config --recipe NAME`, or COMMAND flags"
-        listed |= {"config": how, "info": "versions, devices and threads"}
+        listed["config"] = "print settings, for --config: `probseq config COMMAND FLAGS`"
+        listed["info"] = "versions, devices and threads"
     width = max(map(len, listed))
     lines = [f"  {name.ljust(width)}  {summary}" for name, summary in listed.items()]
     head = f"usage: probseq {command} [options]\n\n{about}\n\ncommands:"

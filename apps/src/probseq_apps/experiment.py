@@ -25,7 +25,7 @@ class Job(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its result file."""
-        return f"{self.row.replace(':', ',')}-seed{self.seed}"
+        return f"{self.row}-seed{self.seed}"
 
 
 Results = Mapping[Job, dict[str, Any]]

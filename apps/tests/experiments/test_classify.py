@@ -37,7 +37,7 @@ TINY = [
 ]
 TWO_EPOCHS = [*TINY, "--epochs", "2", "--validate-every", "1", "--seeds", "0", "1"]
 SMALL_EVALUATION = ["--corruptions", "contrast", "--severities", "1", "5", "--ood", "rotations"]
-CHOICE = "mle:dropout=0,0.9"
+CHOICE = "choice"
 ROWS = [
     "logreg",
     "mle",
@@ -48,13 +48,28 @@ ROWS = [
     "sgpa",
     CHOICE,
 ]
+OWN = """settings:
+  rows:
+    choice: {method: mle, dropout: [0.0, 0.9]}
+    undropped: {method: mcd, dropout: 0.0}
+"""
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A finished experiment with all kinds of methods; its folder."""
     folder = tmp_path_factory.mktemp("classify") / "run"
-    arguments = ["classify", "--method", *ROWS, *TWO_EPOCHS, *SMALL_EVALUATION]
+    own = folder.with_name("own.yaml")
+    own.write_text(OWN)
+    arguments = [
+        "classify",
+        "--config",
+        str(own),
+        "--method",
+        *ROWS,
+        *TWO_EPOCHS,
+        *SMALL_EVALUATION,
+    ]
     assert main([*arguments, "--run-dir", str(folder)]) == 0
     return folder
 
@@ -108,7 +123,7 @@ def test_post_hoc_rows_use_the_same_runs(finished, report_of):
         assert found["values"][-1] == pytest.approx(expected, rel=1e-5)
         assert (found["standard_error"] is None) == ("ensemble" in row)
     folders = {path.name for path in finished.iterdir() if path.is_dir()}
-    rows = {"logreg", "mle", "mle,dropout=0", "mle,dropout=0.9", "kernel", "mcd", "sgpa"}
+    rows = {"logreg", "mle", "choice,dropout=0.0", "choice,dropout=0.9", "kernel", "mcd", "sgpa"}
     assert folders == rows | {"plots", "results"}
 
 
@@ -129,11 +144,11 @@ def test_of_several_values_that_of_lowest_validation_loss_is_taken(finished, rep
     row = report_of(finished)["methods"][CHOICE]
     for seed in (0, 1):
         losses, shown = {}, {}
-        for value in ("0", "0.9"):
-            arrays = stored(finished, f"mle,dropout={value}", seed)
+        for variant in ("choice,dropout=0.0", "choice,dropout=0.9"):
+            arrays = stored(finished, variant, seed)
             for part, found in (("validation", losses), ("test", shown)):
                 logs, labels = (arrays[f"{part}/{name}"] for name in ("log_probs", "labels"))
-                found[f"mle:dropout={value}"] = -logs[np.arange(len(labels)), labels].mean()
+                found[variant] = -logs[np.arange(len(labels)), labels].mean()
         best = min(losses, key=losses.__getitem__)
         assert row["chosen"][seed] == best
         assert row["metrics"]["test/nll"]["values"][seed] == pytest.approx(shown[best], rel=1e-5)
@@ -376,9 +391,11 @@ def test_rows_of_one_class_are_refused_before_anything_is_written(tmp_path, caps
 
 
 def test_dropout_that_drops_nothing_is_refused_before_anything_is_trained(tmp_path, capsys):
-    arguments = ["--method", "mcd:dropout=0", "--run-dir", str(tmp_path / "run")]
+    (tmp_path / "own.yaml").write_text(OWN)
+    arguments = ["--config", str(tmp_path / "own.yaml"), "--method", "undropped"]
+    arguments += ["--run-dir", str(tmp_path / "run")]
     assert main(["classify", *TINY, *arguments]) == 1
-    assert "'mcd:dropout=0' needs dropout above 0" in capsys.readouterr().err
+    assert "'undropped' needs dropout above 0" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

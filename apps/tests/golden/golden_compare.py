@@ -75,7 +75,7 @@ def step_leaves(
     bench = arguments[:1] == ["bench"]
     files = sorted(map(shown, record["files"]))
     found: Leaves = {"exit": ("exit", record["exit"]), "files": ("files", files)}
-    if "--help" in arguments and "│ -" in out:
+    if {"--help", "--help-all"} & {*arguments} and "│ -" in out:
         old = {new.split()[0]: name.split()[0] for name, new in flags.items() if new}
         for name, (_, choices, default) in read_help(out).items():
             found[f"help: {old.get(name, name)}"] = ("settings", (choices, default))

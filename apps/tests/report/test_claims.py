@@ -10,7 +10,7 @@ from scipy import stats
 from probseq.summary import LABELS
 from probseq_apps.cli import main
 from probseq_apps.registry import REGISTRY, load
-from probseq_apps.report.claims import claims_text, judge_claims, load_claims
+from probseq_apps.report.claims import judge_claims, load_claims
 from probseq_apps.report.measured import find_runs
 
 ECE = {"kernel": [0.10, 0.12, 0.11, 0.13], "sgpa": [0.05, 0.06, 0.04, 0.07]}
@@ -76,18 +76,6 @@ def test_a_run_that_keeps_to_its_recipe_counts_before_a_shortened_one_of_the_pap
     assert verdict(find_runs([folder])[0], "sgpa-calibration").run.folder.name == "short"
     write_run("whole", methods, recipe="digits-few-all")
     assert verdict(find_runs([folder])[0], "sgpa-calibration").run.folder.name == "whole"
-
-
-def test_a_row_with_settings_of_its_own_stands_for_its_method(write_run):
-    rows = {"sgpa:dropout=0.1": [0.01, 0.02, 0.03], "sgpa:sample=false": [0.9, 0.9, 0.9]}
-    rows |= {"kernel:dropout=1e+3": [0.2, 0.21, 0.22], "kernel:dropout=0.2+ts": [0.0, 0.0, 0.0]}
-    methods = {name: {"test/ece": values} for name, values in rows.items()}
-    folder = write_run("run", methods)
-    found = verdict(find_runs([folder])[0], "sgpa-calibration")
-    assert found.gains["kernel"].summary.mean == pytest.approx(0.19)
-    assert found.text == "holds"
-    text = claims_text([found], 1000)
-    assert "3 seeds, row sgpa:dropout=0.1, row kernel:dropout=1e+3)" in text
 
 
 def test_seconds_are_compared_by_their_factor(write_run):

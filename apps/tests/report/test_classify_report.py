@@ -12,6 +12,7 @@ from probseq_apps.report.classify import (
 )
 from probseq_apps.report.lead import lead_table, outcome
 from probseq_apps.report.tables import Measure
+from probseq_apps.settings.methods import Row
 
 METRICS = ("accuracy", "nll", "ece", "mce")
 DETECTION = ("auroc", "aupr-in", "aupr-out", "fpr95")
@@ -110,7 +111,7 @@ def test_an_attention_without_information_is_named_and_what_it_adds_is_shown():
         "mle": [None, None],
     }
     results = {
-        name: MethodResult("", [{"test/penalty": value} for value in own], [1.0, 1.0])
+        name: MethodResult(Row(name, name), [{"test/penalty": value} for value in own], [1.0, 1.0])
         for name, own in values.items()
     }
     (finding,) = silent_attention(results)

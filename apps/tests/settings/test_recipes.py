@@ -21,7 +21,7 @@ from probseq_apps.methods.build import build
 from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
 from probseq_apps.settings.common import DefaultSelectors
 from probseq_apps.settings.generate import GENERATE_RECIPES, TOKENIZER_RECIPES
-from probseq_apps.settings.methods import parse_row, resolve
+from probseq_apps.settings.methods import resolve
 from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
 from probseq_apps.settings.online import ONLINE_RECIPES, ONLINE_VAE_RECIPES
 from pseudovideo.diffusion.unet import build_unet
@@ -119,7 +119,7 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
     settings = RECIPES.load(name)
     data = imitation(settings)
     batch = (data.train.inputs[:2], data.train.targets[:2])
-    for name in {row.base for row in map(parse_row, settings.method)}:
+    for name in settings.trained():
         trained = resolve(name, settings)
         if trained.method.estimator:
             continue

@@ -1,5 +1,6 @@
 """What follows from settings; what they refuse is in `test_cli.py`, as a user meets it."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 from probseq_apps.experiments.tokens import TokenizerPart
 from probseq_apps.settings.classify import ClassifySettings, RegressSettings
 from probseq_apps.settings.generate import GenerateSettings, TokenizerSettings
-from probseq_apps.settings.methods import METHODS, parse_row, resolve, trained_rows
+from probseq_apps.settings.methods import METHODS, resolve
 
 
 @pytest.mark.parametrize("base", METHODS)
@@ -16,55 +17,53 @@ def test_a_method_s_name_is_read_back_and_trained_once(base):
     method = METHODS[base]
     plain = method.baseline or method.estimator
     additions = ("ts", "ensemble") if plain else ("kflla", "ts", "ensemble")
-    row = parse_row("+".join((base, *additions)))
-    assert (row.method, row.additions) == (METHODS[base], additions)
-    assert trained_rows((f"{base}+ts", "mle", base)) == tuple(dict.fromkeys((base, "mle")))
+    settings = ClassifySettings(method=(f"{base}+ts", "mle", base))
+    row = settings.row("+".join((base, *additions)))
+    assert (row.name, row.method, row.additions) == (base, METHODS[base], additions)
+    assert settings.trained() == list(dict.fromkeys((base, "mle")))
 
 
-def test_a_method_has_settings_of_its_own_beside_those_of_all():
-    rows = ("sgpa:kl_scale=1,0.1:dropout=0.2:weight_decay=0.3+kflla", "mle", "sgpa:dropout=0.2")
-    settings = ClassifySettings(method=rows)
-    first, second, *rest = trained_rows(rows)
-    assert rest == ["mle", "sgpa:dropout=0.2"]
-    scales = {}
-    for name in (first, second):
+def test_a_row_has_settings_of_its_own_beside_those_of_all():
+    own = {"kl_scale": [1, 0.1], "dropout": 0.2, "weight_decay": 0.3}
+    rows = {"sgpa": own, "other": {"method": "sgpa", "dropout": 0.2}}
+    settings = ClassifySettings(method=("sgpa+kflla", "mle", "other"), rows=rows)
+    assert ClassifySettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+    scales = []
+    for name in ("sgpa,kl_scale=1", "sgpa,kl_scale=0.1"):
         trained = resolve(name, settings)
-        own = trained.settings
-        assert own.method == ("sgpa+kflla",)
-        assert (own.model.dropout, own.training.weight_decay) == (0.2, 0.3)
-        scales[name] = trained.attention.kl_scale
-        assert replace(own.sgpa, kl_scale=settings.sgpa.kl_scale) == settings.sgpa
-        assert replace(own.model, dropout=settings.model.dropout) == settings.model
-    assert list(scales.values()) == [1.0, 0.1]
-    assert resolve("mle", settings).settings == replace(settings, method=("mle",))
+        of_row = trained.settings
+        assert of_row.method == ("sgpa+kflla",)
+        assert (of_row.model.dropout, of_row.training.weight_decay) == (0.2, 0.3)
+        scales.append(trained.attention.kl_scale)
+        assert replace(of_row.sgpa, kl_scale=settings.sgpa.kl_scale) == settings.sgpa
+        assert replace(of_row.model, dropout=settings.model.dropout) == settings.model
+    assert scales == [1.0, 0.1]
+    assert settings.trained() == ["sgpa,kl_scale=1", "sgpa,kl_scale=0.1", "mle", "other"]
+    assert resolve("other", settings).settings.model.dropout == 0.2
+    assert settings.row("sgpa+ts").short_title.startswith("SGPA, kl scale 1 or 0.1, dropout 0.2")
+    assert resolve("mle", settings).settings == replace(settings, method=("mle",), rows={})
 
 
 def test_numbers_have_no_validation_loss_to_choose_by():
     with pytest.raises(ValueError, match="must have one value of each setting"):
-        RegressSettings(method=("mcd:dropout=0.1,0.2",))
-    assert RegressSettings(method=("mcd:dropout=0.2",)).method == ("mcd:dropout=0.2",)
+        RegressSettings(method=("mcd",), rows={"mcd": {"dropout": [0.1, 0.2]}})
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("base", "own", "message"),
     [
-        ("sgpa:kl_scales=0.1", "unknown setting of 'sgpa' 'kl_scales'; did you mean 'kl_scale'"),
-        ("mle:kl_scale=0.1", "unknown setting of 'mle' 'kl_scale'"),
-        ("sgpa:kl_scale=2", "kl_scale must be above 0 and at most 1, got 2"),
-        ("sgpa:kl_scale=1:kl_scale=0.1", "must name each setting once"),
-        ("mle:epochs=3", "unknown setting of 'mle' 'epochs'"),
-        ("kepsvgp-e:branches=er", "unknown setting of 'kepsvgp-e' 'branches'"),
-        ("sgpa:kl_scale", "settings as `:NAME=VALUE,VALUE`"),
-        ("sgpa:kl_scale=1,1", "each value once"),
-        ("sgpa:kl_scale=0.1,0.10", "must have values that differ"),
-        ("mle:kernel=rbf", "unknown setting of 'mle' 'kernel'"),
-        ("sgpa:kl_scale=2", "method 'sgpa:kl_scale=2': kl_scale must be"),
-        ("mle:dropout=much", "dropout must be"),
+        ("sgpa", {"kl_scales": 0.1}, "unknown setting of 'sgpa' 'kl_scales'; did you mean 'kl_"),
+        ("mle", {"epochs": 3}, "unknown setting of 'mle' 'epochs'"),
+        ("kepsvgp-e", {"branches": "er"}, "unknown setting of 'kepsvgp-e' 'branches'"),
+        ("mle", {"kernel": "rbf"}, "unknown setting of 'mle' 'kernel'"),
+        ("sgpa", {"kl_scale": 2}, "row 'own': kl_scale must be above 0 and at most 1, got 2"),
+        ("logreg", {"dropout": 0.1}, "it is no transformer"),
+        ("spga", {}, "'sgpa'"),
     ],
 )
-def test_a_wrong_setting_of_a_method_is_named(row, message):
+def test_a_wrong_setting_of_a_row_is_named(base, own, message):
     with pytest.raises(ValueError, match=message):
-        ClassifySettings(method=(row,))
+        ClassifySettings(method=("own",), rows={"own": {"method": base, **own}})
 
 
 def test_a_warm_start_of_a_method_that_is_not_compared_may_be_anything():

@@ -48,7 +48,7 @@ from probseq_apps.methods.build import build, count_tokens
 from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult, classify_report
 from probseq_apps.settings.classify import ROTATIONS, ClassifySettings, EvaluationSettings
-from probseq_apps.settings.methods import Row, TrainedMethod, TrainingSettings, parse_row, resolve
+from probseq_apps.settings.methods import Row, TrainedMethod, TrainingSettings, resolve
 
 Sets = Mapping[str, Predictions]
 MADE, PUBLISHED = SHIFTED
@@ -80,7 +80,7 @@ def load(settings: ClassifySettings, options: Options) -> comparison.Loaded[Data
 def labelled(settings: ClassifySettings, fully_labelled: Data, seed: int) -> Data:
     """Return the data with the labels of a seed; members of an ensemble share theirs."""
     seeds, reading = settings.seeds, settings.reading
-    if any("ensemble" in parse_row(name).additions for name in settings.method):
+    if any("ensemble" in row.additions for row in map(settings.row, settings.method)):
         size = settings.ensemble_size or len(seeds)
         seed = seeds[seeds.index(seed) // size * size]
     return with_labels(fully_labelled, reading.train_size, reading.label_noise, seed=seed)
@@ -88,13 +88,13 @@ def labelled(settings: ClassifySettings, fully_labelled: Data, seed: int) -> Dat
 
 def check(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> None:
     """Raise if the settings don't fit the data."""
-    data, rows = loaded.data, {name: parse_row(name) for name in settings.method}
+    data, rows = loaded.data, {name: settings.row(name) for name in settings.method}
     if len(data.validation) == 0:
         lacks = f"needs validation data, and {data.name!r} is split without"
         if settings.training.select == "best":
             raise ValueError(f"select='best' {lacks}: use select='last'")
         for name, row in rows.items():
-            if "ts" in row.additions or len(row.trained) > 1:
+            if "ts" in row.additions or len(row.variants) > 1:
                 raise ValueError(f"method {name!r} {lacks}")
     for name in (name for name, row in rows.items() if row.method.estimator):
         for seed in settings.seeds:
@@ -158,7 +158,7 @@ def report(
     measured: dict[str, MethodResult] = {}
     plotted: dict[str, list[Sets]] = {}
     for name in settings.method:
-        row = parse_row(name)
+        row = settings.row(name)
         again = partial(train_method, settings, loaded, at=at)
         options: Any = {"make": again, "loss": validation_loss}
         jobs_of_row, stored = comparison.stored_runs(row, settings, at, **options)

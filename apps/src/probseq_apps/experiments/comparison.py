@@ -30,7 +30,6 @@ from probseq_apps.settings.methods import (
     Row,
     TrainedMethod,
     resolve,
-    trained_rows,
 )
 
 # After the training, and with the Laplace approximation.
@@ -65,13 +64,13 @@ class Objective(NamedTuple):
 
 def jobs(settings: MethodSettings) -> list[Job]:
     """Return a job for each row to train and each seed."""
-    rows = trained_rows(settings.method)
+    rows = settings.trained()
     return [Job(row, seed) for seed in settings.seeds for row in rows]
 
 
 def check_methods(settings: Compared, loaded: Loaded[Any]) -> None:
     """Raise if a transformer does not fit the data, or lacks the dropout that it draws from."""
-    for name in trained_rows(settings.method):
+    for name in settings.trained():
         trained = resolve(name, settings)
         if not trained.method.estimator:
             model = build(trained, loaded.data, seed=0)
@@ -89,7 +88,7 @@ def describe_data(settings: MethodSettings, data: Data, noun: str) -> str:
 
 def run_folder(at: RunFolder, job: Job) -> Path:
     """Return the folder of a run inside that of the comparison."""
-    return at.path / job.row.replace(":", ",") / f"seed-{job.seed}"
+    return at.path / job.row / f"seed-{job.seed}"
 
 
 def warm_folder(folder: Path) -> Path:
@@ -242,7 +241,7 @@ def stored_runs(
     runs: list[dict[str, dict[str, Tensor]]] = []
     for seed in settings.seeds:
         candidates: dict[Job, dict[str, dict[str, Tensor]]] = {}
-        for job in (Job(trained, seed) for trained in row.trained):
+        for job in (Job(variant, seed) for variant in row.variants):
             path = run_folder(at, job) / file
             if not path.exists():
                 make(job)
@@ -275,8 +274,8 @@ def row_result(
     pairs = zip(metrics, penalties, strict=True)
     entries = [{**entry, "test/penalty": penalty} for entry, penalty in pairs]
     seconds = [results[job]["seconds"] for job in jobs]
-    chosen = [job.row for job in jobs] if row.choices else []
-    return MethodResult(row.title, entries, seconds, temperatures, chosen)
+    chosen = [job.row for job in jobs] if len(row.variants) > 1 else []
+    return MethodResult(row, entries, seconds, temperatures, chosen)
 
 
 def same_metrics(results: Mapping[str, MethodResult]) -> dict[str, MethodResult]:

@@ -23,7 +23,7 @@ from probseq_apps.report.classify import MethodResult
 from probseq_apps.report.regress import regress_report
 from probseq_apps.report.set_plots import NumberSets
 from probseq_apps.settings.classify import RegressSettings
-from probseq_apps.settings.methods import TrainedMethod, parse_row, resolve
+from probseq_apps.settings.methods import TrainedMethod, resolve
 from sgpa import LaplaceLikelihood, RegressionModel
 
 SWAPPED = "ood/swapped-edges"
@@ -112,7 +112,7 @@ def report(
     measured: dict[str, MethodResult] = {}
     plotted: dict[str, list[NumberSets]] = {}
     for name in settings.method:
-        row = parse_row(name)
+        row = settings.row(name)
         again = partial(train_method, settings, loaded, at=at)
         jobs_of_row, stored = comparison.stored_runs(row, settings, at, make=again)
         runs = [{n: NumberPredictions(**f) for n, f in sets.items()} for sets in stored]

@@ -136,7 +136,7 @@ def _gain(claim: Claim, other: str, run: MeasuredRun) -> Gain | None:
     least = 0.0 if claim.costs else -math.inf
     samples: list[list[float]] = []
     for row in (claim.better, other):
-        _, values = run.values(f"{_row_of(row, run)}/{claim.metric}") or ("", ())
+        _, values = run.values(f"{row}/{claim.metric}") or ("", ())
         samples.append(
             [value for value in values if value is not None and least < value < math.inf]
         )
@@ -149,18 +149,11 @@ def _gain(claim: Claim, other: str, run: MeasuredRun) -> Gain | None:
     return judge(gains, claim.effect)
 
 
-def _row_of(name: str, run: MeasuredRun) -> str:
-    """Return a row of a run: that of the name, or the first with settings of its own."""
-    rows: Sequence[str] = run.settings.get("method", ())
-    matches = (row for row in rows if re.sub(r":(?:[^+]|\+(?=[0-9]))*", "", row) == name)
-    return name if name in rows else next(matches, name)
-
-
 def differences(run: MeasuredRun, recipe: str, rows: Iterable[str]) -> list[str]:
     """Return the settings that differ, with the recipe's; those of methods in no row left out."""
     reference = json.loads(json.dumps(load(_RECIPES[run.experiment]).load(recipe).to_dict()))
     settings = dict(flatten(run.settings))
-    bases = [METHODS.get(re.split("[+:]", row)[0]) for row in rows]
+    bases = [METHODS.get(row.partition("+")[0]) for row in rows]
     used = {base.attention for base in bases if base is not None}
     others = {method.attention for method in METHODS.values()} - used
     return [
@@ -227,5 +220,4 @@ def _run_text(verdict: Verdict) -> str:
     seeds, rows = len(run.setting("seeds")), (claim.better, *claim.than)
     changes = differences(run, run.recipe, rows)
     changed = f" with {', '.join(changes)}" if changes else ""
-    variants = [f", row {row}" for name in rows if (row := _row_of(name, run)) != name]
-    return f"{run.recipe}{changed}, {seeds} seed{'s'[: seeds - 1]}{''.join(variants)}"
+    return f"{run.recipe}{changed}, {seeds} seed{'s'[: seeds - 1]}"

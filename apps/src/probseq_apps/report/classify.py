@@ -14,7 +14,7 @@ from probseq_apps.report.lead import Lead, lead_table, outcome
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.set_plots import class_figures, shift_figures
 from probseq_apps.report.tables import Measure, SideBySide, Table, summary_table
-from probseq_apps.settings.methods import parse_row
+from probseq_apps.settings.methods import Row
 
 # Metrics over the seeds by name, and those of each method.
 Metrics = Mapping[str, Summary]
@@ -43,12 +43,12 @@ _GROUPS = (*CORRUPTION_GROUPS, "other")
 class MethodResult(NamedTuple):
     """The results of a method, an entry for each seed, or a single one for an ensemble."""
 
-    title: str  # of the method
+    row: Row
     # Of each entry, values by name; None where a metric is not defined
     metrics: Sequence[Mapping[str, float | None]]
     train_seconds: Sequence[float]  # of each seed
     temperatures: Sequence[float] = ()  # of each seed; empty without temperature scaling
-    # Row with the lowest validation loss, for each seed; empty where there is one
+    # Variant with the lowest validation loss, for each seed; empty where there is one
     chosen: Sequence[str] = ()
 
     def summaries(self) -> dict[str, Summary]:
@@ -69,10 +69,10 @@ def methods_report(
     """Return the report of a comparison of methods; `examples` describes the examples."""
     data, numbers, rows = common["data"], dict[str, Any](), list[str]()
     lead = lead_of(titled(results))
-    for name, (title, _, seconds, temperatures, chosen) in results.items():
+    for name, (row, _, seconds, temperatures, chosen) in results.items():
         summaries = results[name].summaries()
         numbers[name] = {
-            "title": title,
+            "title": row.title,
             "seeds": common["settings"]["seeds"],
             "temperatures": temperatures,
             "chosen": chosen,
@@ -82,7 +82,7 @@ def methods_report(
         scales = temperatures_text(temperatures)
         taken = ", ".join(chosen)
         rows.append(
-            f"`{name}`: {title}; trained in {sum(seconds) / len(seconds):.1f} s a seed"
+            f"`{name}`: {row.title}; trained in {sum(seconds) / len(seconds):.1f} s a seed"
             f"{f'; temperatures {scales}' if scales else ''}"
             f"{f'; by validation loss {taken}' if taken else ''}"
         )
@@ -109,7 +109,7 @@ def silent_attention(results: Mapping[str, MethodResult]) -> list[str]:
     for name, result in results.items():
         penalty = summarise([entry.get("test/penalty") for entry in result.metrics]).mean
         # The penalties of other methods are no information that attention has of its input.
-        if penalty is None or parse_row(name).base != "sgpa" or abs(penalty) >= _SILENT:
+        if penalty is None or result.row.base != "sgpa" or abs(penalty) >= _SILENT:
             continue
         nats = f"{penalty:.1g} nats an example"
         sentences.append(f"{name}: the penalty is {nats}: its attention says nothing of the input.")
@@ -130,7 +130,7 @@ def classify_report(
         details=details(methods),
         story=("reliability", "shift", "cifar-c"),
         figures=lambda: {
-            **class_figures({parse_row(name).short_title: sets for name, sets in rows.items()}),
+            **class_figures({results[name].row.short_title: sets for name, sets in rows.items()}),
             **shift_figures(titled(results)),
         },
         **common,
@@ -139,12 +139,12 @@ def classify_report(
 
 def titled(results: Mapping[str, MethodResult]) -> Methods:
     """Return the metrics of each method by its title in words."""
-    return {parse_row(name).short_title: result.summaries() for name, result in results.items()}
+    return {result.row.short_title: result.summaries() for result in results.values()}
 
 
 def estimators(results: Mapping[str, MethodResult]) -> list[str]:
     """Return the titles of the rows that need no transformer."""
-    rows = map(parse_row, results)
+    rows = [result.row for result in results.values()]
     return [row.short_title for row in rows if row.method.estimator]
 
 

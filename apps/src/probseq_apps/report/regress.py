@@ -6,7 +6,6 @@ from typing import Any
 from probseq_apps.report.classify import MethodResult, methods_report
 from probseq_apps.report.report import Report
 from probseq_apps.report.set_plots import NumberSets, number_figures
-from probseq_apps.settings.methods import parse_row
 
 
 def regress_report(
@@ -20,7 +19,7 @@ def regress_report(
         f"examples; the target is `{target}`, and errors are in its unit",
         story=("coverage",),
         figures=lambda: number_figures(
-            {parse_row(name).short_title: sets for name, sets in rows.items()}, target
+            {results[name].row.short_title: sets for name, sets in rows.items()}, target
         ),
         **common,
     )

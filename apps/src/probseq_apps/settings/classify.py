@@ -19,7 +19,7 @@ from probseq_apps.settings.common import (
     Names,
     Recipes,
     check_known,
-    refuse,
+    require,
     with_data,
 )
 from probseq_apps.settings.methods import (
@@ -27,7 +27,6 @@ from probseq_apps.settings.methods import (
     BackboneSettings,
     MethodSettings,
     TrainingSettings,
-    parse_row,
 )
 
 ROTATIONS = "rotations"
@@ -70,12 +69,14 @@ class EvaluationSettings(Settings):
         for name in self.corruptions:
             check_known("corruption", name, CORRUPTION_NAMES)
         for name in self.ood:
-            refuse(
-                name != ROTATIONS and data_kind(name) != "image",
+            require(
+                name == ROTATIONS or data_kind(name) == "image",
                 f"ood must name image sets ({', '.join((*IMAGE_NAMES, ROTATIONS))}), got {name!r}",
             )
-        none = not (self.corruptions and self.severities)
-        refuse(self.shift and none, "corruptions and severities must not be empty with shift")
+        require(
+            not self.shift or (self.corruptions and self.severities),
+            "corruptions and severities must not be empty with shift",
+        )
 
 
 class WarmStart(Settings):
@@ -109,11 +110,11 @@ class ClassifySettings(MethodSettings):
         shift, ood, training = self.evaluation.shift, self.evaluation.ood, self.training
         augment = training.augment != "none"
         for name, used in {"shift": shift, "ood": ood, "augment": augment}.items():
-            refuse(is_text and used, f"{name} is for images, and {self.data!r} holds texts")
-        for name in dict.fromkeys(parse_row(name).base for name in self.method):
+            require(not (is_text and used), f"{name} is for images, and {self.data!r} holds texts")
+        for name in dict.fromkeys(self.row(name).base for name in self.method):
             warm = self.warm_epochs(name)
-            refuse(
-                warm and training.epochs - warm <= training.warmup_epochs,
+            require(
+                not warm or training.epochs - warm > training.warmup_epochs,
                 f"warm_start.{name} must leave more than warmup_epochs={training.warmup_epochs} of "
                 f"epochs={training.epochs}, got {warm}",
             )
@@ -156,15 +157,15 @@ class RegressSettings(MethodSettings):
             check_known("data set", self.data, (ZINC, f"{CSV_PREFIX}PATH"))
         super().check()
         for name in self.method:
-            row = parse_row(name)
-            many = len(row.trained) > 1
-            refuse(
-                many, f"method {name!r} must have one value of each setting: none is chosen here"
+            row = self.row(name)
+            require(
+                len(row.variants) == 1,
+                f"method {name!r} must have one value of each setting: none is chosen here",
             )
             for component in (row.base, *row.additions):
-                wrong = component in ("sngp", "svdkl", "kflla", "ts")
-                wrong = wrong or (component == row.base and row.method.estimator)
-                refuse(wrong, f"method {name!r} is for classes: leave out {component}")
+                of_classes = component in ("sngp", "svdkl", "kflla", "ts")
+                of_classes = of_classes or (component == row.base and row.method.estimator)
+                require(not of_classes, f"method {name!r} is for classes: leave out {component}")
 
 
 def _for_classes(settings: ClassifySettings, selectors: DefaultSelectors) -> ClassifySettings:

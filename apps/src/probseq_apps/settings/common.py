@@ -123,6 +123,12 @@ def refuse(wrong: object, message: str) -> None:
         raise ValueError(message)
 
 
+def require(condition: object, message: str) -> None:
+    """Raise unless a condition on settings holds."""
+    if not condition:
+        raise ValueError(message)
+
+
 def check_known(kind: str, name: str, known: Iterable[str]) -> None:
     """Raise if a name is not among those that are known."""
     if name not in known:

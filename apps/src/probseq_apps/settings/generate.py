@@ -16,7 +16,7 @@ from probseq_apps.settings.common import (
     Flat,
     Recipes,
     Seeds,
-    refuse,
+    require,
     saved_settings,
     with_data,
 )
@@ -139,8 +139,8 @@ class ClassTraining(Settings):
 
     def check(self) -> None:
         """Refuse what needs labels without them."""
-        needless = self.label_dropout is not None and not self.labels
-        refuse(needless, f"label_dropout needs labels, got {self.label_dropout} without them")
+        useful = self.label_dropout is None or self.labels
+        require(useful, f"label_dropout needs labels, got {self.label_dropout} without them")
 
     def spec(self, counts: Mapping[str, int]) -> ClassSpec:
         """Return what a model is told of classes, whose training images these are."""
@@ -162,12 +162,12 @@ class Classes(ClassTraining):
     def check(self) -> None:
         """Refuse guidance of what was not learned."""
         super().check()
-        guided = self.guidance != 1.0
-        refuse(
-            guided and not self.labels, f"guidance needs labels, got {self.guidance} without them"
+        as_learned = self.guidance == 1.0
+        require(
+            as_learned or self.labels, f"guidance needs labels, got {self.guidance} without them"
         )
-        refuse(
-            guided and self.label_dropout == 0,
+        require(
+            as_learned or self.label_dropout != 0,
             f"guidance needs label_dropout above 0, got {self.guidance} and label_dropout=0",
         )
 
@@ -253,7 +253,7 @@ class _Tokenizers(OnImages):
         """Refuse more codes than tokens can number."""
         super().check()
         size = self.tokenizer.codebook_size
-        refuse(size > 2**15, f"codebook_size must be at most 32768, got {size}")  # of 16 bits
+        require(size <= 2**15, f"codebook_size must be at most 32768, got {size}")  # of 16 bits
 
 
 class TokenizerSettings(_Tokenizers):
@@ -300,8 +300,7 @@ class PriorSettings(_Priors):
 
     def check_complete(self) -> None:
         """Refuse a command line without a tokenizer."""
-        missing = not self.tokenizer
-        refuse(missing, "tokenizer must be given: name the folder of a trained tokenizer")
+        require(self.tokenizer, "tokenizer must be given: name the folder of a trained tokenizer")
 
     def train_config(self) -> TrainConfig:
         """Return the settings of the training loop."""
@@ -331,17 +330,17 @@ class GenerateSettings(_Tokenizers, _Priors):
         """Refuse settings that don't go together, and priors on tokenizers that aren't trained."""
         super().check()
         halved, side = self.controls and max(self.frames) > 1, self.tokenizer.patch_size
-        odd = halved and side % 2
-        refuse(odd, f"patch_size must be even for the control with half patches, got {side}")
+        even = not halved or side % 2 == 0
+        require(even, f"patch_size must be even for the control with half patches, got {side}")
         kinds = tuple(dict.fromkeys(arm.kind for arm in self.arms))
         for name, asked, known in (
             ("prior_stem", self.priors.prior_stem, self.stem),
             ("prior_arms", self.priors.prior_arms, kinds),
         ):
             # Arms that the run lacks may be named beside those that it has.
-            few = name == "prior_stem" and not set(asked) <= set(known)
-            refuse(
-                self.priors.prior and (few or not set(asked) & set(known)),
+            all_known = name != "prior_stem" or set(asked) <= set(known)
+            require(
+                not self.priors.prior or (all_known and set(asked) & set(known)),
                 f"{name} must be of this run ({', '.join(known)}), "
                 f"got {', '.join(asked) or 'none'}",
             )

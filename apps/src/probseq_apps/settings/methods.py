@@ -1,17 +1,15 @@
 """Methods, `sgpa`, `kernel+ts`, `sgpa+kflla+ensemble`, and the settings that all comparisons have.
 
 A method is a line of METHODS; if its attention has settings of its own, they are a field of
-`MethodSettings`, named as the method says.
+`MethodSettings`, named as the method says. A recipe may have `rows`: methods with own settings.
 """
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
-from tyro.conf import arg
+from tyro.conf import Fixed, Suppress, arg
 
 from cgpt.spec import CGPTConfig, SCGPTConfig
 from kepsvgp.spec import KEPSVGPConfig
@@ -24,7 +22,7 @@ from probseq.transformers.spec import (
     TransformerConfig,
 )
 from probseq_apps.engine.config import EpochTraining, TrainConfig
-from probseq_apps.settings.common import DISTINCT, Names, Seeds, check_known, refuse
+from probseq_apps.settings.common import Names, Seeds, check_known, require
 from sgpa.beyond.spec import ResidualSGPAConfig
 from sgpa.spec import SGPAConfig
 
@@ -126,9 +124,10 @@ class Row(NamedTuple):
     loss.
     """
 
+    name: str  # its own, or that of its method
     base: str
     additions: tuple[str, ...] = ()
-    choices: tuple[tuple[str, tuple[str, ...]], ...] = ()  # settings of its own, and their values
+    choices: tuple[tuple[str, tuple[Any, ...]], ...] = ()  # settings of its own, and their values
 
     @property
     def method(self) -> Method:
@@ -136,14 +135,16 @@ class Row(NamedTuple):
         return METHODS[self.base]
 
     @property
-    def trained(self) -> tuple[str, ...]:
-        """The rows that are trained for it, without additions, each with one value a setting."""
-        values = product(*(options for _, options in self.choices))
-        names = [name for name, _ in self.choices]
-        return tuple(
-            ":".join((self.base, *(f"{n}={v}" for n, v in zip(names, chosen, strict=True))))
-            for chosen in values
-        )
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """What is trained for it, by name: the values of its own settings, one of each."""
+        settings = [name for name, _ in self.choices]
+        combined = product(*(values for _, values in self.choices))
+        several = {name for name, values in self.choices if len(values) > 1}
+        found = [dict(zip(settings, values, strict=True)) for values in combined]
+        return {
+            ",".join((self.name, *(f"{n}={v}" for n, v in own.items() if n in several))): own
+            for own in found
+        }
 
     @property
     def title(self) -> str:
@@ -154,48 +155,8 @@ class Row(NamedTuple):
     def short_title(self) -> str:
         """Its name in words, as "SGPA, dropout 0.1 + temperature"."""
         name = self.method.short or self.method.title.partition(",")[0]
-        values = [f"{key.replace('_', ' ')} {' or '.join(each)}" for key, each in self.choices]
-        return " + ".join((", ".join((name, *values)), *(_ADDED[each] for each in self.additions)))
-
-
-def parse_row(name: str) -> Row:
-    """Read a method, `mcd:dropout=0.1,0.2:weight_decay=0.1+ts`.
-
-    Behind its name come settings of its own, and additions: any of `+kflla`, `+ts`, `+ensemble` in
-    this order.
-    """
-    base, *additions = re.split(r"\+(?![0-9])", name)  # not that of 1e+3
-    base, *texts = base.split(":")
-    check_known("method", base, METHODS)
-    pairs = [text.partition("=") for text in texts]
-    choices = [(key, tuple(values.split(","))) for key, _, values in pairs]
-    refuse(len(dict(choices)) < len(choices), f"method {name!r} must name each setting once")
-    refuse(
-        any(not (key and all(values) and DISTINCT.holds(values)) for key, values in choices),
-        f"method {name!r} must have settings as `:NAME=VALUE,VALUE`, each value once",
-    )
-    for addition in additions:
-        check_known(f"addition to {base!r}", addition, POST_HOC)
-    ordered = [addition for addition in POST_HOC if addition in additions]
-    refuse(
-        additions != ordered,
-        f"method {name!r} must take each addition once, in the order {'+'.join(POST_HOC)}",
-    )
-    refuse(
-        "kflla" in additions and METHODS[base].baseline,
-        f"method {name!r} must leave out kflla: {base!r} has a posterior already",
-    )
-    refuse(
-        METHODS[base].estimator and (choices or "kflla" in additions),
-        f"method {name!r} must be {base!r} with ts or ensemble behind it, or alone: it is no "
-        "transformer, and its settings are chosen by validation data",
-    )
-    return Row(base, tuple(additions), tuple(choices))
-
-
-def trained_rows(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the rows that must be trained for these, each once."""
-    return tuple(dict.fromkeys(row for name in names for row in parse_row(name).trained))
+        own = [f"{n.replace('_', ' ')} {' or '.join(map(str, v))}" for n, v in self.choices]
+        return " + ".join((", ".join((name, *own)), *(_ADDED[each] for each in self.additions)))
 
 
 @dataclass(frozen=True)
@@ -216,7 +177,7 @@ class TrainedMethod(Generic[SettingsT_co]):
     @property
     def rows(self) -> list[Row]:
         """The rows of the report that it is trained for."""
-        return list(map(parse_row, self.settings.method))
+        return list(map(self.settings.row, self.settings.method))
 
     def warm_start(self) -> "TrainedMethod[SettingsT_co]":
         """Return the method whose weights it may start from."""
@@ -226,14 +187,14 @@ class TrainedMethod(Generic[SettingsT_co]):
         return replace(self, method=source, attention=self.method.warm_start)
 
 
-def resolve(trained: str, settings: MethodSettingsT) -> TrainedMethod[MethodSettingsT]:
-    """Return a row that is trained, with its own values among the settings.
+def resolve(variant: str, settings: MethodSettingsT) -> TrainedMethod[MethodSettingsT]:
+    """Return a variant of a row, with its own values among the settings.
 
     A name is that of a setting of its attention, else of the model, else of the training.
     """
-    row, rows = parse_row(trained), map(parse_row, settings.method)
-    names = ["+".join((row.base, *other.additions)) for other in rows if trained in other.trained]
-    changes: dict[str, Any] = {"method": tuple(dict.fromkeys(names)) or (row.base,)}
+    row, rows = settings.row(variant.partition(",")[0]), map(settings.row, settings.method)
+    names = ["+".join((row.base, *other.additions)) for other in rows if other.name == row.name]
+    changes: dict[str, Any] = {"method": tuple(dict.fromkeys(names)) or (row.base,), "rows": {}}
     attention = row.method.attention
     groups = ["training", "model", *([attention] if isinstance(attention, str) else ())]
     # Of equal names the last: those of the attention come before all others. What all methods must
@@ -241,20 +202,16 @@ def resolve(trained: str, settings: MethodSettingsT) -> TrainedMethod[MethodSett
     fixed = _SHARED | row.method.changes.keys()
     if isinstance(attention, SoftmaxConfig):
         fixed |= {"kernel", "initial_variance"}
-    places = {each.name: group for group in groups for each in fields(getattr(settings, group))}
-    places = {name: group for name, group in places.items() if name not in fixed}
-    for name, (text,) in row.choices:
-        check_known(f"setting of {row.base!r}", name, places)
-        group = places[name]
+    group_of = {each.name: group for group in groups for each in fields(getattr(settings, group))}
+    group_of = {name: group for name, group in group_of.items() if name not in fixed}
+    for name, value in row.variants[variant].items():
+        check_known(f"setting of {row.base!r}", name, group_of)
+        group = group_of[name]
+        current = changes.get(group, getattr(settings, group))
         try:
-            value = json.loads(text)
-        except ValueError:
-            value = text
-        now = changes.get(group, getattr(settings, group))
-        try:
-            changes[group] = now.from_dict({**now.to_dict(), name: value})
+            changes[group] = current.from_dict({**current.to_dict(), name: value})
         except ValueError as error:
-            raise ValueError(f"method {trained!r}: {error}") from error
+            raise ValueError(f"row {variant!r}: {error}") from error
     its_settings = replace(settings, **changes)
     config = getattr(its_settings, attention) if isinstance(attention, str) else attention
     config = replace(config, **row.method.changes)
@@ -290,18 +247,24 @@ class TrainingSettings(EpochTraining):
         return TrainConfig(**values, seed=seed)
 
 
+def _no_rows() -> dict[str, Mapping[str, Any]]:
+    return {}
+
+
 class MethodSettings(Settings):
     """Which methods are compared, and the settings of their attention."""
 
     method: Names = ("mle", "kernel", "sgpa")
     """logreg, mlp, knn, gp (of scikit-learn, no transformers); mle (softmax attention), kernel,
-    kernel-rbf, kernel-exponential, kernel-asym (asymmetric),
-    mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, sgpa-residual (softmax
-    attention and a deviation), cgpt, scgpt, kepsvgp, kepsvgp-e and kepsvgp-r (one of its processes
-    twice); kernel-noise (Gaussian noise on the heads' outputs, a control). Each may have settings
-    of its own, sgpa:kl_scale=1,0.1 (of several values that of lowest validation loss is taken), and
-    be followed by +kflla (Laplace approximation of the last layer), +ts (temperature scaling) and
-    +ensemble (mean over the seeds)."""
+    kernel-rbf, kernel-exponential, kernel-asym (asymmetric), mcd and mcd-softmax (Monte Carlo
+    dropout), mfvi, sngp, svdkl, sgpa, sgpa-residual (softmax attention and a deviation), cgpt,
+    scgpt, kepsvgp, kepsvgp-e and kepsvgp-r (one of its processes twice), kernel-noise (Gaussian
+    noise on the heads' outputs, a control), or a row of the recipe. Each may be followed by +kflla
+    (Laplace approximation of the last layer), +ts (temperature scaling) and +ensemble (mean over
+    the seeds), in this order."""
+    rows: Suppress[Fixed[Mapping[str, Mapping[str, Any]]]] = field(default_factory=_no_rows)
+    """Methods with settings of their own, by the name of the row: `method`, unless it is the row's
+    name, and values by name, of a list that of lowest validation loss."""
     seeds: Seeds = (0, 1, 2)
     """Each method is trained once per seed."""
     ensemble_size: Annotated[int, AT_LEAST_TWO] | None = None
@@ -313,20 +276,45 @@ class MethodSettings(Settings):
     kepsvgp: KEPSVGPConfig = KEPSVGPConfig()
     kernel_noise: KernelConfig = KernelConfig(noise=0.1)
 
+    def row(self, name: str) -> Row:
+        """Read a row: a method, or one of `rows`, and additions behind it."""
+        first, *additions = name.split("+")
+        values = dict(self.rows.get(first, {}))
+        base = str(values.pop("method", first))
+        check_known("method", base, METHODS if first in self.rows else (*METHODS, *self.rows))
+        for addition in additions:
+            check_known(f"addition to {first!r}", addition, POST_HOC)
+        require(
+            additions == [addition for addition in POST_HOC if addition in additions],
+            f"method {name!r} must take each addition once, in the order {'+'.join(POST_HOC)}",
+        )
+        require(
+            "kflla" not in additions or not METHODS[base].baseline,
+            f"method {name!r} must leave out kflla: {base!r} has a posterior already",
+        )
+        require(
+            not METHODS[base].estimator or not (values or "kflla" in additions),
+            f"method {name!r} must be {base!r} with ts or ensemble behind it, or alone: it is no "
+            "transformer, and its settings are chosen by validation data",
+        )
+        lists = {
+            key: value if isinstance(value, list) else [value] for key, value in values.items()
+        }
+        return Row(first, base, tuple(additions), tuple((k, tuple(v)) for k, v in lists.items()))
+
+    def trained(self) -> list[str]:
+        """Return the names of the variants that must be trained, each once."""
+        return list(dict.fromkeys(each for name in self.method for each in self.row(name).variants))
+
     def check(self) -> None:
         """Refuse unknown methods and settings of theirs, and ensembles of one seed."""
-        for name in self.method:
-            row = parse_row(name)
+        for row in map(self.row, self.method):
             count, size = len(self.seeds), self.ensemble_size
             if "ensemble" in row.additions:
-                refuse(count < 2, f"method {name!r} needs at least two seeds, got {self.seeds}")
-                uneven = size is not None and count % size
-                refuse(
-                    uneven, f"ensemble_size must divide the number of seeds, {count}, got {size}"
+                require(count > 1, f"an ensemble needs at least two seeds, got {self.seeds}")
+                require(
+                    size is None or count % size == 0,
+                    f"ensemble_size must divide the number of seeds, {count}, got {size}",
                 )
-            trained = row.trained if row.choices else ()
-            same = [
-                replace(resolve(variant, self).settings, method=("mle",)) for variant in trained
-            ]
-            twice = any(variant in same[:place] for place, variant in enumerate(same))
-            refuse(twice, f"method {name!r} must have values that differ")
+            for variant in row.variants if row.choices else ():
+                resolve(variant, self)

@@ -16,7 +16,7 @@ from probseq_apps.settings.common import (
     Names,
     Recipes,
     Seeds,
-    refuse,
+    require,
     saved_settings,
 )
 from probseq_apps.settings.generate import (
@@ -75,8 +75,8 @@ class DiffusionSampling(Settings):
 
     def check(self) -> None:
         """Refuse noise of a sampler that has its own."""
-        other = self.sampler != "ddim"
-        refuse(self.eta and other, f"eta is for sampler=ddim, got {self.eta} and {self.sampler}")
+        fits = not self.eta or self.sampler == "ddim"
+        require(fits, f"eta is for sampler=ddim, got {self.eta} and {self.sampler}")
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of the models' `sample`; eta for ddim alone."""
@@ -90,8 +90,9 @@ class DiffusionSampling(Settings):
 
     def check_steps(self, diffusion_steps: int) -> None:
         """Raise if more steps are asked for than there are."""
-        most, steps = f"at most the {diffusion_steps} diffusion steps", self.sampling_steps or 0
-        refuse(steps > diffusion_steps, f"sampling_steps must be {most} of each arm, got {steps}")
+        steps = self.sampling_steps or 0
+        most = f"at most the {diffusion_steps} diffusion steps of each arm"
+        require(steps <= diffusion_steps, f"sampling_steps must be {most}, got {steps}")
 
 
 class Frames(VideoSpec, CorruptionSpec):
@@ -165,18 +166,19 @@ class DiffusionSettings(_Models):
         trained, videos = self.init_weights is not None, all(arm.is_video for arm in arms)
         for arm in arms:
             self.sampling.check_steps(arm.diffusion_steps or self.process.num_steps)
-            wrong = arm.is_video and arm.context(self.frames) >= arm.frames
-            refuse(wrong, f"context must be less than the {arm.frames} frames of {arm.name}")
-            refuse(
-                trained and arm.is_video,
+            fits = not arm.is_video or arm.context(self.frames) < arm.frames
+            require(fits, f"context must be less than the {arm.frames} frames of {arm.name}")
+            require(
+                not (trained and arm.is_video),
                 f"init_weights are those of an image model, and {arm.name} is one of videos",
             )
         both = trained and self.classes.labels
-        refuse(both, "init_weights are those of a model without classes: leave labels out")
-        none = not (self.training.steps or trained)
-        refuse(none, "steps must be at least 1 without init_weights, got 0")
-        refuse(
-            self.evaluation.likelihood_images and videos,
+        require(not both, "init_weights are those of a model without classes: leave labels out")
+        require(
+            self.training.steps or trained, "steps must be at least 1 without init_weights, got 0"
+        )
+        require(
+            not (self.evaluation.likelihood_images and videos),
             f"likelihood_images is for 1-frame arms, and arms are {', '.join(self.arms)}",
         )
 
@@ -238,7 +240,7 @@ class SampleSettings(Settings):
     def check(self) -> None:
         """Refuse two things to draw from, and settings of the other."""
         tokens = self.tokenizer or self.prior
-        refuse(self.model and tokens, "model is in place of tokenizer and prior, got both")
+        require(not (self.model and tokens), "model is in place of tokenizer and prior, got both")
         owner = "tokenizer and prior" if self.model else "model, a diffusion model"
         others = self.diffusion.differs_from(DiffusionSampling())
         for name in self.sampling.differs_from(TokenSampling()) if self.model else others:
@@ -247,8 +249,8 @@ class SampleSettings(Settings):
     def check_complete(self) -> None:
         """Refuse a command line without anything to draw from."""
         for name in ("tokenizer", "prior"):
-            refuse(
-                not (self.model or getattr(self, name)),
+            require(
+                self.model or getattr(self, name),
                 f"{name} must be given: name the folder of a trained one, or name --model",
             )
 
@@ -268,7 +270,7 @@ class ExportSettings(Settings):
     def check_complete(self) -> None:
         """Refuse a command line that lacks one of the folders."""
         for name in ("model", "pipeline"):
-            refuse(not getattr(self, name), f"{name} must be given: name a folder")
+            require(getattr(self, name), f"{name} must be given: name a folder")
 
 
 class EvaluateSettings(Settings):
@@ -297,7 +299,7 @@ class EvaluateSettings(Settings):
     def check_complete(self) -> None:
         """Refuse a command line without anything to measure."""
         nothing = self.samples is self.tokenizer is None
-        refuse(nothing, "samples or tokenizer must be named: there is nothing to measure")
+        require(not nothing, "samples or tokenizer must be named: there is nothing to measure")
 
 
 DIFFUSION_RECIPES = Recipes("diffusion", DiffusionSettings)

@@ -25,7 +25,7 @@ from probseq_apps.settings.common import (
     Recipes,
     Seeds,
     check_known,
-    refuse,
+    require,
 )
 
 if TYPE_CHECKING:
@@ -289,31 +289,31 @@ class OnlineSettings(_Comparison):
         """Refuse methods, data and a model that don't go together, once all of them are known."""
         model, inputs = self.model, "time" if self.of_time else "points"
         twice = {"osgpr", "osvgp"} <= set(self.method)
-        refuse(twice, "method must not name osgpr and osvgp: they are the same method")
+        require(not twice, "method must not name osgpr and osvgp: they are the same method")
         other = ", or name inputs" if self.of_time else ", or no inputs"
         other = other if self.data.startswith(CSV_PREFIX) else ""
         for name in self.method:
             method, stores_inputs = METHODS[name], model.path_memory == "inputs"
             follows = method.follows and (method.inputs != "points" or stores_inputs)
-            refuse(
-                method.inputs not in (inputs, "both"),
+            require(
+                method.inputs in (inputs, "both"),
                 f"method {name!r} is for {_INPUTS.get(method.inputs)}, and {self.data!r} is not: "
                 f"name methods for {_INPUTS[inputs]}{other}",
             )
-            refuse(
-                (model.trend or bool(model.season)) and not (self.of_time and method.basis),
+            require(
+                not (model.trend or model.season) or (self.of_time and method.basis),
                 f"trend and season need series and a method that is online, got {name!r}",
             )
-            refuse(
-                method.basis is None and model.likelihood != "gaussian",
+            require(
+                method.basis or model.likelihood == "gaussian",
                 f"method {name!r} needs likelihood gaussian, to be exact, got {model.likelihood}",
             )
-            refuse(
-                method.learned == "posterior" and model.likelihood == "gaussian",
+            require(
+                method.learned != "posterior" or model.likelihood != "gaussian",
                 f"method {name!r} needs another likelihood than gaussian, which is in closed form",
             )
-            refuse(
-                not follows and model.hyperparameters == "online",
+            require(
+                follows or model.hyperparameters != "online",
                 f"method {name!r} cannot change its hyperparameters: set them to fixed or first",
             )
 
