@@ -1,6 +1,7 @@
 """Mean and standard error over seeds, which differences they support, and ranks.
 
-Importing this module loads neither torch nor scipy.
+One test of means: the 95% interval (Student's t) of the differences paired by seed. Importing this
+module loads neither torch nor scipy.
 
 Example:
     >>> from probseq.summary import best_names, summarise
@@ -21,25 +22,19 @@ __all__ = [
     "LABELS",
     "Direction",
     "Gain",
-    "Order",
-    "Spread",
     "Summary",
     "average_ranks",
     "best_names",
-    "differ",
+    "difference",
     "direction_of",
     "interval_factor",
     "judge",
     "mean_of",
-    "order_of",
     "summarise",
 ]
 
 # The good end of a metric.
 Direction = Literal["higher", "lower"]
-# How one mean stands to another.
-Order = Literal["better", "worse", "equal", "undecided"]
-
 # What seeds say of a claimed gain.
 Verdict = Literal["holds", "does not hold", "not resolved"]
 
@@ -72,11 +67,6 @@ LABELS: dict[str, tuple[str, Direction | None]] = {
     "psnr": ("PSNR (dB)", "higher"),
 }
 
-# A mean, its standard error, and the number of values behind it.
-Spread = tuple[float, float | None, int]
-
-# Level of the two-sided test.
-_LEVEL = 0.05
 # Seeds beyond which nobody would go.
 _MOST_SEEDS = 1000
 
@@ -103,9 +93,9 @@ class Summary:
         return interval_factor(len(self.values)) * self.standard_error
 
     @property
-    def spread(self) -> Spread:
-        """Mean, standard error and number of values, for a mean that is defined."""
-        return self.mean or 0.0, self.standard_error, len(self.values)
+    def resolved(self) -> bool:
+        """Whether the mean's interval leaves out 0; False without an interval."""
+        return self.interval is not None and abs(self.mean or 0.0) > self.interval
 
 
 def summarise(values: Sequence[float | None]) -> Summary:
@@ -122,31 +112,34 @@ def interval_factor(count: int) -> float:
     return float(_stats().t.ppf(0.975, count - 1))
 
 
+def difference(first: Summary, second: Summary) -> Summary:
+    """Return the summary of first minus second by seed.
+
+    It has no values where their seeds differ in number, as of an ensemble and its members.
+    """
+    if len(first.values) != len(second.values):
+        return summarise(())
+    pairs = zip(first.values, second.values, strict=True)
+    return summarise([None if a is None or b is None else a - b for a, b in pairs])
+
+
 def best_names(summaries: Mapping[str, Summary], direction: Direction) -> frozenset[str]:
     """Return the names of the best methods, as far as the seeds can tell.
 
     The method with the best mean is joined by those next to it, in the order of their means, until
-    Welch's t-test at the 5% level tells one from it. If that is every one, nothing is claimed and
-    the answer is empty. Methods without a standard error (a single seed, an ensemble) take no part.
+    the interval of one's differences from it leaves out 0. If that is every one, nothing is claimed
+    and the answer is empty. Methods without a standard error, or with another number of seeds than
+    the best, take no part.
     """
-    spreads = {n: s.spread for n, s in summaries.items() if s.standard_error is not None}
     sign = 1.0 if direction == "higher" else -1.0
-    ranked = sorted(spreads, key=lambda name: sign * spreads[name][0], reverse=True)
+    measured = {n: s for n, s in summaries.items() if s.standard_error is not None}
+    ranked = sorted(measured, key=lambda n: sign * (measured[n].mean or 0.0), reverse=True)
+    ranked = [n for n in ranked if len(measured[n].values) == len(measured[ranked[0]].values)]
     for position, name in enumerate(ranked):
         # A worse method is not marked beside a better one only because its seeds scatter more.
-        if differ(spreads[ranked[0]], spreads[name]):
+        if difference(measured[ranked[0]], measured[name]).resolved:
             return frozenset(ranked[:position])
     return frozenset()
-
-
-def order_of(first: Summary, second: Summary, direction: Direction) -> Order:
-    """Return how the first mean stands to the second by Welch's t-test at the 5% level."""
-    if first.standard_error is None or second.standard_error is None:
-        return "undecided"
-    best = best_names({"first": first, "second": second}, direction)
-    if not best:
-        return "equal"
-    return "better" if "first" in best else "worse"
 
 
 def mean_of(summaries: Iterable[Summary]) -> Summary:
@@ -178,37 +171,6 @@ def average_ranks(tasks: Iterable[Mapping[str, float]], direction: Direction) ->
         for method, place in zip(values, places, strict=True):
             ranks.setdefault(method, []).append(float(place))
     return {method: sum(places) / len(places) for method, places in ranks.items()}
-
-
-def differ(first: Spread, second: Spread) -> bool:
-    """Return whether two means differ, tested two-sided at the 5% level.
-
-    Welch's t-test where both have an error. Where one has none, as a single run or an ensemble, it
-    is taken for one more draw with the scatter of the other, for which t = (x − m) / (s √(1 + 1/n))
-    has n − 1 degrees of freedom. Without any error the answer is no.
-
-    Args:
-        first: mean, standard error (None without one), and number of values behind it.
-        second: the other.
-    """
-    distance = abs(first[0] - second[0])
-    known = [
-        (error, count) for _, error, count in (first, second) if error is not None and count > 1
-    ]
-    if not known:
-        return False
-    if len(known) == 1:
-        ((error, count),) = known
-        # s √(1 + 1/n) with s = error √n.
-        scale, freedom = error * math.sqrt(count + 1), count - 1.0
-    else:
-        total = sum(error**2 for error, _ in known)
-        # Welch–Satterthwaite.
-        weights = sum(error**4 / (count - 1) for error, count in known)
-        scale, freedom = math.sqrt(total), total**2 / weights if weights else math.inf
-    if scale == 0.0:
-        return distance > 0.0
-    return 2.0 * float(_stats().t.sf(distance / scale, freedom)) < _LEVEL
 
 
 @dataclass(frozen=True)
