@@ -2,17 +2,13 @@
 
 from probseq.summary import summarise
 from probseq_apps.report.classify import (
-    MethodResult,
     details,
-    lead_of,
+    headline_columns,
     metric_tables,
     ood_tables,
     shift_tables,
-    silent_attention,
 )
-from probseq_apps.report.lead import lead_table, outcome
-from probseq_apps.report.tables import Measure
-from probseq_apps.settings.methods import Row
+from probseq_apps.report.headline import conclusion, headline_table
 
 METRICS = ("accuracy", "nll", "ece", "mce")
 DETECTION = ("auroc", "aupr-in", "aupr-out", "fpr95")
@@ -38,22 +34,14 @@ def measured(values, metrics=METRICS):
     return {f"{key}/{metric}": summarise(v) for key, v in values.items() for metric in metrics}
 
 
-def test_few_methods_have_a_column_each_with_means_errors_and_marks():
-    (table,) = metric_tables(methods("mle", "sgpa"))
-    lines = table.markdown().splitlines()
-    assert lines[0] == "|  | mle (n=2) | sgpa (n=2) |"
-    assert lines[2:] == [
-        "| **test** |  |  |",
-        "| accuracy ↑ | 0.9050±0.0050 | 0.9150±0.0050 |",
-        "| NLL ↓ | 0.3005±0.0005 | **0.2005±0.0005** * |",
-        "| failure AUROC ↑ | — | — |",
-        "| **corrupted, severity 1** |  |  |",
-        "| NLL ↓ | 0.2000±0.1000 | 0.2000±0.1000 |",
-        "| **corrupted, severity 5** |  |  |",
-        "| NLL ↓ | 0.6000±0.1000 | 0.6000±0.1000 |",
-        "| **test set against folder:/my/svhn** |  |  |",
-        "| AUROC, entropy ↑ | 0.7000±0.0000 | 0.7000±0.0000 |",
+def test_each_section_has_a_table_with_means_errors_and_marks():
+    test, *shift, outside = metric_tables(methods("mle", "sgpa"))
+    assert test.markdown().splitlines()[2:] == [
+        "| mle | 2 | 0.9050±0.0050 | 0.3005±0.0005 | — |",
+        "| sgpa | 2 | **0.9150±0.0050** * | **0.2005±0.0005** * | — |",
     ]
+    assert [table.rows[0][2] for table in shift] == ["0.2000±0.1000", "0.6000±0.1000"]
+    assert outside.heads == ["test set against folder:/my/svhn", "n", "AUROC, entropy ↑"]
 
 
 def test_many_methods_have_a_table_for_each_section_and_means_over_the_severities():
@@ -103,30 +91,6 @@ def test_details_have_every_table_under_shift_and_of_detection():
     assert details({"sgpa": plain}) == ""
 
 
-def test_an_attention_without_information_is_named_and_what_it_adds_is_shown():
-    values = {
-        "sgpa": [0.002, 0.004],
-        "cgpt": [-70.0, -60.0],
-        "kepsvgp": [3.0, 0.0],
-        "mle": [None, None],
-    }
-    results = {
-        name: MethodResult(Row(name, name), [{"test/penalty": value} for value in own], [1.0, 1.0])
-        for name, own in values.items()
-    }
-    (finding,) = silent_attention(results)
-    assert finding.startswith("sgpa: the penalty is 0.003 nats an example")
-    found = {"test/penalty": [2.0, 4.0]} | {f"without-attention/{m}": [0.1, 0.3] for m in METRICS}
-    (table,) = metric_tables({"sgpa": {name: summarise(own) for name, own in found.items()}})
-    assert table.markdown().splitlines()[2:] == [
-        "| **test** |  |",
-        "| penalty, nats | 3.0000±1.0000 |",
-        "| **test, attention taken out** |  |",
-        "| accuracy ↑ | 0.2000±0.1000 |",
-        "| NLL ↓ | 0.2000±0.1000 |",
-    ]
-
-
 def compared(**values):
     """What decides of methods by their accuracies; the NLL is one less the accuracy."""
     methods = {
@@ -138,40 +102,27 @@ def compared(**values):
         }
         for name, accuracies in values.items()
     }
-    return lead_of(methods)
+    return headline_columns(methods)
 
 
-def test_what_decides_stands_in_a_row_a_method():
-    table = lead_table(compared(SGPA=[0.8, 0.9], softmax=[0.5, 0.6]))
-    assert table.heads[1:] == ["n", "accuracy ↑", "NLL ↓", "shifted NLL ↓"]
-    assert table.rows[0] == ["SGPA", "2", "0.850±0.050", "0.150±0.050", "0.600±0.000"]
+def test_what_decides_stands_in_a_row_a_method_with_its_difference_from_the_best():
+    table = headline_table(compared(SGPA=[0.8, 0.9, 0.7], softmax=[0.9, 0.7, 0.75]))
+    heads = ["n", "accuracy ↑", "NLL ↓", "shifted NLL ↓", "Δ accuracy"]
+    assert table.heads[1:] == heads
+    cells = ["3", "0.800±0.058", "0.200±0.058", "0.600±0.000", "—"]
+    assert table.rows[0] == ["SGPA", *cells]
+    # Differences .1, -.2, .05: -.0167 ± 4.303 · .1607 / √3.
+    assert table.rows[1][-1] == "-0.017 ± 0.399"
 
 
-def test_a_lead_is_told_with_its_interval_and_the_best_baseline_beside_it():
-    methods = compared(SGPA=[0.80, 0.82, 0.84], softmax=[0.70, 0.72, 0.74], logreg=[0.4, 0.4, 0.4])
-    first, baseline, *_ = outcome(methods, ["logreg"])
-    assert first.startswith("accuracy: SGPA 0.820 against softmax 0.720. The first leads by 0.100")
-    assert "logreg 0.400" in baseline
-    assert len(outcome(methods, ["softmax"])) == 2
-
-
-def test_detection_that_is_worse_than_guesses_is_named_where_seeds_agree():
-    rows = {"a": [0.3, 0.31], "b": [0.1, 0.8], "c": [0.9, 0.9]}
-    column = {Measure("OOD AUROC", "higher"): {name: summarise(rows[name]) for name in rows}}
-    *_, sentence = outcome({Measure.of("accuracy"): {}, Measure.of("nll"): {}, **column})
-    assert sentence == "OOD AUROC: a below 0.5 (95%), worse than guesses."
-    single = {measure: {"a": summarise([0.3])} for measure in column}
-    assert not outcome(single)
-
-
-def test_methods_within_the_interval_are_level_and_one_seed_decides_nothing():
-    (sentence, _) = outcome(compared(a=[0.8, 0.9, 0.7], b=[0.9, 0.7, 0.75]), [])
-    # Differences -.1, .2, -.05: .0167 ± 4.303 · .1607 / √3.
-    assert (
-        sentence == "accuracy: a 0.800 against b 0.783. "
-        "Not decided: they differ by 0.017 ± 0.399 (95%, 3 seeds)."
-    )
-    (sentence, _) = outcome(compared(a=[0.8], b=[0.1]), [])
-    assert sentence.endswith("Of one seed nothing is decided.")
-    (sentence, _) = outcome(compared(a=[0.8, 0.9], b=[0.8, 0.9]), [])
-    assert sentence == "accuracy: a 0.850 against b 0.850. They are equal in all seeds."
+def test_a_lead_is_told_with_its_interval_and_one_seed_decides_nothing():
+    clear = compared(SGPA=[0.80, 0.82, 0.84], softmax=[0.70, 0.72, 0.73], logreg=[0.4, 0.4, 0.4])
+    expected = "accuracy: SGPA (0.820) leads softmax (0.717): +0.103 ± 0.014 (95%, 3 seeds)."
+    assert conclusion(clear) == expected
+    level = conclusion(compared(a=[0.8, 0.9, 0.7], b=[0.9, 0.7, 0.75]))
+    assert "is not told apart from b (0.783): +0.017 ± 0.399" in level
+    assert conclusion(compared(a=[0.8], b=[0.1])).endswith("one seed decides nothing.")
+    equal = compared(a=[0.8, 0.9], b=[0.8, 0.9])
+    assert "is not told apart from b (0.850): +0.000 ± 0.000" in conclusion(equal)
+    assert "b (" not in conclusion(clear | compared(b=[0.9] * 3, c=[0.1] * 3), ["b"])
+    assert conclusion(compared(a=[0.8, 0.9])) == ""

@@ -8,16 +8,17 @@ from matplotlib.lines import Line2D
 
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.generate import (
-    diffusion_claims,
+    conclusion_of,
+    difference_table,
     diffusion_measures,
+    diffusion_pairs,
     diffusion_tables,
-    findings_of,
     generate_report,
-    hvae_claims,
-    lead_of,
-    outcome_of,
-    token_claims,
+    headline_columns,
+    hvae_measures,
+    hvae_pairs,
     token_measures,
+    token_pairs,
     token_tables,
 )
 from probseq_apps.report.generate_plots import Drawn, Quantity, save_curves
@@ -87,14 +88,13 @@ def test_controls_are_those_of_the_same_stem_and_length_with_no_more_bits():
         for arm, bits in arms.items()
         for seed in range(3)
     ]
-    found = [t for t in findings_of(token_claims(made), REAL_IMAGES) if t.startswith("PSNR")]
-    for text, stem in zip(found, ("plain", "layernorm"), strict=True):
-        names = [part.split(" than ")[1].partition(" 20.")[0] for part in text.split("clearly")[1:]]
-        others = ("1-frame", "8-frame-repeat", "1-frame-patch2")
-        assert names == [f"{arm}, {stem}" for arm in others]
-        assert text.endswith("(survives).")
-    fewer = [one for one in made if one["arm"] != "8-frame-repeat"]
-    assert findings_of(token_claims(fewer), REAL_IMAGES)[0].endswith("(better).")
+    others = ("1-frame", "8-frame-repeat", "1-frame-patch2")
+    pairs = token_pairs(made)
+    for stem in ("plain", "layernorm"):
+        wanted = [(f"8-frame, {stem}", f"{arm}, {stem}") for arm in others]
+        assert [pair for pair in pairs if pair[0] == f"8-frame, {stem}"][:3] == wanted
+    (table,) = difference_table(pairs, made, token_measures(made), REAL_IMAGES)
+    assert table.rows[0][:2] == ["8-frame, plain against 1-frame, plain", "+10.00 ± 0.00"]
 
 
 def test_models_and_their_errors_of_frames_stand_over_the_seeds_beside_real_images(
@@ -127,7 +127,13 @@ def test_models_and_their_errors_of_frames_stand_over_the_seeds_beside_real_imag
     assert len(diffusion_tables(models[:1], REAL_IMAGES)) == 1
 
 
-def test_findings_are_of_orders_then_of_one_frame_and_of_blur(diffusion_result):
+def differences(pairs, measures, results, real=REAL_IMAGES):
+    """Cells of the table of differences, by row and head."""
+    tables = difference_table(pairs(results), results, measures(results), real)
+    return {row[0]: dict(zip(tables[0].heads, row, strict=True)) for row in tables[0].rows}
+
+
+def test_differences_are_of_orders_of_one_frame_and_of_blur(diffusion_result):
     numbers = {"1-frame": 13.0, "1-frame-4000": 12.8, "4-frame-first-order": 17.0}
     numbers |= {"4-frame-high-order": 12.0, "4-frame-matched": 12.05, "4-frame-blur": 15.0}
     results = [
@@ -135,17 +141,19 @@ def test_findings_are_of_orders_then_of_one_frame_and_of_blur(diffusion_result):
         for seed in range(3)
         for arm, mean in numbers.items()
     ]
-    found = findings_of(diffusion_claims(results), REAL_IMAGES)
-    heads = [text.partition(" is ")[0].rpartition(" ")[0] for text in found]
-    videos = [f"4-frame-{kind}" for kind in ("first-order", "high-order", "matched", "blur")]
-    assert heads == [
-        f"Squared error of the intermediate frames, in thousandths: {videos[1]}",
-        *(f"FD(classifier) of the last frame: {name}" for name in (videos[1], "1-frame-4000")),
-        *(f"FD(classifier) of the last frame: {name}" for name in (*videos, videos[3])),
+    found = differences(diffusion_pairs, diffusion_measures, results)
+    high = "4-frame-high-order"
+    videos = ("4-frame-first-order", high, "4-frame-matched", "4-frame-blur")
+    assert [*found] == [
+        f"{high} against 4-frame-first-order",
+        f"{high} against 4-frame-matched",
+        f"4-frame-blur against {high}",
+        *(f"{video} against {image}" for video in videos for image in ("1-frame", "1-frame-4000")),
+        "1-frame-4000 against 1-frame",
     ]
-    assert found[0].endswith("(survives).")
-    assert found[1].endswith("(matched).")
-    assert "clearly higher than 4-frame-high-order 12.10±0.06 (worse)." in found[-1]
+    first = found[f"{high} against 4-frame-first-order"]
+    assert first["FD(classifier) ↓"] == "-5.00 ± 0.00"
+    assert first["error of intermediate frames, ‰ ↓"] == "-5000.0 ± 0.0"
 
 
 def test_distances_count_where_the_image_is_learned_and_stand_beside_their_optimum(
@@ -157,13 +165,12 @@ def test_distances_count_where_the_image_is_learned_and_stand_beside_their_optim
         for seed in range(3)
         for arm, mean, times in ((ARMS[1], 17.0, 2.9), (ARMS[2], 12.0, 1.2))
     ]
-    distances = [
-        text for text in findings_of(diffusion_claims(results), REAL_IMAGES) if "FD" in text
-    ]
-    assert [text.partition(" is ")[2][:13] for text in distances] == ["clearly lower"]
+    name = f"{ARMS[2]} against {ARMS[1]}"
+    found = differences(diffusion_pairs, diffusion_measures, results)[name]
+    assert found["FD(classifier) ↓"] == "-5.00 ± 0.00"
     results[0]["frame_errors"]["model"] = [9e-4]
-    found = findings_of(diffusion_claims(results), REAL_IMAGES)
-    assert not [text for text in found if "FD" in text]
+    found = differences(diffusion_pairs, diffusion_measures, results)[name]
+    assert found["FD(classifier) ↓"] == "—"
     for one in results:
         one["generation"]["fd_name"] = "FD(pixels)"
     table, frames = diffusion_tables(results, {**REAL_IMAGES, "fd": 2.5})
@@ -171,43 +178,41 @@ def test_distances_count_where_the_image_is_learned_and_stand_beside_their_optim
     assert frames.rows[1][frames.heads.index("image / least error ↓")] == "1.200±0.000"
 
 
-@pytest.mark.parametrize(("heat", "count"), [(9.3, 2), (1.1, 1)])
-def test_encoders_are_compared_by_distance_where_samples_show_classes(hvae_result, heat, count):
+@pytest.mark.parametrize(("heat", "distance"), [(9.3, "+0.00 ± 0.00"), (1.1, "—")])
+def test_encoders_are_compared_by_distance_where_samples_show_classes(hvae_result, heat, distance):
     """Noise that is near by a few features beats nothing."""
     results = [
         hvae_result(arm, seed, mean + 0.1 * (seed - 1))
         for seed in range(3)
         for arm, mean in (("heat", heat), ("learned", 7.3))
     ]
-    found = findings_of(hvae_claims(results), REAL_IMAGES)
-    assert found[0].startswith(f"IS(classifier): heat {heat}00±0.058 is clearly ")
-    assert len(found) == count
+    found = differences(hvae_pairs, hvae_measures, results)["heat against learned"]
+    assert found["IS(classifier) ↑"] == f"{heat - 7.3:+.3f} ± 0.000"
+    assert found["FD(classifier) ↓"] == distance
     # Without classes there is no score to tell by.
-    assert len(findings_of(hvae_claims(results), {**REAL_IMAGES, "is": None})) == 2
-    assert findings_of(hvae_claims(results[::2]), REAL_IMAGES) == []
+    found = differences(hvae_pairs, hvae_measures, results, {**REAL_IMAGES, "is": None})
+    assert found["heat against learned"]["FD(classifier) ↓"] == "+0.00 ± 0.00"
 
 
-def test_what_came_out_is_of_ranked_samples_beside_real_images_and_of_equal_bits(
+def test_what_came_out_is_of_ranked_samples_or_of_reconstructions_at_equal_bits(
     diffusion_result, tokenizers
 ):
     results = [
         diffusion_result(arm, 0, fd) for arm, fd in zip(ARMS, (10.0, 12.0, 3.0), strict=True)
     ]
     results[2]["generation"]["is"] = 1.0  # no samples to be compared
-    lead = lead_of(results, diffusion_measures(results), REAL_IMAGES)
-    measure = next(iter(lead))
-    assert [*lead[measure]] == ["image alone", "4 frames, first-order noise", REAL]
-    first, poor, real = outcome_of(results, lead, REAL_IMAGES)
-    assert "image alone 10.000 against 4 frames, first-order noise 12.000" in first
-    assert real.endswith("FD(classifier) 2.500.")
-    assert poor.endswith(": 4 frames, high-order noise.")
+    columns = headline_columns(results, diffusion_measures(results), REAL_IMAGES)
+    measure = next(iter(columns))
+    assert [*columns[measure]] == ["image alone", "4 frames, first-order noise", REAL]
+    text = conclusion_of(results, columns)
+    assert (
+        "image alone (10.000) is not told apart from 4 frames, first-order noise (12.000)" in text
+    )
     # Rows of more bits than others are not compared with them.
     more = [tokenizer("8-frame", "layernorm", seed, 30.0, bits=640.0) for seed in (0, 1)]
     made = [*tokenizers, *FLOORS, *more]
-    first, *_ = outcome_of(made, lead_of(made, token_measures(made), REAL_IMAGES), REAL_IMAGES)
-    assert first.startswith(
-        "PSNR: 8 frames (160 bits) 25.000 against image alone (160 bits) 21.000."
-    )
+    text = conclusion_of(made, headline_columns(made, token_measures(made), REAL_IMAGES))
+    assert text.startswith("PSNR: 8 frames (160 bits) (25.000) leads image alone (160 bits)")
 
 
 def write_log(folder, *values):

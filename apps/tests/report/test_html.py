@@ -11,8 +11,9 @@ from PIL import Image
 from probseq.summary import summarise
 from probseq_apps.cli import main
 from probseq_apps.engine import log
+from probseq_apps.report.headline import headline_table
 from probseq_apps.report.report import Report
-from probseq_apps.report.tables import Measure, SideBySide, summary_table
+from probseq_apps.report.tables import Measure, summary_table
 
 MODELS = "--image-size 8 --steps 4 --batch-size 8 --num-samples 20 --classifier-steps 4"
 MODELS += " --unet.base-channels 8 --unet.channel-multipliers 1 2 --unet.num-groups 4"
@@ -29,7 +30,6 @@ COMMANDS = {
     "generate diffusion": f"generate diffusion {MODELS} --sampling-steps 3",
     "generate hvae": f"generate hvae {MODELS} --num-levels 4",
 }
-UNDECIDED = "AUROC: a is not told from b (undecided)."
 
 
 def texts(page, tag):
@@ -54,7 +54,6 @@ def report(**changed):
         **{"data": {"name": "digits", "notes": ["a fact"]}, "title": "a & b", "legend": "means"},
         **{"opening": "What was `done`.", "figures": dict, "pictures": draw},
         "tables": [table("test", "accuracy", "NLL"), table("other", "AUROC", "FPR95")],
-        "findings": ["NLL: a is clearly better than b (better).", UNDECIDED],
         "details": "## More\n\n| | x |\n| --- | ---: |\n| **one** | **2** * |",
     }
     return Report(**{**parts, **changed})
@@ -79,42 +78,18 @@ def test_the_page_has_everything_and_needs_nothing(folder):
     assert "<strong>one</strong>" in page
     assert "settings.model.dim" in page
     assert "probseq-apps" in page
-    # Findings come before the first table, and tables sort.
-    assert page.index(UNDECIDED) < page.index("<table")
     assert page.count('<table class="sorts">') == 3
     assert "a&lt;b" in texts(page, "table")[0]
 
 
-def test_tables_side_by_side_are_turned_so_that_methods_are_rows(folder):
-    side = SideBySide((table("test", "accuracy", "NLL"), table("other", "AUROC", "FPR95")))
-    report(tables=[side]).write(folder)
-    heads = texts((folder / "report.html").read_text(), "th")
-    assert heads[:6] == ["test", "accuracy ↑", "NLL ↓", "other", "AUROC ↑", "FPR95 ↓"]
-
-
-def test_the_terminal_shows_one_table_and_what_is_decided(folder, monkeypatch):
+def test_the_terminal_shows_tables_as_far_as_they_fit(folder, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     measures = [Measure(f"a long metric {number}") for number in range(20)]
     wide = summary_table("test", measures, {"a": [summarise([1.0, 2.0])] * 20}, {"a": 2})
-    findings = [f"finding {number} is {'long ' * 40}(better)." for number in range(7)]
-    told = report(tables=[wide, wide], findings=[UNDECIDED, *findings]).write(folder)
-    *lines, last = told.splitlines()
+    *lines, last = report(tables=[wide, wide]).write(folder).splitlines()
     assert max(map(len, lines)) <= 100
-    assert sum(line.startswith("- finding") for line in lines) == 5
-    assert sum(line.startswith("─") for line in lines) == 1
-    assert "undecided" not in told
+    assert sum(line.startswith("─") for line in lines) == 2
     assert last.endswith(str(folder / "report.html"))
-
-
-def test_no_method_is_left_out_of_the_terminal(folder):
-    names = ["mle:dropout=0.2:weight_decay=0.3+ts", *(f"a-long-method-{n}" for n in range(4))]
-    values = {name: [summarise([float(n)] * 2)] for n, name in enumerate(names)}
-    one = summary_table("test", [Measure("NLL")], values, dict.fromkeys(names, 2))
-    *lines, _ = report(tables=[SideBySide((one,))]).write(folder).splitlines()
-    assert max(map(len, lines)) <= 100
-    told = "\n".join(lines).split()
-    assert {"weight_decay=0.3+", "ts", *names[1:]} <= set(told)
-    assert [told.count(f"{n}.0000±0.0000") for n in range(5)] == [1] * 5
 
 
 def led(**changed):
@@ -122,8 +97,9 @@ def led(**changed):
     names = [f"a method with a long name, dropout 0.{k} + temperature" for k in range(7)]
     measures = [Measure(name, "higher") for name in ("accuracy", "NLL", "ECE", "OOD AUROC", "MCE")]
     rows = {name: [summarise([k / 10, k / 9])] * 5 for k, name in enumerate(names)}
-    lead = summary_table("", measures, rows, dict.fromkeys(names, 2), 3)
-    return report(lead=lead, outcome=["a leads by 0.1 ± 0.01."], story=["curve"], **changed)
+    columns = {m: {n: row[k] for n, row in rows.items()} for k, m in enumerate(measures)}
+    first = {"headline": headline_table(columns), "conclusions": ["a leads by 0.1 ± 0.01."]}
+    return report(**first, story=["curve"], **changed)
 
 
 def test_what_came_out_comes_first_and_all_else_is_in_sections_that_are_closed(folder):
@@ -137,16 +113,15 @@ def test_what_came_out_comes_first_and_all_else_is_in_sections_that_are_closed(f
     ]
     assert places == sorted(places)
     assert re.findall("<summary>(.*?)</summary>", page) == [
-        *("Details", "Findings", "Numbers", "More", "Glossary", "Settings", "Versions"),
+        *("Details", "More", "Glossary", "Settings", "Versions"),
     ]
-    assert page.count("<details>") == page.count("</details>") == 7
+    assert page.count("<details>") == page.count("</details>") == 5
 
 
 def test_details_show_the_tables_of_the_rows_on_the_terminal(folder, monkeypatch):
     monkeypatch.setattr(log, "details", True)
     text = led().write(folder)
-    assert "a leads by" not in text
-    assert "a<b" in text
+    assert text.count("a<b") == 2
 
 
 def overflow(folder):

@@ -10,27 +10,25 @@ from probseq.metrics import Predictions, severities_of
 from probseq.metrics.post_hoc import is_bound
 from probseq.summary import LABELS, Summary, average_ranks, mean_of, summarise
 from probseq_apps.data.names import CORRUPTION_GROUPS
-from probseq_apps.report.lead import Lead, lead_table, outcome
+from probseq_apps.report.headline import Columns, conclusion, headline_table
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.set_plots import class_figures, shift_figures
-from probseq_apps.report.tables import Measure, SideBySide, Table, summary_table
+from probseq_apps.report.tables import Measure, Table, summary_table
 from probseq_apps.settings.methods import Row
 
 # Metrics over the seeds by name, and those of each method.
 Metrics = Mapping[str, Summary]
 Methods = Mapping[str, Metrics]
-# Columns of a table: the names of the metrics that each is a mean of.
-Columns = dict[Measure, list[str]]
+# Of each column of a table, the names of the metrics that it is a mean of.
+MeansOf = dict[Measure, list[str]]
 
 _PAGE_TITLES = {"classify": "classifiers compared", "regress": "predictions compared"}
-# More methods than these stand below each other, with the metrics side by side.
-_METHODS_ACROSS = 6
+# More methods than these have means over severities.
+_FEW = 6
 _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
 # Of the many numbers under shift and on other data sets, those in the table of all.
 _SHIFT_COLUMNS = ("accuracy", "nll", "ece")
 _WITHOUT_COLUMNS = ("accuracy", "nll")
-# Nats an example below which an attention carries no information worth the name.
-_SILENT = 0.01
 # Of detection: of few methods, of many, and by the variance of numbers (thesis Table B.32).
 _OOD_COLUMNS, _OF_MANY, _OF_VARIANCE = ("auroc", "fpr95"), ("auroc",), ("auroc", "aupr-out")
 _SHIFT_DETAILS = ("accuracy", "nll", "ece", "mce")
@@ -68,7 +66,7 @@ def methods_report(
 ) -> Report:
     """Return the report of a comparison of methods; `examples` describes the examples."""
     data, numbers, rows = common["data"], dict[str, Any](), list[str]()
-    lead = lead_of(titled(results))
+    columns = headline_columns(titled(results))
     for name, (row, _, seconds, temperatures, chosen) in results.items():
         summaries = results[name].summaries()
         numbers[name] = {
@@ -89,31 +87,17 @@ def methods_report(
     return Report(
         experiment=experiment,
         title=_PAGE_TITLES[experiment],
-        lead=lead_table(lead),
-        outcome=outcome(lead, estimators(results)),
+        headline=headline_table(columns),
+        conclusions=[conclusion(columns)],
         opening=(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
             f"test {examples}."
         ),
         numbers={"methods": numbers},
         tables=metric_tables({name: method.summaries() for name, method in results.items()}),
-        findings=silent_attention(results),
         rows=rows,
         **common,
     )
-
-
-def silent_attention(results: Mapping[str, MethodResult]) -> list[str]:
-    """Return a sentence for each SGPA whose KL divergence, its penalty, is nearly zero."""
-    sentences: list[str] = []
-    for name, result in results.items():
-        penalty = summarise([entry.get("test/penalty") for entry in result.metrics]).mean
-        # The penalties of other methods are no information that attention has of its input.
-        if penalty is None or result.row.base != "sgpa" or abs(penalty) >= _SILENT:
-            continue
-        nats = f"{penalty:.1g} nats an example"
-        sentences.append(f"{name}: the penalty is {nats}: its attention says nothing of the input.")
-    return sentences
 
 
 def classify_report(
@@ -142,13 +126,7 @@ def titled(results: Mapping[str, MethodResult]) -> Methods:
     return {result.row.short_title: result.summaries() for result in results.values()}
 
 
-def estimators(results: Mapping[str, MethodResult]) -> list[str]:
-    """Return the titles of the rows that need no transformer."""
-    rows = [result.row for result in results.values()]
-    return [row.short_title for row in rows if row.method.estimator]
-
-
-def lead_of(methods: Methods) -> Lead:
+def headline_columns(methods: Methods) -> Columns:
     """Return the metrics that decide, as far as they were measured; under shift means."""
     names, usual = _names(methods), ("accuracy", "nll", "ece", "mae", "rmse", "nlpd")
     columns = {Measure.of(m): [f"test/{m}"] for m in usual if f"test/{m}" in names}
@@ -164,15 +142,15 @@ def lead_of(methods: Methods) -> Lead:
     }
 
 
-def metric_tables(methods: Methods) -> list[Table | SideBySide]:
+def metric_tables(methods: Methods) -> list[Table]:
     """Return one table for each section: test sets, then shift, then other data.
 
     Of more than six methods, numbers under shift are means over the severities, and detection on
     other data is told by its AUROC.
     """
-    few = len(methods) <= _METHODS_ACROSS
+    few = len(methods) <= _FEW
     detection = {"variance": _OF_VARIANCE}
-    sections: dict[str, Columns] = {}
+    sections: dict[str, MeansOf] = {}
     for metric in _names(methods):
         *path, name = metric.split("/")
         label, direction = LABELS.get(name, ("", None))
@@ -203,8 +181,7 @@ def metric_tables(methods: Methods) -> list[Table | SideBySide]:
             case _:
                 continue
         sections.setdefault(section, {})[Measure(label, direction)] = columns
-    tables = [_table(title, columns, methods) for title, columns in sections.items()]
-    return [SideBySide(tuple(tables))] if few else [*tables]
+    return [_table(title, columns, methods) for title, columns in sections.items()]
 
 
 def details(methods: Methods) -> str:
@@ -263,7 +240,7 @@ def ood_tables(methods: Methods) -> list[Table]:
             }
             tables.append(_table(f"{title}, {detector}", columns, methods))
     if len(outsides) > 1 and len(methods) > 1:
-        ranked, columns = {name: dict(metrics) for name, metrics in methods.items()}, Columns()
+        ranked, columns = {name: dict(metrics) for name, metrics in methods.items()}, MeansOf()
         for detector, metric in product(detectors, _RANKED):
             label, direction = LABELS[metric]
             names = [f"ood/{outside}/{detector}/{metric}" for outside in outsides]
@@ -285,7 +262,7 @@ def _over_severities(methods: Methods, kind: str, group: str, metric: str) -> li
     return [name for name in _names(methods) if pattern.fullmatch(name)]
 
 
-def _table(title: str, columns: Columns, methods: Methods) -> Table:
+def _table(title: str, columns: MeansOf, methods: Methods) -> Table:
     """Return a table whose columns are means over metrics, taken for each seed first."""
     rows = {
         name: [mean_of(summaries[metric] for metric in metrics) for metrics in columns.values()]

@@ -1,4 +1,4 @@
-"""Reports of `probseq generate`: tables and findings of tokenizers, diffusion models and HVAEs."""
+"""Reports of `probseq generate`: tables of tokenizers, diffusion models and HVAEs."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,17 +9,20 @@ from matplotlib.figure import Figure
 from probseq.summary import Summary, summarise
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.generate_plots import draw_diffusion, draw_hvae, draw_tokens
-from probseq_apps.report.lead import Lead, lead_table, outcome
+from probseq_apps.report.headline import (
+    Columns,
+    conclusion,
+    difference_text,
+    headline_table,
+)
 from probseq_apps.report.quality_tables import frame_table, quality_table
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.results import (
     BASE,
     FLOOR,
     REAL,
-    Claim,
     Group,
     Result,
-    compare,
     digits_of,
     entry_of,
     fd_name,
@@ -38,17 +41,16 @@ from probseq_apps.report.tables import (
     Measure,
     Table,
     Writer,
+    decimals_of,
     fact_text,
     percent,
     plain,
     with_error,
 )
 
-PSNR = Measure("PSNR", "higher", ("reconstruction", "psnr"), " dB")
-INTERMEDIATE = Measure(
-    "Squared error of the intermediate frames, in thousandths", "lower", ("intermediate",)
-)
-LAST = Measure("Squared error of the image, in thousandths", "lower", ("last",))
+PSNR = Measure("PSNR", "higher", ("reconstruction", "psnr"))
+INTERMEDIATE = Measure("error of intermediate frames, ‰", "lower", ("intermediate",))
+LAST = Measure("error of the image, ‰", "lower", ("last",))
 # Of the image in units of the exact one; what distances count to.
 TIMES, _MOST_TIMES = ("times",), 3.0
 # The distance in which Gaussian images are known exactly.
@@ -63,8 +65,8 @@ _WHOLE = plain(0)
 # A column: a number over the seeds with its error, or as it is written; without a good end and a
 # writer, what all seeds share.
 Column = tuple[Measure, Writer | None]
-# What is claimed of groups by a measure.
-Claims = tuple[Sequence[Claim], Sequence[Group], Measure]
+# Names of two groups: one and what it is compared with.
+Pair = tuple[str, str]
 
 
 def token_tables(results: Sequence[Result], real: Result) -> list[Table]:
@@ -242,65 +244,47 @@ def total_steps(result: Result) -> int:
     return (1 if frames == 1 else frames - context + 1) * result["generation"]["sampling_steps"]
 
 
-def token_claims(results: Sequence[Result]) -> list[Claims]:
-    """Return claims of videos against one frame, controls and patch k-means.
+def token_pairs(results: Sequence[Result]) -> list[Pair]:
+    """Return videos with one frame and with controls, and all with patch k-means.
 
     A control spends a video's bits on the image alone; one of more bits proves nothing against it.
     """
-    every = groups_of(results)
-    groups = [group for group in every if group.stem != FLOOR]
-    gains: list[Claim] = []
+    groups = [group for group in groups_of(results) if group.stem != FLOOR]
+    pairs: list[Pair] = []
     for video in groups:
-        length, bits = video.fact("frames"), video.fact("bits")
-        same_stem = [group for group in groups if group.stem == video.stem]
-        base = tuple(group.name for group in same_stem if group.arm == BASE)
-        if _is_control(video) or length == 1 or not base:
+        if _is_control(video) or video.fact("frames") == 1:
             continue
-        spent = {
-            group.name: group.fact("bits")
-            for group in same_stem
-            if _is_control(group) and group.fact("frames") in (1, length)
-        }
-        equal = tuple(name for name, bits_spent in spent.items() if bits_spent == bits)
-        lesser = tuple(name for name, bits_spent in spent.items() if bits_spent < bits)
-        gains.append(Claim(video.name, base, equal, lesser))
-    above = [Claim(group.name, (f"{group.arm}, {FLOOR}",)) for group in groups]
-    measures = token_measures(results)
-    return [*((gains, groups, measure) for measure in measures), (above, every, PSNR)]
+        pairs += [
+            (video.name, other.name)
+            for other in groups
+            if other.stem == video.stem
+            and (other.arm == BASE or _is_control(other))
+            and other.fact("frames") in (1, video.fact("frames"))
+            and other.fact("bits") <= video.fact("bits")
+        ]
+    return [*pairs, *((group.name, f"{group.arm}, {FLOOR}") for group in groups)]
 
 
-def diffusion_claims(results: Sequence[Result]) -> list[Claims]:
-    """Return claims of orders of noise at matched levels, of blur, and of one frame."""
-    groups, errors = groups_of(results), frame_groups(results)
-    distance = sample_measures(results)[0]
-    distance = distance._replace(label=f"{distance.label} of the last frame")
-    images = tuple(group.name for group in groups if group.fact("frames") == 1)
-    blur = [
-        Claim(f"{length}-frame-blur", (f"{length}-frame-high-order",))
-        for length in lengths_of(groups)
-    ]
-    others = [Claim(group.name, images) for group in groups if group.name not in images]
-    claims = [*(Claim(name, (BASE,)) for name in images if name != BASE), *others, *blur]
-    return [
-        (_orders(errors), errors, INTERMEDIATE),
-        (_orders(errors), errors, LAST),
-        (_orders(groups), groups, distance),
-        (claims, groups, distance),
-    ]
-
-
-def hvae_claims(results: Sequence[Result]) -> list[Claims]:
-    """Return claims of the two encoders."""
+def diffusion_pairs(results: Sequence[Result]) -> list[Pair]:
+    """Return orders of noise, also at matched levels, videos and one frame, blur and noise."""
     groups = groups_of(results)
-    return [([Claim("heat", ("learned",))], groups, measure) for measure in hvae_measures(results)]
-
-
-def _orders(groups: Sequence[Group]) -> list[Claim]:
-    """Return the claims that high-order noise is better, at matched levels, too."""
-    return [
-        Claim(f"{t}-frame-high-order", (f"{t}-frame-first-order",), (f"{t}-frame-matched",))
-        for t in lengths_of(groups)
+    images = [group.name for group in groups if group.fact("frames") == 1]
+    pairs = [
+        (f"{length}-frame-{better}", f"{length}-frame-{other}")
+        for length in lengths_of(groups)
+        for better, other in (
+            ("high-order", "first-order"),
+            ("high-order", "matched"),
+            ("blur", "high-order"),
+        )
     ]
+    pairs += [(g.name, image) for g in groups for image in images if g.name not in images]
+    return [*pairs, *((name, BASE) for name in images if name != BASE)]
+
+
+def hvae_pairs(results: Sequence[Result]) -> list[Pair]:
+    """Return the two encoders."""
+    return [("heat", "learned")]
 
 
 def _is_control(group: Group) -> bool:
@@ -308,13 +292,26 @@ def _is_control(group: Group) -> bool:
     return group.arm.endswith("-repeat") or group.arm.startswith(f"{BASE}-patch")
 
 
-def findings_of(claims: Sequence[Claims], real: Result) -> list[str]:
-    """Return a sentence for each claim whose rows were measured."""
-    sentences: list[str | None] = []
-    for some, groups, measure in claims:
-        rows = _credible(groups, measure, real)
-        sentences += [compare(claim, rows, measure) for claim in some]
-    return [text for text in sentences if text is not None]
+def difference_table(
+    pairs: Sequence[Pair], results: Sequence[Result], measures: Sequence[Measure], real: Result
+) -> list[Table]:
+    """Return a table of the differences of pairs, paired by seed; none where nothing is paired."""
+    groups, errors = groups_of(results), frame_groups(results)
+    columns = {measure: _credible(groups, measure, real) for measure in measures}
+    columns |= {m: _credible(errors, m, real) for m in (INTERMEDIATE, LAST) if errors}
+    missing, rows = summarise(()), list[list[str]]()
+    for first, second in pairs:
+        cells = [
+            difference_text(
+                column.get(first, missing),
+                column.get(second, missing),
+                decimals_of([row.mean for row in column.values()]),
+            )
+            for column in columns.values()
+        ]
+        if {*cells} != {DASH}:
+            rows.append([f"{first} against {second}", *cells])
+    return [Table(["difference ± interval", *(m.head for m in columns)], rows)] if rows else []
 
 
 def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[str, Summary]:
@@ -334,45 +331,38 @@ def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[s
     return {name: row for name, row in rows.items() if name not in poor}
 
 
-def lead_of(results: Sequence[Result], measures: Sequence[Measure], real: Result) -> Lead:
+def headline_columns(
+    results: Sequence[Result], measures: Sequence[Measure], real: Result
+) -> Columns:
     """Return what decides by title; no distances of samples that are not ranked."""
-    groups, lead = groups_of(results), dict[Measure, dict[str, Summary]]()
+    groups, columns = groups_of(results), dict[Measure, dict[str, Summary]]()
     for measure in (m for m in measures if m.path != ("reconstruction", "fd")):
         rows = _credible(groups, measure, real)
         known = {g.title: rows[g.name] for g in groups if g.name in rows}
-        column = lead[measure] = {
+        column = columns[measure] = {
             title: row for title, row in known.items() if row.mean is not None
         }
         if measure.path[0] == "generation" and (of_real := value_of(real, measure.path[-1:])):
             column[REAL] = summarise([of_real])
-    return {measure: rows for measure, rows in lead.items() if rows}
+    return {measure: rows for measure, rows in columns.items() if rows}
 
 
-def outcome_of(results: Sequence[Result], lead: Lead, real: Result) -> list[str]:
-    """Return what came out: of reconstructions at equal bits, and of samples beside real images."""
-    groups, sentences = groups_of(results), list[str]()
+def conclusion_of(results: Sequence[Result], columns: Columns) -> str:
+    """Return what came out: of tokenizers at equal bits, else of samples by their distance."""
+    groups = groups_of(results)
     spent = [group.fact("bits") for group in groups if group.fact("bits") is not None]
     if most := max((bits for bits in spent if spent.count(bits) > 1), default=None):
         equal = {g.title: g.summary(PSNR.path) for g in groups if g.fact("bits") == most}
-        sentences += outcome({PSNR: equal}, [g.title for g in groups if g.stem == FLOOR])
-    distances = [m for m in lead if m.path[0] == "generation" and m.path[-1] == "fd"]
-    for measure in distances[:1]:
-        rows = {title: row for title, row in lead[measure].items() if title != REAL}
-        sentences += outcome({measure: rows})
-        drawn = [group for group in groups if group.summary(measure.path).mean is not None]
-        if poor := [group.title for group in drawn if group.title not in rows]:
-            sentences.append(f"Not ranked, since too little is learned: {'; '.join(poor)}.")
-        if REAL in lead[measure]:
-            least = f"{fd_name(results)} {lead[measure][REAL].mean:.3f}"
-            sentences.append(f"Real images of the test part have {least}.")
-    return sentences
+        return conclusion({PSNR: equal})
+    distances = {m: rows for m, rows in columns.items() if m.path[-1] == "fd"}
+    return conclusion(distances, [REAL])
 
 
-# Tables, claims, what leads and its picture shows, and the other pictures.
+# Tables, pairs to compare, measures, and what draws.
 _WORKFLOWS: Mapping[str, tuple[Callable[..., Any], ...]] = {
-    "generate": (token_tables, token_claims, token_measures, draw_tokens),
-    "generate-diffusion": (diffusion_tables, diffusion_claims, diffusion_measures, draw_diffusion),
-    "generate-hvae": (hvae_tables, hvae_claims, hvae_measures, draw_hvae),
+    "generate": (token_tables, token_pairs, token_measures, draw_tokens),
+    "generate-diffusion": (diffusion_tables, diffusion_pairs, diffusion_measures, draw_diffusion),
+    "generate-hvae": (hvae_tables, hvae_pairs, hvae_measures, draw_hvae),
 }
 
 
@@ -401,14 +391,13 @@ def generate_report(
     Test images are measured as `real`, as if they were samples; `drawn` is what pictures show, see
     `draw_tokens` and `draw_models`.
     """
-    tables, claims, measures, pictures = _WORKFLOWS[experiment]
+    tables, pairs, measures, pictures = _WORKFLOWS[experiment]
     size, channels = data.image_size, data.channels
     counts = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
     facts = {"channels": channels, "image_size": size, "notes": list(data.notes)}
     trained = [result for result in results if result.get("stem") != FLOOR]
     floors = [result for result in results if result.get("stem") == FLOOR]
-    findings = findings_of(claims(results), real)
-    lead = lead_of(results, measures(results), real)
+    columns = headline_columns(results, measures(results), real)
     return Report(
         experiment=experiment,
         recipe=recipe,
@@ -424,15 +413,18 @@ def generate_report(
             "results": trained,
             **({"floors": floors} if floors else {}),
             "real": real,
-            "notes": findings,
         },
-        lead=lead_table({m._replace(label=_SHORT.sub("", m.label)): r for m, r in lead.items()}),
-        outcome=outcome_of(results, lead, real),
+        headline=headline_table(
+            {m._replace(label=_SHORT.sub("", m.label)): rows for m, rows in columns.items()}, [REAL]
+        ),
+        conclusions=[conclusion_of(results, columns)],
         story=(
             "samples" if drawn.get("samples", True) else f"reconstructions-{settings['stem'][0]}",
         ),
-        tables=tables(results, real),
-        findings=findings,
+        tables=[
+            *tables(results, real),
+            *difference_table(pairs(results), results, measures(results), real),
+        ],
         legend="\n\n".join(
             [PAGES[experiment].get("legend", ""), PAGES["samples"]["legend"]]
         ).strip(),

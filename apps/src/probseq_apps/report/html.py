@@ -15,6 +15,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
 from PIL import Image, ImageSequence
 
 from probseq_apps.engine.files import CONFIG, flatten, write_atomic
@@ -26,108 +29,68 @@ _WIDEST = 1600  # pixels of a picture, more than the page is wide
 
 def write_html(folder: Path) -> Path:
     """Write `report.html` from the files of a run's folder, and return its path."""
-    blocks = _blocks((folder / "report.md").read_text(encoding="utf-8"))
-    title = next((block[2:] for block in blocks if block.startswith("# ")), folder.name)
-    elements = [_element(block, folder) for block in blocks]
-    if DETAILS in blocks:
-        elements = _in_sections(blocks, elements)
-        lead = next((k for k, text in enumerate(elements) if '<div class="wide">' in text), 0)
-        elements[lead] = elements[lead].replace('class="wide"', 'class="wide lead"', 1)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    title = re.search(r"^# (.*)", text, re.MULTILINE)
+    body = [_rendered(text, folder)]
     for heading, name in (("Settings", CONFIG), ("Versions", "report.json")):
         if (folder / name).is_file():
             values = json.loads((folder / name).read_text(encoding="utf-8"))
-            elements.append(
-                _settings(heading, values if name == CONFIG else values.get("versions", {}))
-            )
+            body.append(_settings(heading, values if name == CONFIG else values["versions"]))
     page = Template((files("probseq_apps.report") / "page.html").read_text(encoding="utf-8"))
-    text = page.substitute(title=escape(title), body="\n".join(elements))
-    write_atomic(folder / PAGE, text)
+    content = page.substitute(
+        title=escape(title[1] if title else folder.name), body="\n".join(body)
+    )
+    write_atomic(folder / PAGE, content)
     return folder / PAGE
 
 
-def _in_sections(blocks: Sequence[str], elements: Sequence[str]) -> list[str]:
-    """Return a page whose headings of the second level begin sections that are closed."""
-    page: list[str] = []
-    for block, element in zip(blocks, elements, strict=True):
-        if heading := re.match(r"## (.*)\n*", block):
-            page += ["</details>"] * ("<details>" in page)
-            page += ["<details>", f"<summary>{_inline(heading[1])}</summary>"]
-            element = element.partition("</h2>")[2]
-        page.append(element)
-    return [*page, *(["</details>"] * ("<details>" in page))]
-
-
-def _blocks(markdown: str) -> list[str]:
-    """Return paragraphs, lists, tables and fenced code."""
-    blocks: list[str] = []
-    for number, piece in enumerate(re.split(r"^```.*$", markdown, flags=re.MULTILINE)):
-        if number % 2:
-            blocks.append(f"```{piece}")
-        else:
-            blocks += [block.strip("\n") for block in re.split(r"\n\s*\n", piece) if block.strip()]
-    return blocks
-
-
-def _element(block: str, folder: Path) -> str:
-    """Return a block of Markdown as HTML."""
-    if block.startswith("```"):
-        return f"<pre>{escape(block[3:].strip())}</pre>"
-    if heading := re.match(r"(#+) (.*)\n*", block):
-        level, rest = len(heading[1]), block[heading.end() :].strip()
-        title = f"<h{level}>{_inline(heading[2])}</h{level}>"
-        return f"{title}\n{_element(rest, folder)}" if rest else title
-    if block.startswith("|"):
-        lines = block.split("\n")
-        return _tables([[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines])
-    if block.startswith("- "):
-        items = (f"<li>{_inline(item)}</li>" for item in re.split(r"\n?^- ", block, flags=re.M)[1:])
-        return f"<ul>{''.join(items)}</ul>"
-    if picture := re.fullmatch(r"!\[(.*?)\]\((.*?)\)", block):
-        return _figure(picture[1], folder / picture[2])
-    return f"<p>{_inline(block)}</p>"
-
-
-def _inline(text: str) -> str:
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
-    text = re.sub(r"(?<=\d)(±[\d.]+)", r"<small>\1</small>", text)
-    text = re.sub(r" \*$", "<small> *</small>", text)
-    return re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text)
-
-
-def _tables(rows: Sequence[Sequence[str]]) -> str:
-    """Return tables that sort: one, or those of the sections that rows with a name alone begin.
-
-    Sections are turned: their rows become heads.
-    """
-    heads, _, *lines = rows
-    starts = [place for place, line in enumerate(lines) if len(line) > 1 and not any(line[1:])]
-    turned = [
-        list(zip([lines[start][0], *heads[1:]], *lines[start + 1 : end], strict=True))
-        for start, end in pairwise([*starts, len(lines)])
-    ]
-    return "\n".join(map(_sorted_table, turned or [[heads, *lines]]))
-
-
-def _sorted_table(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = (
-        "".join(f"<{kind}>{_inline(cell)}</{kind}>" for cell in row)
-        for kind, row in zip(("th", *("td" for _ in rows[1:])), rows, strict=True)
-    )
-    lines = "".join(f"<tr>{line}</tr>" for line in body)
-    return (
-        f'<div class="wide"><table class="sorts"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
+def _rendered(markdown: str, folder: Path) -> str:
+    """Return Markdown as HTML: tables that sort, pictures inside, sections closed."""
+    reader = MarkdownIt("commonmark").enable("table")
+    tokens = reader.parse(markdown)
+    for opening, inline in pairwise(tokens):
+        # A picture is no part of a paragraph.
+        if [child.type for child in inline.children or ()] == ["image"]:
+            opening.hidden = tokens[tokens.index(inline) + 1].hidden = True
+    page = _Renderer(folder).render(tokens, reader.options, {})
+    page = page.replace('<div class="wide">', '<div class="wide lead">', 1)
+    before, *sections = re.split(r"<h2>(.*?)</h2>", page)
+    closed = zip(sections[::2], sections[1::2], strict=True)
+    return before + "".join(
+        f"<details><summary>{heading}</summary>{section}</details>\n" for heading, section in closed
     )
 
 
-def _figure(name: str, path: Path) -> str:
-    if not path.is_file():
-        return f"<p>{escape(name)} is not there: {escape(path.name)}</p>"
-    kind, content = _packed(path)
-    return (
-        f'<figure><img alt="{escape(name)}" src="data:image/{kind};base64,'
-        f'{b64encode(content).decode("ascii")}"><figcaption>{escape(name)}</figcaption></figure>'
-    )
+class _Renderer(RendererHTML):
+    """Tables that sort, errors in small letters, and the pictures of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def table_open(self, *_: object) -> str:
+        """Begin a table in a box that scrolls."""
+        return '<div class="wide"><table class="sorts">'
+
+    def table_close(self, *_: object) -> str:
+        """End a table and its box."""
+        return "</table></div>\n"
+
+    def text(self, tokens: Sequence[Token], idx: int, *_: object) -> str:
+        """Write a text; phones leave errors out."""
+        return re.sub(r"(?<=\d)( ?± ?[\d.]+)", r"<small>\1</small>", escape(tokens[idx].content))
+
+    def image(self, tokens: Sequence[Token], idx: int, *_: object) -> str:
+        """Write a picture into the page."""
+        token = tokens[idx]
+        name, path = escape(token.content), self.folder / str(token.attrs["src"])
+        if not path.is_file():
+            return f"<p>{name} is not there: {escape(path.name)}</p>"
+        kind, content = _packed(path)
+        return (
+            f'<figure><img alt="{name}" src="data:image/{kind};base64,'
+            f'{b64encode(content).decode("ascii")}"><figcaption>{name}</figcaption></figure>\n'
+        )
 
 
 def _packed(path: Path) -> tuple[str, bytes]:
@@ -138,8 +101,16 @@ def _packed(path: Path) -> tuple[str, bytes]:
         for frame in frames:
             frame.thumbnail((_WIDEST, frame.height))
         times = [frame.info.get("duration", 0) for frame in ImageSequence.Iterator(image)]
-    options: Any = {"save_all": True, "append_images": frames[1:], "duration": times, "loop": 0}
-    frames[0].save(packed, "WEBP", quality=80, method=2, **options)
+    frames[0].save(
+        packed,
+        "WEBP",
+        quality=80,
+        method=2,
+        save_all=True,
+        append_images=frames[1:],
+        duration=times,
+        loop=0,
+    )
     kinds = {path.suffix[1:]: content, "webp": packed.getvalue()}
     return min(kinds.items(), key=lambda item: len(item[1]))
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ohsvgp.plots import metric_figures
 from probseq.metrics import forgetting
 from probseq.summary import LABELS, summarise
-from probseq_apps.report.lead import Lead, lead_table, outcome
+from probseq_apps.report.headline import Columns, conclusion, headline_table
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.tables import Measure, Table, with_error
 
@@ -19,8 +19,6 @@ Runs = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Methods = Mapping[str, Sequence[Mapping[str, Any]]]
 # A column: its head, a number of a seed, and its digits.
 Column = tuple[str, Callable[[Mapping[str, Any]], float | None], int]
-# Of the row that keeps all data.
-_LEFT_OUT = ["The exact GP, which keeps all data, is the mark to reach, and not compared here."]
 
 
 def online_report(
@@ -43,16 +41,16 @@ def online_report(
     methods = {name: [*seeds.values()] for name, seeds in runs.items()}
     names = {method: titles[method].partition(":")[0] for method in runs}
     named = {names[method]: of_seeds for method, of_seeds in methods.items()}
-    lead = lead_of(named, naive)
-    # The gold standard keeps all data; what leads is one of the others.
-    compared = {m: {n: r for n, r in c.items() if n != names.get("exact")} for m, c in lead.items()}
-    ranked = sorted(runs, key=lambda method: next(iter(lead.values()))[names[method]].mean or 0.0)
+    columns = headline_columns(named, naive)
+    first = next(iter(columns.values()))
+    ranked = sorted(runs, key=lambda method: first[names[method]].mean or 0.0)
+    apart = [names[method] for method in runs if method == "exact"]  # it keeps all data
     return Report(
         experiment=experiment,
         recipe=recipe,
         title="online models compared",
-        lead=lead_table(lead),
-        outcome=[*outcome(compared, naive[:1]), *_LEFT_OUT[: "exact" in runs]],
+        headline=headline_table(columns, apart),
+        conclusions=[conclusion(columns, apart)],
         numbers={
             "naive": dict([naive]),
             "methods": {m: {"title": titles[m], "seeds": seeds} for m, seeds in runs.items()},
@@ -68,11 +66,11 @@ def online_report(
     )
 
 
-def lead_of(methods: Methods, naive: tuple[str, Sequence[float]]) -> Lead:
+def headline_columns(methods: Methods, naive: tuple[str, Sequence[float]]) -> Columns:
     """Return the metrics that decide, over all tasks after the last one."""
     first = next(iter(methods.values()))[0]["over_tasks"]
     judge = "rmse" if "rmse" in first else "accuracy"
-    lead = {
+    columns = {
         Measure.of(metric): {
             name: summarise([run["over_tasks"][metric][-1] for run in runs])
             for name, runs in methods.items()
@@ -80,9 +78,9 @@ def lead_of(methods: Methods, naive: tuple[str, Sequence[float]]) -> Lead:
         for metric in ("nlpd", judge, "coverage", "ece")
         if metric in first
     }
-    lead[Measure.of(judge)][naive[0]] = summarise(naive[1])
+    columns[Measure.of(judge)][naive[0]] = summarise(naive[1])
     forgotten = {n: summarise([_forgotten(run, judge) for run in r]) for n, r in methods.items()}
-    return {**lead, Measure("forgetting", "lower"): forgotten}
+    return {**columns, Measure("forgetting", "lower"): forgotten}
 
 
 def task_tables(methods: Methods) -> list[Table]:

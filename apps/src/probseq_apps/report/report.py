@@ -19,15 +19,15 @@ from probseq.summary import LABELS
 from probseq_apps.engine import log
 from probseq_apps.engine.files import write_atomic
 from probseq_apps.report.html import DETAILS, PAGE, write_html
-from probseq_apps.report.results import decides, words
-from probseq_apps.report.tables import SideBySide, Table
+from probseq_apps.report.results import words
+from probseq_apps.report.tables import Table
 
 _PACKAGES = (
     *("probseq-apps", "probseq", "sgpa", "cgpt-transformer", "kepsvgp", "ohsvgp", "pseudovideo"),
     *("torch", "numpy", "scikit-learn"),
 )
 
-_WIDTH, _MAX_FINDINGS = 100, 5
+_WIDTH = 100
 # What pages say beside numbers, by the kind of the experiment.
 PAGES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
     files("probseq_apps.report").joinpath("pages.toml").read_text(encoding="utf-8")
@@ -49,14 +49,13 @@ class Report:
     numbers: Mapping[str, Any]  # what was measured
     title: str | None = None  # of the page, behind the name of the data
     opening: str  # first paragraph
-    findings: Sequence[str] = ()  # what the numbers say, a sentence each
     facts: Sequence[str] = ()  # what one must know beside the notes on the data, a line each
-    # What came out: a row a model by its title, and sentences. It comes first, on the terminal
-    # alone unless details are asked for; all else on the page is then in sections to open.
-    lead: Table | None = None
-    outcome: Sequence[str] = ()
-    story: Sequence[str] = ()  # figures that stand beside the lead
-    tables: Sequence[Table | SideBySide]  # the first is shown in the terminal, as far as it fits
+    # A row a model by its title, and what came out. They come first, on the terminal alone unless
+    # details are asked for; all else on the page is then in sections to open.
+    headline: Table | None = None
+    conclusions: Sequence[str] = ()
+    story: Sequence[str] = ()  # figures that stand beside the headline
+    tables: Sequence[Table]
     legend: str | None = None  # what the numbers are
     rows: Sequence[str] = ()  # what the rows of the tables are, a line each
     details: str = ""  # further Markdown, on the page alone
@@ -102,26 +101,20 @@ class Report:
     def _page(self, numbers: Mapping[str, Any]) -> list[str]:
         """Return the paragraphs of the page, without plots."""
         versions = ", ".join(f"{name} {number}" for name, number in numbers["versions"].items())
-        findings = (
-            "## Findings",
-            PAGES["findings"]["legend"],
-            _listed(self.findings),
-            "## Numbers",
-        )
         # What is computed exactly has no seeds.
         seeds = ", ".join(map(str, self.settings.get("seeds", ())))
         opening = (
             f"{self.opening} Recipe `{self.recipe}`{seeds and f', seeds {seeds}'}; all settings "
             "are in `config.json`."
         )
-        lead = [] if self.lead is None else [self.lead.markdown(), self.lead.key, DETAILS]
+        first = self.headline
+        headline = [] if first is None else [first.markdown(), first.key, DETAILS]
         tables = [table.markdown() for table in self.tables]
         return [
             f"# {self.data['name']}: {self.title or self._words['title']}",
-            _listed(self.outcome),
-            *lead,
+            _listed(self.conclusions),
+            *headline,
             textwrap.fill(opening, 100, break_long_words=False, break_on_hyphens=False),
-            *(findings if self.findings else ()),
             _listed([*self.data["notes"], *self.facts]),
             *tables,
             self.legend or self._words["legend"],
@@ -129,7 +122,7 @@ class Report:
             f"{versions}; {numbers['machine']}.",
             self.details,
             "## Glossary",
-            _listed(_explained("\n".join([*lead, *tables, self.details]))),
+            _listed(_explained("\n".join([*headline, *tables, self.details]))),
         ]
 
     @property
@@ -137,15 +130,11 @@ class Report:
         return PAGES.get(self.experiment, {})
 
     def _text(self) -> str:
-        """Return one table and the findings that decide something, a line each."""
+        """Return the headline, or all tables where they are asked for, and what came out."""
         width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
-        if self.lead is not None and not log.details:
-            sentences = [textwrap.fill(each, width) for each in self.outcome]
-            return f"\n{_joined([self.lead.screen(width), *sentences])}".rstrip()
-        findings = [finding for finding in self.findings if decides(finding)][:_MAX_FINDINGS]
-        lines = [textwrap.shorten(f"- {finding}", width, placeholder=" …") for finding in findings]
-        paragraphs = [self.tables[0].screen(width), "\n".join(lines)]
-        return f"\n{_joined(paragraphs)}".rstrip()
+        tables = self.tables if self.headline is None or log.details else [self.headline]
+        sentences = [textwrap.fill(each, width) for each in self.conclusions]
+        return f"\n{_joined([*(table.screen(width) for table in tables), *sentences])}".rstrip()
 
 
 def _caption(stem: str) -> str:

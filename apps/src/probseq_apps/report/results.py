@@ -1,16 +1,12 @@
-"""Results of generated images over the seeds, and sentences on claims from their numbers.
-
-Each sentence is a function of one run's numbers. "Clearly" means that Welch's t-test (5%) over
-the seeds tells two means apart; where standard errors overlap it never does.
-"""
+"""Results of generated images over the seeds."""
 
 import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from probseq.summary import Order, Summary, order_of, summarise
-from probseq_apps.report.tables import Measure, decimals_of, with_error
+from probseq.summary import Summary, summarise
+from probseq_apps.report.tables import Measure, decimals_of
 from pseudovideo.beyond.reference import is_ranked
 
 # One entry of `results/`, as JSON holds it.
@@ -106,7 +102,7 @@ def lengths_of(groups: Sequence[Group]) -> list[int]:
 
 
 def digits_of(groups: Sequence[Group], path: Sequence[str]) -> int:
-    """Return the decimals of a number in tables and findings."""
+    """Return the decimals of a number."""
     return decimals_of([group.summary(path).mean for group in groups])
 
 
@@ -163,59 +159,3 @@ def _thousandths(values: Sequence[float | None]) -> float | None:
     """Return the mean of squared errors per pixel, in thousandths."""
     known = [value for value in values if value is not None]
     return 1000.0 * fmean(known) if known and len(known) == len(values) else None
-
-
-class Claim(NamedTuple):
-    """The claim that a row of a table is better than others."""
-
-    better: str  # name of the row
-    than: tuple[str, ...]  # the rows that it is claimed to be better than
-    controls: tuple[str, ...] = ()  # rows that have what a gain might be due to
-    lesser: tuple[str, ...] = ()  # rows that have less of it: a gain must survive them
-
-
-def compare(claim: Claim, rows: Mapping[str, Summary], measure: Measure) -> str | None:
-    """Return a sentence that compares the numbers of a claim, with the outcome at its end.
-
-    A gain "survives" where the controls are clearly worse, too, and is "matched" where one of them
-    is not; "better" is a gain without controls. Without the rows that the claim is about, the
-    controls take their place; without any, or without its own row, there is nothing to say.
-    """
-    known = {name: summary for name, summary in rows.items() if summary.mean is not None}
-    than, controls, lesser = ([name for name in names if name in known] for names in claim[1:])
-    if claim.better not in known or not (than or controls):
-        return None
-    if measure.direction is None:
-        raise ValueError(f"measure must have a good end, got {measure.label!r} without one")
-    candidate, digits = known[claim.better], decimals_of([row.mean for row in rows.values()])
-    write = with_error(digits)
-    orders: dict[str, Order] = {}
-    relations: list[str] = []
-    for name in (*than, *controls, *lesser):
-        order = orders[name] = order_of(candidate, known[name], measure.direction)
-        mean, other = (round(row.mean or 0.0, digits) for row in (candidate, known[name]))
-        relation = "higher than" if mean > other else "lower than"
-        if order == "equal":
-            relation = "not clearly different from"
-        elif order != "undecided":
-            higher = (order == "better") == (measure.direction == "higher")
-            relation = f"clearly {'higher' if higher else 'lower'} than"
-        elif mean == other:  # equal after rounding: no difference is stated
-            relation = "the same as"
-        relations.append(f"{relation} {name} {write(known[name])}{measure.unit}")
-    judged = {orders[name] for name in than or controls}
-    checks = {orders[name] for name in (*controls, *lesser) if than}
-    outcome = "better" if not (than and controls) else "survives"
-    if "undecided" in judged | checks:
-        outcome = "undecided"
-    elif judged != {"better"}:
-        outcome = "worse" if "worse" in judged else "equal"
-    elif checks - {"better"}:
-        outcome = "matched"
-    better = f"{claim.better} {write(candidate)}{measure.unit}"
-    return f"{measure.label}: {better} is {', '.join(relations)} ({outcome})."
-
-
-def decides(finding: str) -> bool:
-    """Return whether a sentence of `compare` tells means apart."""
-    return not finding.endswith(("(undecided).", "(equal)."))

@@ -1,6 +1,6 @@
 """Tables of means over seeds, the best of each column marked, as text and as Markdown.
 
-Importing this module loads no torch; marks are of Welch's t-test (extra ``stats``).
+Importing this module loads no torch; marks are of `probseq.summary.best_names` (extra ``stats``).
 
 Example:
     >>> from probseq.summary import summarise
@@ -14,7 +14,6 @@ Example:
     | b | 3 | 0.5100±0.0058 |
 """
 
-import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +27,7 @@ Writer = Callable[[Summary], str]
 DASH = "—"
 """The cell of a number that is missing."""
 _GAP = 2
-KEY = (
-    "mean ± standard error; * best mean, and those level with it by Welch's t-test, unless all are"
-)
-# Rows of each table that the terminal shows.
-_SCREEN = 4
+KEY = "mean ± standard error; * best mean, and those not told apart from it (95%), unless all are"
 # Name and number of entries: the columns of a table without marks.
 _FACTS = 2
 
@@ -63,12 +58,13 @@ class Table(NamedTuple):
     heads: list[str]
     rows: list[list[str]]  # cells, each row as long as the heads
     best: frozenset[tuple[int, int]] | None = None  # rows and columns of the cells with a mark
+    about: str = ""  # of a column that the key does not tell of
 
     @property
     def key(self) -> str:
         """What its signs mean; empty for a table without any, as of one seed."""
         signs = self.best or any("±" in cell for row in self.rows for cell in row)
-        return KEY if self.best is not None and signs else ""
+        return "; ".join(filter(None, (KEY if self.best is not None and signs else "", self.about)))
 
     def screen(self, width: int) -> str:
         """Return aligned lines; columns that don't fit `width` are named below.
@@ -78,7 +74,8 @@ class Table(NamedTuple):
         lines, key, hidden = [self.heads, *self.rows], "", list[str]()
         if self.best is not None:
             heads = [*self.heads[:_FACTS], *(f"{head}  " for head in self.heads[_FACTS:])]
-            lines, key = [heads, *self.marked("{} *", "{}  ")], self.key and f"\n\n{self.key}"
+            lines = [heads, *self.marked("{} *", "{}  ")]
+            key = self.key and f"\n\n{textwrap.fill(self.key, width)}"
             if len({row[1] for row in self.rows}) == 1:
                 lines = [[name, *cells] for name, _, *cells in lines]
         while len(blocks := aligned_blocks(lines[:1], lines[1:], width)) > 1:
@@ -101,40 +98,6 @@ class Table(NamedTuple):
                 form = best if (row, place) in (self.best or ()) else other
                 cells[place] = form.format(cells[place])
         return rows
-
-
-class SideBySide(NamedTuple):
-    """Tables of the same few rows, turned: a column for each row, the tables below each other."""
-
-    tables: tuple[Table, ...]  # their first columns are names and numbers of entries
-
-    def screen(self, width: int) -> str:
-        """Return aligned lines of the first numbers of each table, as many blocks as they need."""
-        first = self.tables[0]
-        # A long name stands in several lines, `sgpa:` above `kl_scale=0.1`.
-        names = [re.sub(r"([:+])", r"\1\n", row[0]).split("\n") for row in first.rows]
-        height = max(map(len, names))
-        aligned = zip(*([""] * (height - len(name)) + name for name in names), strict=True)
-        heads = [["", *(f"{cell}  " for cell in line)] for line in aligned]
-        heads.append([first.heads[1], *(f"{row[1]}  " for row in first.rows)])
-        lines = self._lines("{}", "  {}", "{} *", "{}  ", _SCREEN)
-        return "\n\n".join([*aligned_blocks(heads, lines, width), KEY])
-
-    def markdown(self) -> str:
-        """Return one Markdown table, cells with a mark in bold."""
-        names = [f"{row[0]} (n={row[1]})" for row in self.tables[0].rows]
-        return markdown_table([["", *names], *self._lines("**{}**", "{}", "**{}** *", "{}")])
-
-    def _lines(
-        self, title: str, name: str, best: str, other: str, count: int | None = None
-    ) -> list[list[str]]:
-        lines: list[list[str]] = []
-        for table in self.tables:
-            rows = table.marked(best, other)
-            lines.append([title.format(table.heads[0]), *("" for _ in rows)])
-            columns = list(zip(table.heads, *rows, strict=True))[_FACTS:][:count]
-            lines += [[name.format(head), *cells] for head, *cells in columns]
-        return lines
 
 
 def summary_table(
@@ -184,7 +147,7 @@ def fact_text(value: object) -> str:
 
 
 def decimals_of(means: Sequence[float | None]) -> int:
-    """Return the decimals that suit the largest of some means, in tables and findings."""
+    """Return the decimals that suit the largest of some means."""
     largest = max((abs(mean) for mean in means if mean is not None), default=0.0)
     return 4 - sum(largest >= bound for bound in (1.0, 10.0, 1000.0))
 
