@@ -76,11 +76,11 @@ class _Renderer(RendererHTML):
         """End a table and its box."""
         return "</table></div>\n"
 
-    def text(self, tokens: Sequence[Token], idx: int, *_: object) -> str:
+    def text(self, tokens: Sequence[Token], idx: int, options: object, env: object) -> str:
         """Write a text; phones leave errors out."""
         return re.sub(r"(?<=\d)( ?± ?[\d.]+)", r"<small>\1</small>", escape(tokens[idx].content))
 
-    def image(self, tokens: Sequence[Token], idx: int, *_: object) -> str:
+    def image(self, tokens: Sequence[Token], idx: int, options: object, env: object) -> str:
         """Write a picture into the page."""
         token = tokens[idx]
         name, path = escape(token.content), self.folder / str(token.attrs["src"])
