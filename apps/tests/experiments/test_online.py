@@ -27,7 +27,7 @@ from probseq_apps.experiments.online import (
     naive_score,
     prior_of,
 )
-from probseq_apps.experiments.streams import Stream, cut_series, cut_table, load_stream
+from probseq_apps.experiments.streams import TaskStream, cut_series, cut_table, load_stream
 from probseq_apps.options import Options
 from probseq_apps.run import run
 from probseq_apps.settings.online import (
@@ -308,7 +308,7 @@ def test_every_method_learns_a_first_task_far_better_than_its_prior(data, tmp_pa
         ),
     )
     stream = load_stream(chosen, None, seed=0)
-    stream = Stream(stream.name, stream.tasks[:2], None, "", "", ())
+    stream = TaskStream(stream.name, stream.tasks[:2], None, "", "", ())
     streams, at = Streams({0: stream}), RunFolder(tmp_path, "recipe")
     for name, method in METHODS.items():
         if method.inputs in (kind, "both") and (method.basis or data == "toy"):

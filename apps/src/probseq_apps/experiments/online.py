@@ -48,7 +48,7 @@ from probseq_apps.experiment import (
     counted,
     rows_and_seeds,
 )
-from probseq_apps.experiments.streams import Stream, load_stream
+from probseq_apps.experiments.streams import TaskStream, load_stream
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
 from probseq_apps.settings.online import (
@@ -59,8 +59,8 @@ from probseq_apps.settings.online import (
     LiveModel,
     LiveSettings,
     OnlineSettings,
-    Place,
     Prior,
+    StreamInfo,
 )
 
 PREDICTIONS = "predictions"
@@ -77,7 +77,7 @@ class Streams:
         warm: methods that have paid for what comes once only.
     """
 
-    def __init__(self, by_seed: Mapping[int, Stream]) -> None:
+    def __init__(self, by_seed: Mapping[int, TaskStream]) -> None:
         self.by_seed = by_seed
         self.priors: dict[tuple[int, bool], tuple[Kernel, Likelihood]] = {}
         self.warm = set[str]()
@@ -272,11 +272,15 @@ def extent(tasks: Sequence[Task], what: str = "points") -> str:
 
 
 def build(
-    method: str, stream: Stream, settings: GPSettings, prior: tuple[Kernel, Likelihood], seed: int
+    method: str,
+    stream: TaskStream,
+    settings: GPSettings,
+    prior: tuple[Kernel, Likelihood],
+    seed: int,
 ) -> OnlineGP | ExactGP:
     """Return a model that has seen nothing yet."""
     kernel, likelihood = prior
-    basis, place = METHODS[method].basis, Place()
+    basis, info = METHODS[method].basis, StreamInfo()
     options: dict[str, Any] = {"alpha": settings.alpha, "seed": seed}
     if METHODS[method].learned == "posterior":
         rate = settings.learn_rate
@@ -288,13 +292,13 @@ def build(
         first, last = stream.interval
         # Unless it is given, the window is as long as the first task.
         window = settings.window or float(stream.tasks[0].x.max()) - first
-        place, options["t0"] = Place(window, first, last), first
+        info, options["t0"] = StreamInfo(window, first, last), first
     options["mean"] = make_mean(trend=settings.trend, season=settings.season)
-    return OnlineGP(kernel, likelihood, basis(settings, place), **options)
+    return OnlineGP(kernel, likelihood, basis(settings, info), **options)
 
 
 def estimate(
-    stream: Stream, settings: GPSettings, *, fourier: bool, seed: int
+    stream: TaskStream, settings: GPSettings, *, fourier: bool, seed: int
 ) -> tuple[Kernel, Likelihood]:
     """Return the prior of a stream: as given, or of greatest evidence on the first task."""
     if fourier:
@@ -326,7 +330,7 @@ def prior_of(
     return make_prior(**{name: values[name] for name in PRIOR_OPTIONS}, dim=dim, season=season)
 
 
-def warm_up(method: str, stream: Stream, settings: OnlineSettings) -> None:
+def warm_up(method: str, stream: TaskStream, settings: OnlineSettings) -> None:
     """Pay for what comes once only: late imports, first Adam steps, tables that are kept.
 
     Otherwise the first seed's first tasks would be as much slower. The inducing variables are as
@@ -394,7 +398,7 @@ def build_live_model(settings: LiveModel) -> OnlineGP:
     assert basis is not None
     return OnlineGP(
         *prior_of(settings, season=settings.season),
-        basis(settings, Place(settings.window)),
+        basis(settings, StreamInfo(settings.window)),
         mean=make_mean(trend=settings.trend, season=()),
         t0=settings.t0,
         rebase="task" if settings.method == "fading" else _REBASE,

@@ -26,7 +26,7 @@ _GRID = 500
 _GRID_SIDE, _GRID_MARGIN = 60, 0.5
 
 
-class Stream(NamedTuple):
+class TaskStream(NamedTuple):
     """A data set as one seed sees it."""
 
     name: str  # as on the command line
@@ -49,7 +49,7 @@ class Stream(NamedTuple):
         return float(times.min()), float(times.max())
 
 
-def load_stream(settings: OnlineSettings, data_dir: Path | None, *, seed: int) -> Stream:
+def load_stream(settings: OnlineSettings, data_dir: Path | None, *, seed: int) -> TaskStream:
     """Read a data set and cut it into tasks, in the same way for all methods."""
     stream, path = settings.stream, user_path(settings.data)
     marks = Marks(stream.separator, stream.decimal, stream.encoding)
@@ -64,7 +64,7 @@ def load_stream(settings: OnlineSettings, data_dir: Path | None, *, seed: int) -
     return cut_table(read_csv_points(path, *names, marks=marks, **drawn), settings)
 
 
-def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream:
+def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> TaskStream:
     """Take random points out for evaluation, and cut the others into sequential tasks.
 
     For the standard sets they are drawn from all points, with a known generator of splits, so that
@@ -84,10 +84,10 @@ def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> Stream
     first, last = float(series.time[0]), float(series.time[-1])
     grid = torch.linspace(first, last, _GRID, dtype=torch.float64)
     labels = (series.time_label, series.target_label, (*series.notes, *note))
-    return Stream(series.name, split_into_tasks(series.time, y, splits), grid, *labels)
+    return TaskStream(series.name, split_into_tasks(series.time, y, splits), grid, *labels)
 
 
-def cut_table(table: Table, settings: OnlineSettings) -> Stream:
+def cut_table(table: Table, settings: OnlineSettings) -> TaskStream:
     """Sort points by stamp, first input or distance from the origin, and cut them into tasks.
 
     Inputs are standardised on the training points, but for two moons, whose inputs are a plane.
@@ -104,7 +104,7 @@ def cut_table(table: Table, settings: OnlineSettings) -> Stream:
     y, note = _targets(table.y, splits, settings)
     grid = _plane(x) if x.shape[1] == 2 else None
     labels = (", ".join(table.columns), table.target_label, (*notes, *note))
-    return Stream(table.name, split_into_tasks(x, y, splits), grid, *labels)
+    return TaskStream(table.name, split_into_tasks(x, y, splits), grid, *labels)
 
 
 def _targets(

@@ -38,7 +38,7 @@ LikelihoodName = Literal["gaussian", "student-t", "poisson", "negative-binomial"
 STANDARDISED: tuple[LikelihoodName, ...] = ("gaussian", "student-t")
 
 
-class Place(NamedTuple):
+class StreamInfo(NamedTuple):
     """What a basis may need of the stream: length of a sliding window, first and last time."""
 
     window: float = 1.0
@@ -46,11 +46,11 @@ class Place(NamedTuple):
     end: float = 1.0
 
 
-class Method(NamedTuple):
+class OnlineMethod(NamedTuple):
     """A method of the comparison."""
 
     title: str  # for reports: its name in words, and behind a colon what it is
-    basis: "Callable[[Any, Place], Basis] | None"  # None for the exact process
+    basis: "Callable[[Any, StreamInfo], Basis] | None"  # None for the exact process
     inputs: Literal["time", "points", "both"] = "time"
     follows: bool = True  # its hyperparameters can change once it has learned
     learned: Literal["", "points", "posterior"] = ""  # what Adam learns, in `learn_steps` a task
@@ -58,33 +58,33 @@ class Method(NamedTuple):
     live: bool = False  # `online live` has it
 
 
-def _basis(name: str, *needs: str) -> "Callable[[Any, Place], Basis]":
-    """Return how to make a basis of `ohsvgp` from M and from what it needs of the place."""
+def _basis(name: str, *needs: str) -> "Callable[[Any, StreamInfo], Basis]":
+    """Return how to make a basis of `ohsvgp` from M and from what it needs of the stream."""
     return lambda s, at: getattr(ohsvgp, name)(s.num_inducing, *(getattr(at, n) for n in needs))
 
 
-def _learned(title: str, name: str) -> Method:
-    def basis(s: "GPSettings", _: Place) -> "Basis":
+def _learned(title: str, name: str) -> OnlineMethod:
+    def basis(s: "GPSettings", _: StreamInfo) -> "Basis":
         steps = ohsvgp.AdamSteps(steps=s.learn_steps, learning_rate=s.learn_rate)
         return getattr(ohsvgp, name)(s.num_inducing, learn=steps)
 
-    return Method(title, basis, "both", learned="points")
+    return OnlineMethod(title, basis, "both", learned="points")
 
 
-def _at_once(method: Method) -> Method:
+def _at_once(method: OnlineMethod) -> OnlineMethod:
     name, _, what = method.title.partition(":")
     return method._replace(title=f"{name}, tasks at once:{what}", follows=False, at_once=True)
 
 
-def _path(title: str, order: Any) -> Method:
-    def basis(s: "GPSettings", _: Place) -> "Basis":
+def _path(title: str, order: Any) -> OnlineMethod:
+    def basis(s: "GPSettings", _: StreamInfo) -> "Basis":
         options: Any = {"memory": s.path_memory, "num_features": s.num_features}
         return ohsvgp.Path(s.num_inducing, order=order, **options)
 
-    return Method(f"OHSVGP, {title}", basis, "points")
+    return OnlineMethod(f"OHSVGP, {title}", basis, "points")
 
 
-def _features(s: "GPSettings", _: Place) -> "Basis":
+def _features(s: "GPSettings", _: StreamInfo) -> "Basis":
     options: Any = {"num_features": s.num_features, "step": s.recurrence}
     return ohsvgp.RecurrentFeatures(ohsvgp.LegS(s.num_inducing), **options)
 
@@ -94,24 +94,30 @@ _OVFF = "Fourier features (OVFF): on the data's interval, Matérn-5/2 kernel"
 _OVC = "pivoted points (OVC): inducing points by pivoted Cholesky"
 _OVC_OPTZ = _learned("pivoted, learned (OVC-optZ): starts from OVC", "PivotedCholesky")
 _OSVGP = _learned("learned points (OSVGP): random inducing points, learned", "RandomSubset")
-METHODS: dict[str, Method] = {
-    "ohsvgp": Method("OHSVGP: LegS, exact covariances", _basis("LegS"), live=True),
-    "ohsvgp-adam": Method("OHSVGP by Adam: LegS", _basis("LegS"), learned="posterior"),
-    "ohsvgp-rff": Method(_RFF, _features, follows=False),
-    "ohsvgp-legt": Method("OHSVGP, sliding window: LegT", _basis("LegT", "window"), live=True),
-    "ohsvgp-lagt": Method("OHSVGP, fading past: LagT", _basis("LagT", "window"), live=True),
-    "ohsvgp-fout": Method("OHSVGP, Fourier window: FouT", _basis("FouT", "window"), live=True),
-    "cosine": Method("cosines: on the window so far", _basis("Cosine"), live=True),
-    "fading": Method("latest stamps: older ones the thinner", _basis("Fading"), live=True),
-    "grid": Method("uniform grid: inducing points that move", _basis("UniformGrid"), live=True),
-    "ovc": Method(_OVC, _basis("PivotedCholesky"), "both", live=True),
+METHODS: dict[str, OnlineMethod] = {
+    "ohsvgp": OnlineMethod("OHSVGP: LegS, exact covariances", _basis("LegS"), live=True),
+    "ohsvgp-adam": OnlineMethod("OHSVGP by Adam: LegS", _basis("LegS"), learned="posterior"),
+    "ohsvgp-rff": OnlineMethod(_RFF, _features, follows=False),
+    "ohsvgp-legt": OnlineMethod(
+        "OHSVGP, sliding window: LegT", _basis("LegT", "window"), live=True
+    ),
+    "ohsvgp-lagt": OnlineMethod("OHSVGP, fading past: LagT", _basis("LagT", "window"), live=True),
+    "ohsvgp-fout": OnlineMethod(
+        "OHSVGP, Fourier window: FouT", _basis("FouT", "window"), live=True
+    ),
+    "cosine": OnlineMethod("cosines: on the window so far", _basis("Cosine"), live=True),
+    "fading": OnlineMethod("latest stamps: older ones the thinner", _basis("Fading"), live=True),
+    "grid": OnlineMethod(
+        "uniform grid: inducing points that move", _basis("UniformGrid"), live=True
+    ),
+    "ovc": OnlineMethod(_OVC, _basis("PivotedCholesky"), "both", live=True),
     "ovc-optz": _OVC_OPTZ,
     "ovc-optz-at-once": _at_once(_OVC_OPTZ),
     "osgpr": _learned("learned points (OSGPR): random inducing points, learned", "RandomSubset"),
     "osvgp": _OSVGP,
     "osvgp-at-once": _at_once(_OSVGP),
-    "ovff": Method(_OVFF, _basis("VariationalFourier", "start", "end"), follows=False),
-    "exact": Method("exact GP on all data: the gold standard", None, "both", follows=False),
+    "ovff": OnlineMethod(_OVFF, _basis("VariationalFourier", "start", "end"), follows=False),
+    "exact": OnlineMethod("exact GP on all data: the gold standard", None, "both", follows=False),
     "ohsvgp-o": _path("path as given: in the order of the tasks", "given"),
     "ohsvgp-k": _path("path by similarity: most similar neighbours", "kernel-max"),
     "ohsvgp-k-min": _path("path by distance: least similar neighbours", "kernel-min"),
