@@ -35,7 +35,7 @@ from probseq_apps.settings.online import (
     ONLINE_RECIPES,
     GPSettings,
     LiveModel,
-    Method,
+    OnlineMethod,
     OnlineSettings,
     StreamSettings,
 )
@@ -357,7 +357,7 @@ def test_adam_on_the_posterior_comes_to_what_natural_gradients_find():
 
 
 def test_a_new_basis_is_one_entry_of_the_methods(monkeypatch, tmp_path):
-    entry = Method("a grid of twice as many", lambda s, _: UniformGrid(2 * s.num_inducing))
+    entry = OnlineMethod("a grid of twice as many", lambda s, _: UniformGrid(2 * s.num_inducing))
     monkeypatch.setitem(METHODS, "dense", entry)
     own = OnlineSettings(
         data="toy",

@@ -40,7 +40,7 @@ from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed
 from probseq_apps.bench.fleets import state_rows, table_rows
 from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
-from probseq_apps.settings.online import METHODS, LiveModel, Place
+from probseq_apps.settings.online import METHODS, LiveModel, StreamInfo
 
 # Length and hyperparameters of the thesis' solar series, in ten tasks.
 SOLAR, TASKS, LENGTH = 391, 10, 39.0
@@ -380,7 +380,7 @@ def growth_rows(count: int) -> list[Row]:
     for name, method in METHODS.items():
         if not method.live or method.basis is None:
             continue
-        gp = _model(method.basis(LiveModel(num_inducing=100), Place(10.0)))
+        gp = _model(method.basis(LiveModel(num_inducing=100), StreamInfo(10.0)))
         for place, batch in enumerate(batches, 1):
             seconds = timed(partial(gp.update, *batch), gradients=True)()
             if place in looks:
