@@ -34,20 +34,18 @@ def measured(values, metrics=METRICS):
     return {f"{key}/{metric}": summarise(v) for key, v in values.items() for metric in metrics}
 
 
-def test_each_section_has_a_table_with_means_errors_and_marks():
-    test, *shift, outside = metric_tables(methods("mle", "sgpa"))
+def test_a_test_set_has_a_table_with_means_errors_and_marks_and_what_attention_adds():
+    added = {f"without-attention/{m}": summarise([0.1, 0.3]) for m in METRICS}
+    found = {name: {**own, **added} for name, own in methods("mle", "sgpa").items()}
+    found["sgpa"]["test/penalty"] = found["mle"]["test/penalty"] = summarise([2.0, 4.0])
+    test, without = metric_tables(found)
+    assert test.heads[2:] == ["accuracy ↑", "NLL ↓", "failure AUROC ↑", "penalty, nats"]
     assert test.markdown().splitlines()[2:] == [
-        "| mle | 2 | 0.9050±0.0050 | 0.3005±0.0005 | — |",
-        "| sgpa | 2 | **0.9150±0.0050** * | **0.2005±0.0005** * | — |",
+        "| mle | 2 | 0.9050±0.0050 | 0.3005±0.0005 | — | 3.0000±1.0000 |",
+        "| sgpa | 2 | **0.9150±0.0050** * | **0.2005±0.0005** * | — | 3.0000±1.0000 |",
     ]
-    assert [table.rows[0][2] for table in shift] == ["0.2000±0.1000", "0.6000±0.1000"]
-    assert outside.heads == ["test set against folder:/my/svhn", "n", "AUROC, entropy ↑"]
-
-
-def test_many_methods_have_a_table_for_each_section_and_means_over_the_severities():
-    _, shift, _ = metric_tables(methods(*(f"m{place}" for place in range(7))))
-    # 0.3 and 0.5 for the two seeds.
-    assert shift.rows[3] == ["m3", "2", "0.4000±0.1000"]
+    assert without.heads == ["test, attention taken out", "n", "accuracy ↑", "NLL ↓"]
+    assert without.rows[0][2:] == ["0.2000±0.1000", "0.2000±0.1000"]
 
 
 def test_shift_has_a_table_by_severity_and_one_by_group_for_each_metric():

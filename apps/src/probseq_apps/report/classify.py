@@ -23,14 +23,9 @@ Methods = Mapping[str, Metrics]
 MeansOf = dict[Measure, list[str]]
 
 _PAGE_TITLES = {"classify": "classifiers compared", "regress": "predictions compared"}
-# More methods than these have means over severities.
-_FEW = 6
 _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
-# Of the many numbers under shift and on other data sets, those in the table of all.
-_SHIFT_COLUMNS = ("accuracy", "nll", "ece")
+# Of the test set whose attention is taken out.
 _WITHOUT_COLUMNS = ("accuracy", "nll")
-# Of detection: of few methods, of many, and by the variance of numbers (thesis Table B.32).
-_OOD_COLUMNS, _OF_MANY, _OF_VARIANCE = ("auroc", "fpr95"), ("auroc",), ("auroc", "aupr-out")
 _SHIFT_DETAILS = ("accuracy", "nll", "ece", "mce")
 _OOD_DETAILS = ("auroc", "aupr-in", "aupr-out", "fpr95")
 _RANKED = ("auroc", "aupr-out")
@@ -143,44 +138,24 @@ def headline_columns(methods: Methods) -> Columns:
 
 
 def metric_tables(methods: Methods) -> list[Table]:
-    """Return one table for each section: test sets, then shift, then other data.
+    """Return one table for each test set as it is; `details` has those under shift and of others.
 
-    Of more than six methods, numbers under shift are means over the severities, and detection on
-    other data is told by its AUROC.
+    The test set's has the penalty and the validation loss, too.
     """
-    few = len(methods) <= _FEW
-    detection = {"variance": _OF_VARIANCE}
+    others = {"test/penalty": Measure("penalty, nats")}
+    others["validation/nll"] = Measure("validation NLL", "lower")
     sections: dict[str, MeansOf] = {}
     for metric in _names(methods):
-        *path, name = metric.split("/")
-        label, direction = LABELS.get(name, ("", None))
-        columns = [metric]
-        match path:
-            case [("shift" | "cifar-c") as kind, where] if name in _SHIFT_COLUMNS:
-                if not where.startswith("severity-"):
-                    continue
-                section = f"{_SHIFT_TITLES[kind]}, {where.replace('-', ' ')}"
-                if not few:
-                    section = f"{_SHIFT_TITLES[kind]}, all severities"
-                    columns = _over_severities(methods, kind, "severity", name)
-            # A folder's path has slashes of its own.
-            case ["ood", *outside, detector]:
-                if name not in detection.get(detector, _OOD_COLUMNS if few else _OF_MANY):
-                    continue
-                section, label = f"test set against {'/'.join(outside)}", f"{label}, {detector}"
-            case ["test"] if name == "penalty":
-                section, label = "test", "penalty, nats"
-            case ["validation"]:
-                section, label = "test", "validation NLL"
-            case ["without-attention"]:
-                if name not in _WITHOUT_COLUMNS:
-                    continue
-                section = "test, attention taken out"
-            case [section] if name in LABELS:
-                pass
-            case _:
-                continue
-        sections.setdefault(section, {})[Measure(label, direction)] = columns
+        section, _, name = metric.partition("/")
+        measure = others.get(metric) or (Measure.of(name) if name in LABELS else None)
+        attention = section == "without-attention"
+        if measure is None or (section == "validation" and metric not in others):
+            continue
+        if attention and name not in _WITHOUT_COLUMNS:
+            continue
+        title = "test" if metric in others else section
+        title = "test, attention taken out" if attention else title
+        sections.setdefault(title, {})[measure] = [metric]
     return [_table(title, columns, methods) for title, columns in sections.items()]
 
 
