@@ -67,9 +67,13 @@ def load(settings: ClassifySettings, options: Options) -> comparison.Loaded[Data
     distributed.join(distributed.resolve_device(settings.training.device))
     for path in filter(None, map(user_path, settings.evaluation.ood)):
         list_all(path)  # refused before the training set is read
-    where: Any = {"data_dir": options.data_dir, "download": options.download}
-    length = settings.model.max_length if settings.is_text else None
-    fully_labelled = load_data(settings.data, settings.reading, max_length=length, **where)
+    fully_labelled = load_data(
+        settings.data,
+        settings.reading,
+        max_length=settings.model.max_length if settings.is_text else None,
+        data_dir=options.data_dir,
+        download=options.download,
+    )
     data = labelled(settings, fully_labelled, settings.seeds[0])
     # What is out of distribution must not be in the training rows of any seed.
     every = replace(data, train=fully_labelled.train)
@@ -159,9 +163,10 @@ def report(
     plotted: dict[str, list[Sets]] = {}
     for name in settings.method:
         row = settings.row(name)
-        again = partial(train_method, settings, loaded, at=at)
-        options: Any = {"make": again, "loss": validation_loss}
-        jobs_of_row, stored = comparison.stored_runs(row, settings, at, **options)
+        train_again = partial(train_method, settings, loaded, at=at)
+        jobs_of_row, stored = comparison.stored_runs(
+            row, settings, at, make=train_again, loss=validation_loss
+        )
         runs: list[Sets] = [{n: Predictions(**f) for n, f in sets.items()} for sets in stored]
         runs, temperatures = post_hoc(row, settings, runs)
         metrics = [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs]
@@ -215,9 +220,16 @@ def _fit(
     config: TrainConfig,
     label: str,
 ) -> None:
-    learned: Any = {"objective": make_objective(trained, data), "config": config, "label": label}
-    predictor = make_predictor(trained, data)
-    comparison.fit_method(model, trained, data, folder, predictor=predictor, **learned)
+    comparison.fit_method(
+        model,
+        trained,
+        data,
+        folder,
+        objective=make_objective(trained, data),
+        predictor=make_predictor(trained, data),
+        config=config,
+        label=label,
+    )
 
 
 def make_predictor(trained: TrainedMethod[ClassifySettings], data: Data) -> Predictor:
@@ -394,8 +406,9 @@ def make_test_sets(
         if name == ROTATIONS:
             sets[f"ood/{name}"] = partial(_changed, data.test, rotate, _ROTATION_DEGREES)
         else:
-            source: Any = {"data_dir": options.data_dir, "download": options.download}
-            sets[f"ood/{name}"] = load_ood_images(name, data, **source)
+            sets[f"ood/{name}"] = load_ood_images(
+                name, data, data_dir=options.data_dir, download=options.download
+            )
     return sets
 
 

@@ -280,11 +280,8 @@ def build(
 ) -> OnlineGP | ExactGP:
     """Return a model that has seen nothing yet."""
     kernel, likelihood = prior
-    basis, info = METHODS[method].basis, StreamInfo()
-    options: dict[str, Any] = {"alpha": settings.alpha, "seed": seed}
-    if METHODS[method].learned == "posterior":
-        rate = settings.learn_rate
-        options["inference"] = AdamSteps(steps=settings.learn_steps, learning_rate=rate)
+    basis, info = METHODS[method].basis, None
+    adam = AdamSteps(steps=settings.learn_steps, learning_rate=settings.learn_rate)
     if basis is None:
         assert isinstance(likelihood, Gaussian)
         return ExactGP(kernel, likelihood)
@@ -292,9 +289,17 @@ def build(
         first, last = stream.interval
         # Unless it is given, the window is as long as the first task.
         window = settings.window or float(stream.tasks[0].x.max()) - first
-        info, options["t0"] = StreamInfo(window, first, last), first
-    options["mean"] = make_mean(trend=settings.trend, season=settings.season)
-    return OnlineGP(kernel, likelihood, basis(settings, info), **options)
+        info = StreamInfo(window, first, last)
+    return OnlineGP(
+        kernel,
+        likelihood,
+        basis(settings, info or StreamInfo()),
+        mean=make_mean(trend=settings.trend, season=settings.season),
+        t0=info and info.start,
+        alpha=settings.alpha,
+        inference=adam if METHODS[method].learned == "posterior" else "natural",
+        seed=seed,
+    )
 
 
 def estimate(
@@ -316,10 +321,15 @@ def estimate(
     starts = [replace(settings, lengthscale=scale) for scale in scales]
     priors = [prior_of(start, stream.dim) for start in starts]
     x, y = task.x[chosen], task.y[..., chosen]
-    mean = make_mean(trend=settings.trend, season=settings.season)
-    # The papers' evidence has no limits.
-    options: Any = {"mean": mean, "limited": stream.name.startswith(CSV_PREFIX)}
-    return fit_prior(priors, x, y, steps=settings.fit_steps, seed=seed, **options)
+    return fit_prior(
+        priors,
+        x,
+        y,
+        steps=settings.fit_steps,
+        seed=seed,
+        mean=make_mean(trend=settings.trend, season=settings.season),
+        limited=stream.name.startswith(CSV_PREFIX),  # the papers' evidence has no limits
+    )
 
 
 def prior_of(
@@ -361,24 +371,31 @@ def live_command(settings: LiveSettings) -> None:
     torch.set_num_threads(settings.threads)
     file, model, whole = settings.lines, settings.model, settings.replay or bool(settings.lines)
     # What is no UTF-8 is refused in the answer to its line; a mark before the first is passed over.
-    reading: Any = {"encoding": settings.encoding, "errors": "replace"}
     if file is None and isinstance(sys.stdin, TextIOWrapper):
-        sys.stdin.reconfigure(**reading)
+        sys.stdin.reconfigure(encoding=settings.encoding, errors="replace")
     tell = partial(print, file=sys.stderr, flush=True)
     with (
         # First: an address in use is refused before anything is read.
         nullcontext() if settings.page is None else LivePage(settings.page) as page,
-        nullcontext(sys.stdin) if file is None else file.open(**reading) as lines,
+        nullcontext(sys.stdin)
+        if file is None
+        else file.open(encoding=settings.encoding, errors="replace") as lines,
         warnings.catch_warnings(),
     ):
         if page:
             tell(f"page: {page.url}")
         # A plain line, without a place in our sources.
         warnings.showwarning = lambda message, *_: tell(f"warning: {message}")
-        names = ("horizon", "step", "separator", "decimal", "widen")
-        options: Any = {name: getattr(settings, name) for name in names} | {"warmup": model.warmup}
         stream = LiveStream(
-            build_live_model(model), settings.state, settings=model.to_dict(), **options
+            build_live_model(model),
+            settings.state,
+            settings=model.to_dict(),
+            horizon=settings.horizon,
+            step=settings.step,
+            separator=settings.separator,
+            decimal=settings.decimal,
+            widen=settings.widen,
+            warmup=model.warmup,
         )
         for answer in stream.follow(lines, every=settings.every, replay=whole):
             print(answer, flush=True)

@@ -87,16 +87,24 @@ def train_method(
     trained, folder, data = resolve(job.row, settings), comparison.run_folder(at, job), loaded.data
     seed = derive_seed(job.seed, "weights")
     model, objective, predictor = build_method(trained, data, seed)
-    options: Any = {"objective": objective, "predictor": predictor, "label": trained.base}
-    config = trained.settings.training.train_config(seed=job.seed)
-    options |= {"config": config, "experiment": "regress"}
-    comparison.fit_method(model, trained, data, folder, **options)
+    comparison.fit_method(
+        model,
+        trained,
+        data,
+        folder,
+        objective=objective,
+        predictor=predictor,
+        config=trained.settings.training.train_config(seed=job.seed),
+        label=trained.base,
+        experiment="regress",
+    )
     result: dict[str, Any] = {"seconds": comparison.training_seconds(folder)}
     if distributed.is_main():
         noise_scale = mean_and_std(data)[1] * model.likelihood.scale.detach().double().cpu()
         stored: dict[str, dict[str, Tensor]] = {}
-        predicted = (model, predictor, loaded.sets, trained.settings)
-        outputs = comparison.predict_sets(*predicted, seed=job.seed)
+        outputs = comparison.predict_sets(
+            model, predictor, loaded.sets, trained.settings, seed=job.seed
+        )
         for name, (values, targets) in outputs.items():
             predictions = NumberPredictions(values.T.contiguous(), noise_scale, targets)
             stored[name] = predictions._asdict()
@@ -113,8 +121,8 @@ def report(
     plotted: dict[str, list[NumberSets]] = {}
     for name in settings.method:
         row = settings.row(name)
-        again = partial(train_method, settings, loaded, at=at)
-        jobs_of_row, stored = comparison.stored_runs(row, settings, at, make=again)
+        train_again = partial(train_method, settings, loaded, at=at)
+        jobs_of_row, stored = comparison.stored_runs(row, settings, at, make=train_again)
         runs = [{n: NumberPredictions(**f) for n, f in sets.items()} for sets in stored]
         plotted[name] = [
             {set_name: mixture([sets[set_name] for sets in members]) for set_name in members[0]}

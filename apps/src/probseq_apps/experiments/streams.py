@@ -1,7 +1,7 @@
 """Data sets of `probseq online` as streams of tasks."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -59,9 +59,16 @@ def load_stream(settings: OnlineSettings, data_dir: Path | None, *, seed: int) -
         return cut_series(series, settings, seed=seed)
     if path is None:
         return cut_table(load_table(settings.data, data_dir, seed=seed), settings)
-    names = (stream.inputs, stream.target, stream.time)
-    drawn: Any = {"test_share": stream.test_share, "seed": seed}
-    return cut_table(read_csv_points(path, *names, marks=marks, **drawn), settings)
+    table = read_csv_points(
+        path,
+        stream.inputs,
+        stream.target,
+        stream.time,
+        marks=marks,
+        test_share=stream.test_share,
+        seed=seed,
+    )
+    return cut_table(table, settings)
 
 
 def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> TaskStream:

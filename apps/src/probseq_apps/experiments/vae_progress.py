@@ -23,9 +23,8 @@ def evaluate_vae(
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Return NLPD and RMSE per value on the test steps of each task, and on all of them."""
     t, y = (torch.cat([task[place] for task in tasks]) for place in (2, 3))
-    drawn: Any = {"num_samples": num_samples, "generator": generator}
-    mean = model.predict(t, **drawn).mean
-    density = model.log_prob(t, y, **drawn)
+    mean = model.predict(t, num_samples=num_samples, generator=generator).mean
+    density = model.log_prob(t, y, num_samples=num_samples, generator=generator)
     return measure_tasks(
         tasks, lambda rows: {"nlpd": -density[rows].mean(), "rmse": rmse(mean[rows], y[rows])}
     )
