@@ -208,20 +208,3 @@ def test_a_page_in_a_browser_shows_text_as_text(browser: Browser) -> None:
         assert "<img src=x" in browser.value(text_of("alerts"))
         assert browser.value("document.images.length") == 0
         assert browser.value("document.documentElement.scrollWidth") <= 400
-
-
-@pytest.mark.slow
-def test_a_browser_finds_the_process_that_serves_the_page_after_another(browser: Browser) -> None:
-    with LivePage("0") as page:
-        browser.open(page.url, 1200)
-        for line in range(1, 6):
-            page.show(json.dumps({"line": line, "refused": "of the first"}))
-        browser.wait(f"{text_of('lines')} === '5'")
-    browser.wait(f"{text_of('state')} === 'no connection'")
-    with LivePage(page.url.rstrip("/").rpartition(":")[2]) as page:
-        page.show(json.dumps({"line": 1, "refused": "of the second"}))
-        browser.wait(f"{text_of('lines')} === '1'")
-        assert browser.value(text_of("state")) == "running"
-        assert browser.value(text_of("alerts")) == "line 1: refused, of the second"
-        page.end()
-        browser.wait(f"{text_of('state')} === 'ended'")

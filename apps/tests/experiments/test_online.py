@@ -11,14 +11,13 @@ import torch
 from safetensors.torch import load_file
 from sklearn.model_selection import train_test_split
 
-from ohsvgp import AdamSteps, OnlineGP, RandomSubset, Refit, UniformGrid
-from ohsvgp.tasks import Task, learn
+from ohsvgp import AdamSteps, OnlineGP, RandomSubset, Refit
+from ohsvgp.tasks import Task
 from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
 from probseq_apps.data.tables import Table
 from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments.online import (
-    WORKFLOW,
     Streams,
     build,
     build_live_model,
@@ -28,14 +27,11 @@ from probseq_apps.experiments.online import (
     prior_of,
 )
 from probseq_apps.experiments.streams import TaskStream, cut_series, cut_table, load_stream
-from probseq_apps.options import Options
-from probseq_apps.run import run
 from probseq_apps.settings.online import (
     METHODS,
     ONLINE_RECIPES,
     GPSettings,
     LiveModel,
-    OnlineMethod,
     OnlineSettings,
     StreamSettings,
 )
@@ -164,16 +160,6 @@ def test_failures_are_one_line_and_write_nothing(given, named, tmp_path, monkeyp
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_method_that_fails_is_named_with_its_task(series, tmp_path, monkeypatch, capsys):
-    def fail(*_, **__):
-        raise ValueError("no such thing")
-
-    monkeypatch.setattr("probseq_apps.experiments.online.build", fail)
-    assert main(arguments(series, "--run-dir", str(tmp_path / "run"))) == 1
-    assert "ohsvgp, seed 0, task 1: no such thing" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_series_side_by_side_are_learned_as_if_each_were_alone(tmp_path, report_of):
     values = [(math.sin(day / 4.0), 5.0 - 3.0 * math.cos(day / 5.0)) for day in range(60)]
     wide = ["day,level,other", *(f"{day},{a},{b}" for day, (a, b) in enumerate(values))]
@@ -214,17 +200,6 @@ def test_trends_and_seasons_reach_the_model_and_kernels_are_read_as_text(tmp_pat
     assert error("mean", *few, "--trend", "--season", "20") < 0.01
     assert error("none", *few) > 0.1
     assert error("kernel", *few, "--kernel", "periodic(20)*rbf(1000) + 100*linear") < 0.1
-
-
-def test_recipes_of_points_take_a_file_of_ones_own_with_its_inputs_or_other_methods(capsys):
-    recipe = ["online", "--recipe", "powerplant-l2", "--data", "csv:own.csv", "--target", "y"]
-    assert parse([*recipe, "--inputs", "a", "b"]).settings.stream.order == "l2"
-    assert parse([*recipe, "--time", "day", "--method", "cosine"]).settings.of_time
-    with pytest.raises(SystemExit, match="2"):
-        parse([*recipe, "--time", "day"])
-    error = capsys.readouterr().err
-    assert "'ohsvgp-o' is for points" in error
-    assert error.endswith("name methods for series, or name inputs\n")
 
 
 def test_points_of_a_file_are_learned_in_the_order_of_their_inputs_or_stamps(tmp_path, report_of):
@@ -344,35 +319,6 @@ def test_what_comes_at_once_is_one_update_with_the_steps_of_all_tasks(tmp_path):
     assert [seconds > 0.0 for seconds in found["seconds"]] == [True, False, False, False]
 
 
-def test_adam_on_the_posterior_comes_to_what_natural_gradients_find():
-    own = fixed("student-t", learn_steps=300, learn_rate=0.05)
-    stream = load_stream(own, None, seed=0)
-    means = []
-    for name in ("ohsvgp", "ohsvgp-adam"):
-        model = build(name, stream, own.model, prior_of(own.model), 0)
-        learn(model, stream.tasks[0])
-        means.append(model.predict(stream.tasks[0].test_x).mean)
-    assert not torch.equal(*means)
-    assert means[0].tolist() == pytest.approx(means[1].tolist(), abs=1e-3)
-
-
-def test_a_new_basis_is_one_entry_of_the_methods(monkeypatch, tmp_path):
-    entry = OnlineMethod("a grid of twice as many", lambda s, _: UniformGrid(2 * s.num_inducing))
-    monkeypatch.setitem(METHODS, "dense", entry)
-    own = OnlineSettings(
-        data="toy",
-        method=("dense",),
-        seeds=(0,),
-        stream=StreamSettings(num_tasks=2),
-        model=GPSettings(num_inducing=4, hyperparameters="fixed"),
-    )
-    folder = run(WORKFLOW, own, Options(run_dir=tmp_path / "run"), recipe="toy")
-    with np.load(folder / "predictions" / "dense-seed0.npz") as arrays:
-        assert arrays["inducing"].shape == (2, 8)
-    assert "`dense`: a grid of twice as many" in (folder / "report.md").read_text()
-    assert (folder / "plots" / "toy.png").is_file()
-
-
 # -- online live ----------------------------------------------------------------------------------
 
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
@@ -444,26 +390,6 @@ def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_pa
 def test_hyperparameters_are_fixed_or_fitted_when_it_is_time():
     for when, refit in (("fixed", None), ("first", Refit()), ("every:5", Refit("every:5"))):
         assert build_live_model(LiveModel(hyperparameters=when)).refit == refit
-
-
-def test_settings_that_say_nothing_of_a_stream_are_refused(capsys):
-    named = {
-        "--hyperparameters often": 'hyperparameters: when must be "first", "every:5" or "drift"',
-        "--t0 yesterday": "t0: a time stamp must be a number or an ISO date",
-    }
-    for given, message in named.items():
-        with pytest.raises(SystemExit, match="2"):
-            main(["online", "live", *given.split()])
-        assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
-
-
-def test_what_is_no_state_is_refused_in_one_line_and_stays(tmp_path, follow):
-    state = tmp_path / "state"
-    state.write_text("something else")
-    code, answers, error = follow(LINES, "--state", str(state))
-    assert (code, answers, error.count("\n")) == (1, [], 1)
-    assert f"{state} is no state of a live stream" in error
-    assert state.read_text() == "something else"
 
 
 @pytest.mark.parametrize("given", [True, False])
