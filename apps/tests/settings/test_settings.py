@@ -17,7 +17,7 @@ def test_a_method_s_name_is_read_back_and_trained_once(base):
     method = METHODS[base]
     plain = method.baseline or method.estimator
     additions = ("ts", "ensemble") if plain else ("kflla", "ts", "ensemble")
-    settings = ClassifySettings(method=(f"{base}+ts", "mle", base))
+    settings = ClassifySettings(method=tuple(dict.fromkeys((f"{base}+ts", "mle", base))))
     row = settings.row("+".join((base, *additions)))
     assert (row.name, row.method, row.additions) == (base, METHODS[base], additions)
     assert settings.trained() == list(dict.fromkeys((base, "mle")))

@@ -117,12 +117,6 @@ class Recipes(Generic[S]):
         return name, self._adapt(self.load(name), selectors)
 
 
-def refuse(wrong: object, message: str) -> None:
-    """Raise if something is wrong with settings."""
-    if wrong:
-        raise ValueError(message)
-
-
 def require(condition: object, message: str) -> None:
     """Raise unless a condition on settings holds."""
     if not condition:
