@@ -1,6 +1,6 @@
 """Tables of means over seeds, the best of each column marked, as text and as Markdown.
 
-Importing this module loads no torch; marks are of `probseq.summary.best_names` (extra ``stats``).
+Importing this module loads no torch; marks are of `probseq.summary.best_names`.
 
 Example:
     >>> from probseq.summary import summarise
