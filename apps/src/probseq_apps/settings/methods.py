@@ -137,14 +137,15 @@ class Row(NamedTuple):
     @property
     def variants(self) -> dict[str, dict[str, Any]]:
         """What is trained for it, by name: the values of its own settings, one of each."""
-        settings = [name for name, _ in self.choices]
-        combined = product(*(values for _, values in self.choices))
+        names = [name for name, _ in self.choices]
+        combinations = product(*(values for _, values in self.choices))
         several = {name for name, values in self.choices if len(values) > 1}
-        found = [dict(zip(settings, values, strict=True)) for values in combined]
-        return {
-            ",".join((self.name, *(f"{n}={v}" for n, v in own.items() if n in several))): own
-            for own in found
-        }
+        variants: dict[str, dict[str, Any]] = {}
+        for combination in combinations:
+            values = dict(zip(names, combination, strict=True))
+            suffix = [f"{n}={v}" for n, v in values.items() if n in several]
+            variants[",".join((self.name, *suffix))] = values
+        return variants
 
     @property
     def title(self) -> str:
@@ -155,8 +156,8 @@ class Row(NamedTuple):
     def short_title(self) -> str:
         """Its name in words, as "SGPA, dropout 0.1 + temperature"."""
         name = self.method.short or self.method.title.partition(",")[0]
-        own = [f"{n.replace('_', ' ')} {' or '.join(map(str, v))}" for n, v in self.choices]
-        return " + ".join((", ".join((name, *own)), *(_ADDED[each] for each in self.additions)))
+        values = [f"{n.replace('_', ' ')} {' or '.join(map(str, v))}" for n, v in self.choices]
+        return " + ".join((", ".join((name, *values)), *(_ADDED[each] for each in self.additions)))
 
 
 @dataclass(frozen=True)
