@@ -27,13 +27,12 @@ def sample_frequencies(
     Lengthscales are left out on purpose: ``fourier_features`` applies the current ones, so the
     same frequencies serve while hyperparameters are learned, and gradients reach them.
 
+    The frequencies, without gradient.
+
     Args:
         kernel: a stationary kernel.
         num_features: number of frequencies F per head.
         generator: source of randomness, on the kernel's device.
-
-    Returns:
-        The frequencies, without gradient.
     """
     nu = _stationary(kernel).smoothness
     check_counts(num_features=num_features)
@@ -61,8 +60,7 @@ def fourier_features(
 
     The frequencies are those of :func:`sample_frequencies` for this stationary kernel.
 
-    Returns:
-        The features, g = 2F: first all cosines, then all sines.
+    The features, g = 2F: first all cosines, then all sines.
     """
     kernel = _stationary(kernel)
     check_real(x=x, frequencies=frequencies)

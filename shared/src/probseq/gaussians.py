@@ -51,9 +51,6 @@ class DiagonalGaussian:
 
         ``sample_shape`` are leading dimensions of independent draws; the generator is on the
         mean's device.
-
-        Returns:
-            Samples of shape (*sample_shape, *b, n).
         """
         return self.mean + self.variance.sqrt() * _noise(self.mean, sample_shape, generator)
 
@@ -103,9 +100,6 @@ class Gaussian:
         """Draw samples mean + Lε that can be differentiated, LLᵀ the covariance.
 
         Arguments and errors are those of :meth:`DiagonalGaussian.rsample`.
-
-        Returns:
-            Samples of shape (*sample_shape, *b, n).
         """
         noise = _noise(self.mean, sample_shape, generator)
         return self.mean + (safe_cholesky(self.covariance) @ noise[..., None])[..., 0]
@@ -114,9 +108,6 @@ class Gaussian:
         """Return the log-density of whole vectors.
 
         Arguments and errors are those of :meth:`DiagonalGaussian.log_prob`.
-
-        Returns:
-            The log-densities in nats.
         """
         _check_value(value, self.mean)
         L = safe_cholesky(self.covariance)

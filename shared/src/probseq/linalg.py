@@ -19,8 +19,7 @@ _GROWTH = 10.0
 def default_jitter(dtype: torch.dtype) -> float:
     """Return the relative jitter that a factorisation in ``dtype`` starts from: 1e-6 or 1e-8.
 
-    Returns:
-        The jitter, to be multiplied by the mean of the matrix's diagonal.
+    The jitter, to be multiplied by the mean of the matrix's diagonal.
     """
     if dtype not in _DEFAULT_JITTER:
         raise ValueError(

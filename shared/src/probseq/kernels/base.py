@@ -92,9 +92,6 @@ class Kernel(nn.Module):
 
         Autocast is switched off inside: eight bits of mantissa do not survive a Cholesky
         factorisation.
-
-        Returns:
-            k(x_i, z_j), in the wider dtype of inputs and parameters.
         """
         x, z = self._checked("x", x), self._checked("z", z)
         dtype = torch.promote_types(x.dtype, z.dtype)
@@ -108,11 +105,7 @@ class Kernel(nn.Module):
             return self._covariance(x, z).to(dtype)
 
     def diag(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*#b n"]:
-        """Return the variances k(x_i, x_i): the diagonal of ``kernel(x, x)`` in O(n).
-
-        Returns:
-            The variances.
-        """
+        """Return the variances k(x_i, x_i): the diagonal of ``kernel(x, x)`` in O(n)."""
         x = self._checked("x", x)
         if not broadcastable(x.shape[:-2], self.batch_shape):
             raise ValueError(

@@ -64,14 +64,13 @@ def parse_kernel(
     only the first kernel's variance is learned: the evidence knows no more than the product of all.
     Of a later factor that is a sum the first term's variance is fixed, at one if it says none.
 
+    The kernel, in float64.
+
     Args:
         kernel: the expression.
         dim: number of input dimensions.
         lengthscale: of kernels on distances that do not say theirs (a ``periodic`` one's is 1).
         outputscale: of each term that does not say its own.
-
-    Returns:
-        The kernel, in float64.
     """
     check_counts(dim=dim)
     check_positive(lengthscale=lengthscale, outputscale=outputscale)

@@ -67,15 +67,14 @@ def calibration_bins(
 ) -> CalibrationBins:
     """Sort predictions into ``num_bins`` equal bins of predicted probability.
 
+    The histogram, in float64 on the device of ``probs``.
+
     Args:
         probs: predictive probabilities of the whole evaluation set; rows sum to 1.
         labels: true classes, 0..C-1.
         num_bins: number of equal bins on 0..1.
         mode: ``"top"`` bins the N largest probabilities, a hit being a correct class;
             ``"classwise"`` bins all N·C probabilities, a hit being an entry of the true class.
-
-    Returns:
-        The histogram, in float64 on the device of ``probs``.
     """
     probs = as_probs(probs).detach()
     labels = as_labels(labels, *probs.shape)
@@ -116,8 +115,7 @@ def expected_calibration_error(
 
     Arguments are those of :func:`calibration_bins`.
 
-    Returns:
-        A scalar in 0..1; lower is better.
+    A scalar in 0..1; lower is better.
 
     Example:
         >>> probs = torch.tensor([[0.8, 0.2], [0.8, 0.2]])
@@ -137,7 +135,6 @@ def maximum_calibration_error(
 
     Arguments are those of :func:`calibration_bins`.
 
-    Returns:
-        A scalar in 0..1; lower is better. One sample alone in its bin decides it.
+    A scalar in 0..1; lower is better. One sample alone in its bin decides it.
     """
     return calibration_bins(probs, labels, num_bins, mode).maximum_error()

@@ -15,13 +15,12 @@ def forgetting(
     F_i = R_{K,i} − R_{i,i}, with the sign turned where higher values are better. The last task has
     had no time to be forgotten: F_K = 0.
 
+    One value a task, in the metric's unit; positive is worse, negative has become better.
+
     Args:
         matrix: R, a metric on task i (column) after learning task j (row). What is above the
             diagonal, tasks that are yet to come, is not read and may be NaN.
         higher_is_better: whether the metric is a score rather than an error.
-
-    Returns:
-        One value a task, in the metric's unit; positive is worse, negative has become better.
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ValueError(f"matrix must have shape (tasks, tasks), got {tuple(matrix.shape)}")

@@ -143,11 +143,7 @@ def ood_metrics(
 def ood_roc(
     in_scores: Float[Tensor, " n"], out_scores: Float[Tensor, " m"]
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
-    """Return the ROC curve of scores that grow with OOD, which is the positive class.
-
-    Returns:
-        False-positive and true-positive rates, as :func:`probseq.metrics.plots.roc_plot` takes.
-    """
+    """Return the ROC curve of scores that grow with OOD, which is the positive class."""
     curve = roc_curve(*_labelled(in_scores, out_scores))
     return curve.fpr, curve.tpr
 

@@ -53,9 +53,6 @@ def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure"
     The strip below each panel is the number of predictions in each bin.
 
     Bins are those of :func:`probseq.metrics.calibration_bins`, by method.
-
-    Returns:
-        A figure with up to four panels a row.
     """
     _check_any("bins_by_name", bins_by_name)
     columns = min(len(bins_by_name), _MAX_COLUMNS)
@@ -90,9 +87,6 @@ def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
     """Draw risk-coverage curves of several methods, with their areas in the legend.
 
     Curves are those of :func:`probseq.metrics.risk_coverage_curve`, by method.
-
-    Returns:
-        A figure with one panel; of more than seven methods each has its own.
     """
     _check_any("curves", curves)
     areas = [f"AURC {float(risk.double().mean()):.4f}" for _, risk in curves.values()]
@@ -113,9 +107,6 @@ def roc_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
     """Draw ROC curves of several methods, with their areas in the legend.
 
     Curves are false- and true-positive rates by method.
-
-    Returns:
-        A figure with one square panel; of more than seven methods each has its own.
     """
     _check_any("curves", curves)
     areas = [

@@ -106,6 +106,8 @@ def fpr_at_tpr(
 ) -> Float[Tensor, ""]:
     """Return the false-positive rate where the true-positive rate reaches ``tpr``.
 
+    A scalar in 0..1; lower is better.
+
     Args:
         scores: higher means more likely positive.
         positive: which samples are positive.
@@ -113,9 +115,6 @@ def fpr_at_tpr(
         mode: ``"first"``: the first ROC point with a rate of at least ``tpr``. ``"nearest"``: the
             point whose rate is closest to ``tpr``, which may lie below it, on the ROC curve without
             its collinear points: what the published numbers of KEP-SVGP come from.
-
-    Returns:
-        A scalar in 0..1; lower is better.
     """
     scores, positive = _checked(scores, positive, both=True)
     if not 0.0 < tpr <= 1.0:

@@ -69,13 +69,12 @@ def compile_failure(imports: str, modules: Sequence[str], device: str = "cpu") -
 
     In another process: the shape checks of a test session cannot be traced.
 
+    What went wrong, or ``None``.
+
     Args:
         imports: statements to run first.
         modules: expressions that make the modules, of width 4, for at least 5 tokens.
         device: cpu runs the graph as it was traced, cuda the kernels that are generated for it.
-
-    Returns:
-        What went wrong, or ``None``.
     """
     return _failure(_HEAD + _COMPILE, imports, modules, device)
 
@@ -87,9 +86,6 @@ def batch_failure(imports: str, modules: Sequence[str]) -> str | None:
     the third, into one whose sizes are all open, and exported with an open batch.
 
     Arguments are those of :func:`compile_failure`.
-
-    Returns:
-        What went wrong, or ``None``.
     """
     return _failure(_HEAD + _BATCHES, imports, modules, "cpu")
 

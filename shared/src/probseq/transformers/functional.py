@@ -61,9 +61,6 @@ def kernel_attention(
         values: ``(..., keys, channels)``.
         kernel: which kernel.
         key_mask: true at real keys, broadcastable to ``(..., keys)``; the others take no part.
-
-    Returns:
-        ``(..., queries, channels)``.
     """
     if not torch.compiler.is_compiling():  # torch 2.6 cannot trace what reads a Literal
         check_choice("kernel", kernel, KernelName)

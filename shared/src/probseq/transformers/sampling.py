@@ -12,8 +12,7 @@ def repeat_samples(
 ) -> Shaped[Tensor, " folded *rest"]:
     """Fold ``num_samples`` copies of a batch into the batch axis, sample-major.
 
-    Returns:
-        ``(S * batch, ...)``; ``result.unflatten(0, (S, -1))[s]`` is copy ``s`` of ``x``.
+    ``(S * batch, ...)``; ``result.unflatten(0, (S, -1))[s]`` is copy ``s`` of ``x``.
     """
     check_counts(num_samples=num_samples)
     return repeat(x, "batch ... -> (samples batch) ...", samples=num_samples)

@@ -64,9 +64,6 @@ class TextTransformer(PooledTransformer):
         """Classify sequences.
 
         Without a mask, tokens that are 0 are padding.
-
-        Returns:
-            Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.
         """
         mask = self._checked_mask(tokens, mask)
         return self._classified(self.embed(tokens), mask, generator, num_samples)

@@ -71,9 +71,6 @@ class VisionTransformer(PooledTransformer):
         """Classify images.
 
         Images are normalised, S samples run as one batch.
-
-        Returns:
-            Logits, ``(batch, num_classes)`` or ``(S, batch, num_classes)``, and the penalty.
         """
         expected = (self.channels, self.image_size, self.image_size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected or images.shape[0] == 0:

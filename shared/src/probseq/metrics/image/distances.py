@@ -91,9 +91,6 @@ def frechet_distance(
     alone, and look at the distance between two parts of the real data for its scale.
 
     The order makes no difference.
-
-    Returns:
-        A float64 scalar >= 0; round-off below zero is cut off.
     """
     sides: list[Tensor | FeatureMoments] = []
     for name, side in (("real", real), ("fake", fake)):
@@ -120,8 +117,7 @@ def kernel_distance(real: Float[Tensor, "n d"], fake: Float[Tensor, "m d"]) -> F
     and more scatter. It may be called KID only where the Fréchet distance may be called FID, see
     `distance_name`.
 
-    Returns:
-        A float64 scalar, of equal distributions on either side of zero.
+    A float64 scalar, of equal distributions on either side of zero.
     """
     sides: list[Tensor] = []
     for name, side in (("real", real), ("fake", fake)):

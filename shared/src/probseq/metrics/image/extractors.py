@@ -164,13 +164,12 @@ def extract_features(
 ) -> Features:
     """Return features of many images, in batches.
 
+    Features, and probabilities if it has any, on the CPU.
+
     Args:
         extractor: of the features; images are moved to its weights' device.
         images: floats in −1..1, or levels of 0..255 as uint8.
         batch_size: images at a time.
-
-    Returns:
-        Features, and probabilities if it has any, on the CPU.
     """
     check_counts(batch_size=batch_size)
     if len(images) == 0:

@@ -84,8 +84,7 @@ class InceptionFeatures(FrozenExtractor):
 def distance_name(extractor: FeatureExtractor) -> str:
     """Return the name of the Fréchet distance of an extractor's features.
 
-    Returns:
-        "FID" for the Inception weights that all papers share, else "FD(name)".
+    "FID" for the Inception weights that all papers share, else "FD(name)".
     """
     if isinstance(extractor, InceptionFeatures) and extractor.sha256 == INCEPTION_SHA256:
         return "FID"
