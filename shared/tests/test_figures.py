@@ -8,7 +8,7 @@ import torch
 
 from probseq.figures import (
     Curve,
-    Trained,
+    TrainingCurves,
     curves_plot,
     line_legend,
     line_style,
@@ -73,8 +73,11 @@ def test_what_spans_powers_of_ten_has_a_logarithmic_axis_and_few_points_have_mar
     few, many = (steps[:3], 1 / steps[:3] ** 4), (steps, 1 / steps)
     curves = [(*few, styles["1-frame"]), (*many, styles["8-frame"])]
     below = [(steps, 1.5 - steps, styles["1-frame"])]
-    numbers = [Trained("loss", "Nats", curves, wide=True), Trained("score", "dB", curves)]
-    figure = training_plot([*numbers, Trained("bound", "Nats", below, wide=True)], styles)
+    numbers = [
+        TrainingCurves("loss", "Nats", curves, wide=True),
+        TrainingCurves("score", "dB", curves),
+    ]
+    figure = training_plot([*numbers, TrainingCurves("bound", "Nats", below, wide=True)], styles)
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear", "linear"]
     first, second = figure.axes[0].lines
     assert list(first.get_ydata()) == list(few[1])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from probseq.gaussians import DiagonalGaussian, Gaussian, gauss_kl
+from probseq.gaussians import DiagonalGaussian, JointGaussian, gauss_kl
 
 
 def randn(*shape, seed):
@@ -156,7 +156,7 @@ def test_distributions_refuse_moments_that_do_not_belong_together():
             made(DiagonalGaussian, mean=torch.zeros(mean), variance=torch.ones(variance))
     for mean, covariance in (((), ()), ((3,), (3,)), ((3,), (2, 2)), ((2, 3), (3, 3))):
         with pytest.raises(ValueError, match="mean and covariance must have the shapes"):
-            made(Gaussian, mean=torch.zeros(mean), covariance=torch.ones(covariance))
+            made(JointGaussian, mean=torch.zeros(mean), covariance=torch.ones(covariance))
 
 
 @pytest.mark.parametrize("bad", [-1.0, -(2.0**-99), math.nan])
@@ -169,7 +169,7 @@ def test_a_diagonal_gaussian_refuses_negative_variances(bad):
 def test_samples_and_densities_refuse_shapes_by_name():
     for distribution in (
         DiagonalGaussian(torch.zeros(2, 3), torch.ones(2, 3)),
-        Gaussian(torch.zeros(2, 3), torch.eye(3).expand(2, 3, 3)),
+        JointGaussian(torch.zeros(2, 3), torch.eye(3).expand(2, 3, 3)),
     ):
         log_prob = inspect.unwrap(type(distribution).log_prob)
         for shape in ((), (2,), (1,), (5, 3), (4, 5, 3)):
@@ -182,7 +182,7 @@ def test_samples_and_densities_refuse_shapes_by_name():
 def test_densities_equal_torch_distributions():
     mean, value = randn(3, 4, seed=0), randn(2, 3, 4, seed=1)
     covariance = covariance_of(randn(3, 4, 4, seed=2)) + torch.eye(4)
-    full = Gaussian(mean, covariance)
+    full = JointGaussian(mean, covariance)
     # safe_cholesky adds 1e-8 of the mean variance.
     expected = MultivariateNormal(mean, covariance).log_prob(value)
     torch.testing.assert_close(full.log_prob(value), expected, rtol=1e-6, atol=1e-6)
@@ -195,7 +195,7 @@ def test_densities_equal_torch_distributions():
 def test_samples_have_the_moments_they_should():
     mean = randn(2, 3, seed=0)
     covariance = covariance_of(randn(2, 3, 3, seed=1)) + torch.eye(3)
-    full = Gaussian(mean, covariance)
+    full = JointGaussian(mean, covariance)
     diagonal = DiagonalGaussian(mean, full.variance)
     count = 100_000
     for distribution, expected in ((full, covariance), (diagonal, torch.diag_embed(full.variance))):
@@ -218,7 +218,7 @@ def test_a_generator_gives_bitwise_equal_draws_that_pass_gradients():
     mean = randn(2, 3, seed=0).requires_grad_()
     covariance = (covariance_of(randn(2, 3, 3, seed=1)) + torch.eye(3)).requires_grad_()
     for distribution in (
-        Gaussian(mean, covariance),
+        JointGaussian(mean, covariance),
         DiagonalGaussian(mean, covariance.diagonal(dim1=-2, dim2=-1)),
     ):
         first, second = (
@@ -233,7 +233,7 @@ def test_a_generator_gives_bitwise_equal_draws_that_pass_gradients():
 
 def test_distributions_change_their_dtype():
     mean, covariance = torch.zeros(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
-    for law in (Gaussian(mean, covariance), DiagonalGaussian(mean, covariance.diagonal())):
+    for law in (JointGaussian(mean, covariance), DiagonalGaussian(mean, covariance.diagonal())):
         narrow = law.to(torch.float32)
         assert narrow.mean.dtype == narrow.variance.dtype == torch.float32
         torch.testing.assert_close(narrow.variance.double(), law.variance)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probseq.metrics.image import Features
+from probseq.metrics.image import ImageFeatures
 from probseq_apps.report.quality_tables import frame_table, quality_table
 from pseudovideo.beyond.reference import Reference
 from pseudovideo.corruptions import PseudoVideoConfig
@@ -24,7 +24,7 @@ class Classes:
     def __call__(self, images):
         weights = images.flatten(1)[:, :3].add(1.01).float()
         shares = weights / weights.sum(dim=1, keepdim=True)
-        return Features(images.flatten(1)[:, :2], shares)
+        return ImageFeatures(images.flatten(1)[:, :2], shares)
 
 
 def test_tables_have_means_over_seeds():

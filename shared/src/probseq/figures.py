@@ -24,7 +24,7 @@ __all__ = [
     "IN_A_PANEL",
     "SEEN",
     "Curve",
-    "Trained",
+    "TrainingCurves",
     "bare",
     "curves_plot",
     "headline",
@@ -257,7 +257,7 @@ def curves_plot(
     return figure
 
 
-class Trained(NamedTuple):
+class TrainingCurves(NamedTuple):
     """A number during several trainings: a panel of :func:`training_plot`.
 
     Attributes:
@@ -273,7 +273,9 @@ class Trained(NamedTuple):
     wide: bool = False
 
 
-def training_plot(numbers: Sequence[Trained], styles: Mapping[str, Mapping[str, Any]]) -> "Figure":
+def training_plot(
+    numbers: Sequence[TrainingCurves], styles: Mapping[str, Mapping[str, Any]]
+) -> "Figure":
     """Draw numbers that were logged during training by the optimizer's steps."""
     ticker = require("matplotlib.ticker", extra="plots", distribution="probseq")
     across = 2 if len(numbers) == 4 else 3

@@ -14,7 +14,7 @@ from torch import Tensor
 from probseq.checks import broadcastable, check_generator, check_real, check_shape
 from probseq.linalg import safe_cholesky
 
-__all__ = ["DiagonalGaussian", "Gaussian", "gauss_kl"]
+__all__ = ["DiagonalGaussian", "JointGaussian", "gauss_kl"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class DiagonalGaussian:
 
 
 @dataclass(frozen=True, eq=False)
-class Gaussian:
+class JointGaussian:
     """Normal distribution N(mean, covariance) of vectors of length n, batched.
 
     ``rsample`` and ``log_prob`` factorise the covariance with ``safe_cholesky`` and so include its
@@ -89,10 +89,10 @@ class Gaussian:
         """Diagonal of the covariance."""
         return self.covariance.diagonal(dim1=-2, dim2=-1)
 
-    def to(self, dtype: torch.dtype) -> "Gaussian":
+    def to(self, dtype: torch.dtype) -> "JointGaussian":
         """Return the distribution in another dtype."""
         _refuse_dtype(dtype)
-        return Gaussian(self.mean.to(dtype), self.covariance.to(dtype))
+        return JointGaussian(self.mean.to(dtype), self.covariance.to(dtype))
 
     def rsample(
         self, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None

@@ -2,14 +2,13 @@
 
 import math
 
-import gpytorch
 import numpy as np
 import pytest
 import torch
 from scipy import special
 from sklearn.gaussian_process import kernels as sklearn_kernels
 
-from probseq.kernels import RBF, Periodic, RationalQuadratic, SpectralMixture, White
+from probseq.kernels import RBF, Periodic, RationalQuadratic, White
 from probseq.testing.kernels import KernelSuite
 
 torch_double = {"dtype": torch.float64}
@@ -76,47 +75,6 @@ def test_a_rational_quadratic_of_large_alpha_is_an_rbf():
     x = torch.from_numpy(points(6, 2))
     rq = RationalQuadratic(2, alpha=1e7).double()
     torch.testing.assert_close(rq(x, x), RBF(2).double()(x, x), rtol=0, atol=1e-6)
-
-
-def mixture(d):
-    generator = torch.Generator().manual_seed(0)
-    shapes = {"weight": (3,), "mean": (3, d), "deviation": (3, d)}
-    scales = {
-        name: torch.rand(shape, generator=generator, **torch_double) + 0.1
-        for name, shape in shapes.items()
-    }
-    return SpectralMixture(d, 3, **scales), scales
-
-
-def test_spectral_mixture_equals_gpytorch():
-    ours, scales = mixture(1)
-    theirs = gpytorch.kernels.SpectralMixtureKernel(num_mixtures=3).double()
-    theirs.mixture_weights = scales["weight"]
-    theirs.mixture_means = scales["mean"][:, None]
-    theirs.mixture_scales = scales["deviation"][:, None]
-    x, z = torch.from_numpy(points(6)), torch.from_numpy(points(5, seed=1))
-    torch.testing.assert_close(ours(x, z), theirs(x, z).to_dense(), rtol=1e-10, atol=1e-12)
-
-
-def test_spectral_mixture_of_two_dimensions_equals_its_formula():
-    ours, scales = mixture(2)
-    w, mu, sigma = (scales[name].numpy() for name in ("weight", "mean", "deviation"))
-    x, z = points(6, 2), points(5, 2, seed=1)
-    tau = (x[:, None] - z)[..., None, :]  # (6, 5, 1, 2), components in the third place
-    waves = np.exp(-2 * (np.pi * sigma * tau) ** 2) * np.cos(2 * np.pi * mu * tau)
-    expected = torch.from_numpy((w * waves.prod(-1)).sum(-1))
-    torch.testing.assert_close(ours(torch.from_numpy(x), torch.from_numpy(z)), expected)
-    torch.testing.assert_close(ours.diag(torch.from_numpy(x)), scales["weight"].sum().expand(6))
-
-
-def test_a_batch_of_spectral_mixtures_is_a_stack_of_single_ones():
-    means = torch.rand(2, 3, 2, **torch_double) + 0.1
-    batch = SpectralMixture(2, 3, batch_shape=(2,), mean=means).double()
-    x = torch.from_numpy(points(6, 2))
-    for h in range(2):
-        single = SpectralMixture(2, 3, mean=means[h]).double()
-        torch.testing.assert_close(batch(x, x)[h], single(x, x))
-        torch.testing.assert_close(batch.resolution[h], single.resolution)
 
 
 def test_white_noise_is_one_value_for_each_input():

@@ -148,8 +148,6 @@ def test_unknown_modes_are_refused():
         m.fpr_at_tpr(SCORES, FLAGS, mode="last")
     with pytest.raises(ValueError, match="mode must be 'top' or 'classwise', got 'all'"):
         m.calibration_bins(GOOD, LABELS, mode="all")
-    with pytest.raises(ValueError, match="mode must be 'true-class' or 'predicted-class'"):
-        m.KLMatching.fit(GOOD, LABELS, mode="class")
 
 
 def test_a_histogram_needs_a_bin():

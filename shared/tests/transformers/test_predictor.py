@@ -1,5 +1,4 @@
 import math
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -89,95 +88,6 @@ def test_the_seed_decides_all_draws_and_the_global_generator_is_left_alone(dropo
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def gpt2():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(
-        vocab_size=9, n_embd=16, n_layer=2, n_head=2, n_positions=8, num_labels=2, pad_token_id=0,
-        attn_pdrop=0.5, resid_pdrop=0.0, embd_pdrop=0.0,
-    )  # fmt: skip
-    return transformers.GPT2ForSequenceClassification(config), torch.arange(1, 9).view(2, 4)
-
-
-def bert():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        vocab_size=9, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=12, num_labels=3,
-        attention_probs_dropout_prob=0.5, hidden_dropout_prob=0.0,
-    )  # fmt: skip
-    return transformers.BertForSequenceClassification(config), torch.arange(1, 9).view(2, 4)
-
-
-def vit():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=8, patch_size=4,
-        intermediate_size=16, num_labels=3, attention_probs_dropout_prob=0.5,
-    )  # fmt: skip
-    model = transformers.ViTForImageClassification(config)
-    return model, torch.randn(2, 3, 8, 8)
-
-
-def timm_vit():
-    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
-    make = pytest.importorskip("timm").create_model
-    model = make("vit_tiny_patch16_224", num_classes=3, attn_drop_rate=0.5, **sizes)
-    return model, torch.randn(2, 3, 8, 8)
-
-
-def timm_resnet():
-    model = pytest.importorskip("timm").create_model("test_resnet", num_classes=3, drop_rate=0.5)
-    return model, torch.randn(2, 3, 32, 32)
-
-
-def swin():
-    models = pytest.importorskip("torchvision").models
-    model = models.SwinTransformer(
-        [2, 2], 8, [2], [2], [2, 2], attention_dropout=0.5, stochastic_depth_prob=0.0, num_classes=3
-    )
-    return model, torch.randn(2, 3, 8, 8)
-
-
-def torch_encoder():
-    layer = nn.TransformerEncoderLayer(16, 2, 16, dropout=0.5, batch_first=True)
-    return nn.TransformerEncoder(layer, 2), torch.randn(2, 4, 16)
-
-
-def convolution():
-    layers = nn.Conv2d(3, 4, 3), nn.Dropout2d(0.5), nn.Flatten(), nn.Linear(4 * 36, 3)
-    return nn.Sequential(*layers), torch.randn(2, 3, 8, 8)
-
-
-def lstm():
-    return nn.LSTM(4, 4, num_layers=2, dropout=0.5), torch.randn(5, 2, 4)
-
-
-@pytest.mark.parametrize(
-    "build",
-    [gpt2, bert, vit, timm_vit, timm_resnet, swin, torch_encoder, convolution, lstm],
-)
-@torch.no_grad()
-def test_dropout_that_is_a_function_draws_what_it_does_in_training(build):
-    torch.manual_seed(0)
-    model, given = build()
-
-    def drawn(seed, network=model):
-        torch.manual_seed(seed)
-        found = network(given)
-        return found[0] if isinstance(found, tuple) else getattr(found, "logits", found)
-
-    for part in model.train().modules():
-        if isinstance(part, nn.BatchNorm2d):
-            part.eval()
-    expected = drawn(1)
-    plain = model.eval() and drawn(1)
-    dropping = active_dropout(model)
-    assert torch.equal(drawn(1, dropping), expected)
-    assert not torch.equal(drawn(1, dropping), drawn(2, dropping))
-    assert not any(part.training for part in model.modules())
-    assert torch.equal(drawn(1), plain)
-
-
 def test_only_dropout_is_active_and_weights_are_shared():
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.BatchNorm1d(2)).eval()
     dropping = active_dropout(model)
@@ -189,26 +99,6 @@ def test_only_dropout_is_active_and_weights_are_shared():
         strict=True,
     ):
         assert one is other
-
-
-def test_activations_that_a_hook_keeps_are_no_obstacle_and_locks_are_named():
-    model, kept = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval(), {"outputs": []}
-    model.kept = kept
-    model.register_forward_hook(lambda *call: kept["outputs"].append(call[-1]))
-    model(torch.ones(2, 4))
-    assert active_dropout(model)[0].weight is model[0].weight
-    model.lock = threading.Lock()
-    with pytest.raises(ValueError, match=r"Sequential is not: cannot pickle .*lock"):
-        active_dropout(model)
-
-
-def test_a_forward_that_was_replaced_by_a_function_is_refused():
-    # The function would call the given model, whose dropout is off.
-    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval()
-    drop = model[1].forward
-    model[1].forward = lambda x: drop(x) + 1.0
-    with pytest.raises(ValueError, match="that of 1 was replaced by a function"):
-        active_dropout(model)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from probseq.figures import GUIDE, Trained, line_style, training_plot
+from probseq.figures import GUIDE, TrainingCurves, line_style, training_plot
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import log
 from probseq_apps.engine.log import read_metrics
@@ -211,7 +211,7 @@ def save_curves(
     curves = {key: lines for key, lines in curves.items() if any(len(x) for x, *_ in lines)}
     if not curves:
         return []
-    numbers = [Trained(q.title, q.label, lines, q.wide) for q, lines in curves.items()]
+    numbers = [TrainingCurves(q.title, q.label, lines, q.wide) for q, lines in curves.items()]
     shown = {arm: style(arm, stems[0]) for arm in arms}
     for stem in filter(None, stems):
         shown[f"stem {stem}"] = {"color": GUIDE, "linestyle": style(arms[0], stem)["linestyle"]}

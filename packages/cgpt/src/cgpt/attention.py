@@ -31,7 +31,7 @@ from cgpt.regulariser import (
     marginals_log_density,
 )
 from probseq.checks import check_choice, check_positive
-from probseq.gaussians import Gaussian
+from probseq.gaussians import JointGaussian
 from probseq.transformers.attention import MultiHeadAttention, full_precision, split_heads
 from probseq.transformers.protocol import TokenMap
 
@@ -191,7 +191,7 @@ class CorrelatedGPAttention(MultiHeadAttention):
         self,
         x: Float[Tensor, "batch tokens dim"],
         mask: Bool[Tensor, "batch tokens"] | None = None,
-    ) -> Gaussian:
+    ) -> JointGaussian:
         """Return the predictive distribution of the heads' outputs, before ``to_out`` mixes them.
 
         Args:
@@ -211,7 +211,7 @@ class CorrelatedGPAttention(MultiHeadAttention):
             joint, _ = self._covariances(queries, keys, latent_inputs, mask)
             mean = predictive_mean(joint, values).mT
             covariance = predictive_covariance(joint, mask, jitter=self.jitter)
-        return Gaussian(mean, covariance[:, :, None].expand(*mean.shape, mean.shape[-1]))
+        return JointGaussian(mean, covariance[:, :, None].expand(*mean.shape, mean.shape[-1]))
 
     def from_kernel(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return its state with what asymmetric kernel attention has; latent inputs stay.

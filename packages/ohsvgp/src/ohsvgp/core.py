@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ohsvgp.inducing import Inducing
 from ohsvgp.whitening import Whitening
-from probseq.gaussians import DiagonalGaussian, Gaussian
+from probseq.gaussians import DiagonalGaussian, JointGaussian
 from probseq.kernels import Kernel
 from probseq.linalg import safe_cholesky
 
@@ -369,7 +369,7 @@ def predict_joint(
     K_ss: Float[Tensor, "*#b n n"],
     *,
     num_weights: int = 0,
-) -> Gaussian:
+) -> JointGaussian:
     """Return the joint posterior of f at new inputs, with covariance K** − PᵀP + (C⁻¹P)ᵀ(C⁻¹P).
 
     Arguments are those of ``predict``, but ``K_ss`` the prior covariance.
@@ -381,7 +381,7 @@ def predict_joint(
     floor = torch.finfo(K_ss.dtype).eps * K_ss.detach().diagonal(dim1=-2, dim2=-1)
     short = (floor - covariance.diagonal(dim1=-2, dim2=-1)).clamp_min(0)
     covariance = covariance + torch.diag_embed(short)
-    return Gaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
+    return JointGaussian(mean, covariance.expand(*mean.shape, mean.shape[-1]))
 
 
 def residual(

@@ -31,8 +31,7 @@ from ohsvgp.stream.spacing import StampSpacing
 from ohsvgp.stream.window import growth_factor
 from ohsvgp.whitening import check_jitter
 from probseq.checks import check_counts, check_whole
-from probseq.gaussians import DiagonalGaussian
-from probseq.gaussians import Gaussian as JointGaussian
+from probseq.gaussians import DiagonalGaussian, JointGaussian
 from probseq.kernels import Kernel
 from probseq.linalg import default_jitter
 

@@ -22,8 +22,7 @@ from ohsvgp.state import OnlineState, UpdateInfo, canonical, contiguous_copy
 from ohsvgp.stream.batch import Batch, Data
 from ohsvgp.stream.clock import Clock
 from ohsvgp.whitening import Whitening
-from probseq.gaussians import DiagonalGaussian
-from probseq.gaussians import Gaussian as JointGaussian
+from probseq.gaussians import DiagonalGaussian, JointGaussian
 from probseq.kernels import Kernel
 
 # Inputs predicted at once: their covariances stay in the processor's cache.

@@ -9,7 +9,8 @@ import torch
 from scipy import special
 
 from ohsvgp import Cosine, FouT, Gaussian, LagT, LegS, LegT, OnlineGP
-from probseq.kernels import SpectralMixture, parse_kernel
+from probseq.kernels import Kernel, parse_kernel
+from probseq.kernels.base import Spectrum
 
 
 def periodic(r):
@@ -138,6 +139,31 @@ def test_the_mean_of_a_matern12_process_has_the_variance_of_its_closed_form(leng
     assert abs(K[0, 0].item() - closed) < 1e-6
 
 
+class Wave(Kernel):
+    """cos κ(x − z), whose spectrum is one frequency."""
+
+    def __init__(self, kappa):
+        super().__init__(1)
+        self.register_buffer("kappa", torch.tensor(kappa, dtype=torch.float64))
+
+    @property
+    def like(self):
+        return self.kappa
+
+    @property
+    def resolution(self):
+        return 1 / self.kappa.reshape(1, 1)
+
+    def spectra(self, share):
+        return [Spectrum(float(self.kappa))]
+
+    def _covariance(self, x, z):
+        return (self.kappa * (x - z.mT)).cos()
+
+    def _variance(self, x):
+        return torch.ones_like(x[..., 0])
+
+
 def count(basis, kernel, length):
     return basis.inducing(kernel, length).nodes.shape[-2]
 
@@ -145,7 +171,7 @@ def count(basis, kernel, length):
 @pytest.mark.parametrize("kappa", [0.1, 8.0, 60.0, 320.0])
 def test_a_kernel_whose_variance_is_all_at_its_highest_frequency_is_resolved_to_a_billionth(kappa):
     # cos κτ on windows of length 2: panels of 900 nodes are exact to round-off.
-    kernel = SpectralMixture(1, 1, mean=kappa / (2 * math.pi), deviation=1e-4).double()
+    kernel = Wave(kappa)
     x = torch.linspace(0, 2, 99, dtype=torch.float64)[:, None]
     for basis, exact in [
         (kind(M), kind(M, num_nodes=900)) for kind in (LegS, Cosine) for M in (10, 100)

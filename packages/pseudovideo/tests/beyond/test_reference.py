@@ -6,7 +6,7 @@ import torch
 from probseq.metrics.image import (
     LPIPS,
     FeatureMoments,
-    Features,
+    ImageFeatures,
     RandomConvolution,
     extract_features,
     frechet_distance,
@@ -36,7 +36,7 @@ class Classes:
     def __call__(self, images):
         weights = images.flatten(1)[:, :3].add(1.01).float()
         shares = weights / weights.sum(dim=1, keepdim=True)
-        return Features(images.flatten(1)[:, :2], shares)
+        return ImageFeatures(images.flatten(1)[:, :2], shares)
 
 
 def test_the_training_images_themselves_are_at_no_distance():

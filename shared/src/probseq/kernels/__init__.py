@@ -3,7 +3,7 @@
 from probseq.kernels.base import ARDKernel, Constant, Kernel, Product, Sum
 from probseq.kernels.dot_product import Exponential, Linear
 from probseq.kernels.expression import parse_kernel
-from probseq.kernels.periodic import Periodic, SpectralMixture, White
+from probseq.kernels.periodic import Periodic, White
 from probseq.kernels.stationary import (
     RBF,
     Matern12,
@@ -27,7 +27,6 @@ __all__ = [
     "Periodic",
     "Product",
     "RationalQuadratic",
-    "SpectralMixture",
     "StationaryKernel",
     "Sum",
     "Walk",

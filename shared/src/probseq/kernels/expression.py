@@ -13,7 +13,7 @@ import torch
 from probseq.checks import check_counts, check_positive
 from probseq.kernels.base import Constant, Kernel
 from probseq.kernels.dot_product import Linear
-from probseq.kernels.periodic import Periodic, SpectralMixture, White
+from probseq.kernels.periodic import Periodic, White
 from probseq.kernels.stationary import (
     RBF,
     Matern12,
@@ -39,7 +39,6 @@ KERNELS = {
     "matern52": _Kind(Matern52, _SCALES),
     "rational_quadratic": _Kind(RationalQuadratic, ("lengthscale", "alpha", "outputscale")),
     "periodic": _Kind(Periodic, ("period", *_SCALES)),
-    "spectral_mixture": _Kind(SpectralMixture, ("num_components",)),
     "walk": _Kind(Walk, ("step", "outputscale")),
     "linear": _Kind(Linear, ("outputscale",)),
     "constant": _Kind(Constant, ("outputscale",)),
@@ -155,7 +154,7 @@ class _Parser:
             return inner
         if self.kind != "name":
             raise self.error("a kernel")
-        name, start = self.token, self.start
+        name = self.token
         if name not in KERNELS:
             raise self.error(f"one of {', '.join(KERNELS)}", near=tuple(KERNELS))
         self.step()
@@ -170,7 +169,7 @@ class _Parser:
             values.setdefault("lengthscale", self.lengthscale)
         if "outputscale" in KERNELS[name].arguments and first:
             values.setdefault("outputscale", self.outputscale)
-        made = self.make(name, values, start)
+        made = self.make(name, values)
         if not first:
             for parameter, value in made.named_parameters():
                 if parameter == "raw_outputscale":
@@ -207,14 +206,9 @@ class _Parser:
         self.step()
         return value
 
-    def make(self, name: str, values: dict[str, float], start: int) -> Kernel:
-        count = values.pop("num_components", None)
-        if count is not None and (count != int(count) or count > _MOST):
-            self.token, self.start = f"{name}({count:g})", start
-            raise self.error(f"a whole number of components, at most {_MOST}")
-        counts = {} if count is None else {"num_components": int(count)}
+    def make(self, name: str, values: dict[str, float]) -> Kernel:
         exact = {k: torch.tensor(value, dtype=torch.float64) for k, value in values.items()}
-        return KERNELS[name].make(self.dim, **counts, **exact).double()
+        return KERNELS[name].make(self.dim, **exact).double()
 
     def error(self, expected: str, near: tuple[str, ...] = ()) -> ValueError:
         got = f"{self.token!r} at position {self.start + 1}" if self.token else "its end"

@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.checks import check_counts
 from probseq.kernels.base import ARDKernel, Constant, Kernel, Spectrum, log_parameter
 
-__all__ = ["Periodic", "SpectralMixture", "White"]
+__all__ = ["Periodic", "White"]
 
 
 class Periodic(ARDKernel):
@@ -74,81 +73,6 @@ class Periodic(ARDKernel):
             sine = (a[..., :, None] - b[..., None, :]).sin()
             exponent = exponent - 2 * sine.square() * inverse[..., j, None]
         return self.outputscale[..., None, None] * exponent.exp()
-
-
-class SpectralMixture(Kernel):
-    """Σ_q w_q Π_j exp(−2π² σ_qj² τ_j²) cos(2π μ_qj τ_j), τ = x − z (Wilson and Adams 2013).
-
-    The spectrum is a mixture of normal densities; any stationary kernel is a limit of these.
-
-    Args:
-        dim: number of input dimensions d.
-        num_components: Q.
-        batch_shape: shape of a batch of independent kernels, e.g. ``(num_heads,)``.
-        weight: initial variances w, broadcast to (*batch_shape, Q).
-        mean: initial frequencies μ in cycles per unit, broadcast to (*batch_shape, Q, dim); if
-            None, 1/2Q, 3/2Q, … .
-        deviation: initial spread σ of the frequencies, broadcast to (*batch_shape, Q, dim).
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        num_components: int = 4,
-        *,
-        batch_shape: tuple[int, ...] = (),
-        weight: float | Tensor = 1.0,
-        mean: float | Tensor | None = None,
-        deviation: float | Tensor = 1.0,
-    ) -> None:
-        super().__init__(dim, batch_shape=batch_shape)
-        check_counts(num_components=num_components)
-        self.num_components = num_components
-        if mean is None:
-            mean = ((torch.arange(num_components) + 0.5) / num_components)[:, None]
-        shape = (*batch_shape, num_components)
-        self.raw_weight = log_parameter("weight", weight, shape)
-        self.raw_mean = log_parameter("mean", mean, (*shape, dim))
-        self.raw_deviation = log_parameter("deviation", deviation, (*shape, dim))
-
-    @property
-    def weight(self) -> Float[Tensor, "*heads q"]:
-        """The variance w of each component."""
-        return self.raw_weight.exp()
-
-    @property
-    def mean(self) -> Float[Tensor, "*heads q d"]:
-        """The frequencies μ in cycles per unit."""
-        return self.raw_mean.exp()
-
-    @property
-    def deviation(self) -> Float[Tensor, "*heads q d"]:
-        """The spread σ of the frequencies."""
-        return self.raw_deviation.exp()
-
-    @property
-    def resolution(self) -> Float[Tensor, "*heads 1 d"]:
-        """The least over components of 1/2π√(μ² + σ²)."""
-        frequency = (self.mean.square() + self.deviation.square()).sqrt()
-        return (2 * math.pi * frequency).reciprocal().amin(-2, keepdim=True)
-
-    def spectra(self, share: float) -> list[Spectrum] | None:
-        """Return the band of the fastest component."""
-        reach = math.sqrt(2 * math.log(2 / share))
-        return [Spectrum(2 * math.pi * float((self.mean + reach * self.deviation).detach().max()))]
-
-    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        # With a leading dimension of components, one dimension of the inputs at a time.
-        total = self.weight[..., :, None, None]
-        for j in range(self.dim):
-            tau = (x[..., :, None, j] - z[..., None, :, j])[..., None, :, :]
-            mean, deviation = (p[..., j, None, None] for p in (self.mean, self.deviation))
-            decay = (-2 * (math.pi * deviation * tau).square()).exp()
-            total = total * decay * (2 * math.pi * mean * tau).cos()
-        return total.sum(-3)
-
-    def _variance(self, x: Tensor) -> Tensor:
-        return torch.broadcast_tensors(self.weight.sum(-1)[..., None], x[..., 0])[0]
 
 
 class White(Constant):

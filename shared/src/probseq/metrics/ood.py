@@ -5,7 +5,6 @@ OOD results: maximum softmax probability, entropy, energy and KL matching.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,8 +12,6 @@ from torch import Tensor
 
 from probseq.checks import as_finite, as_labels, as_probs, as_vector, check_positive
 from probseq.metrics.ranking import auroc, average_precision, fpr_at_tpr, roc_curve
-
-KLMode = Literal["true-class", "predicted-class"]
 
 
 def max_softmax_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
@@ -46,47 +43,28 @@ def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Floa
 class KLMatching:
     """KL divergence to the typical predictive distribution of a class (Hendrycks et al. 2022).
 
-    The typical distribution d_k is the mean predictive distribution of the validation samples of
-    class k. Two forms are in use:
-
-    * ``"true-class"``: class k by label, and the score is KL(p ‖ d_ŷ) with ŷ = argmax p. It is what
-      the detector library behind CGPT's table computes.
-    * ``"predicted-class"``: class k by prediction, and the score is min_k KL(p ‖ d_k), as the paper
-      of Hendrycks et al. has it; classes never predicted are left out.
+    The typical distribution d_k is the mean predictive distribution of the validation samples whose
+    label is k, and the score is KL(p ‖ d_ŷ) with ŷ = argmax p, as in the detector library behind
+    CGPT's table. (The paper takes the samples of which class k is predicted, and the least KL over
+    the classes.)
 
     Attributes:
         typical: d_k in row k; zeros in the row of a class without samples.
         fitted: which rows had samples.
-        mode: which form.
     """
 
     typical: Float[Tensor, "c c"]
     fitted: Bool[Tensor, " c"]
-    mode: KLMode
 
     @classmethod
-    def fit(
-        cls,
-        probs: Float[Tensor, "n c"],
-        labels: Int[Tensor, " n"],
-        mode: KLMode = "true-class",
-    ) -> "KLMatching":
-        """Average the predictive distributions of each class.
-
-        Args:
-            probs: predictive probabilities on in-distribution validation data; rows sum to 1.
-            labels: their true classes; not used by ``"predicted-class"``.
-            mode: ``"true-class"`` or ``"predicted-class"``.
-        """
+    def fit(cls, probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> "KLMatching":
+        """Average the predictive distributions of each class on validation data."""
         probs = as_probs(probs).detach()
         labels = as_labels(labels, *probs.shape)
-        if mode not in ("true-class", "predicted-class"):
-            raise ValueError(f"mode must be 'true-class' or 'predicted-class', got {mode!r}")
-        group = labels if mode == "true-class" else probs.argmax(dim=1)
-        member = group == torch.arange(probs.shape[1], device=probs.device)[:, None]
+        member = labels == torch.arange(probs.shape[1], device=probs.device)[:, None]
         count = member.sum(dim=1)
         typical = (member.double() @ probs.double()) / count.clamp_min(1)[:, None]
-        return cls(typical, count > 0, mode)
+        return cls(typical, count > 0)
 
     def score(self, probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
         """Score predictive distributions; higher is more OOD.
@@ -107,17 +85,14 @@ class KLMatching:
         # KL(p ‖ d_k) = Σ_c p_c log p_c − Σ_c p_c log d_kc for all k with one product.
         cross = probs @ self.typical.clamp_min(tiny).log().T
         divergence = -torch.special.entr(probs).sum(dim=1, keepdim=True) - cross
-        if self.mode == "true-class":
-            unfitted = ~self.fitted[predicted]
-            if unfitted.any():
-                missing = predicted[unfitted].unique().tolist()
-                raise ValueError(
-                    f"probs must predict classes that had labels in the fit, got classes "
-                    f"{missing}: fit on more data or use mode='predicted-class'"
-                )
-            chosen = divergence.gather(1, predicted[:, None])[:, 0]
-        else:
-            chosen = divergence.masked_fill(~self.fitted, torch.inf).amin(dim=1)
+        unfitted = ~self.fitted[predicted]
+        if unfitted.any():
+            missing = predicted[unfitted].unique().tolist()
+            raise ValueError(
+                "probs must predict classes that had labels in the fit, got classes "
+                f"{missing}: fit on more data"
+            )
+        chosen = divergence.gather(1, predicted[:, None])[:, 0]
         return chosen.clamp_min(0.0)  # round-off only: a KL divergence isn't negative
 
 

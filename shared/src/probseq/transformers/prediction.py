@@ -1,24 +1,19 @@
 """Predictive class probabilities from S Monte Carlo samples in one batched pass."""
 
 import copy
-import inspect
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from probseq.checks import check_choice, check_counts
 from probseq.transformers.outputs import TransformerOutput
 from probseq.transformers.sampling import repeat_samples
 
 AverageName = Literal["probabilities", "logits"]
-# Names of rates of dropout, not of whole paths or layers.
-_RATE = re.compile(r"^(?!drop_prob$)(?!.*(path|layer)).*drop")
 # Tokens, samples included, that go through a model at once.
 _TOKENS_AT_ONCE = 65_536
 _Model = TypeVar("_Model", bound=nn.Module)
@@ -52,69 +47,23 @@ def predict_probabilities(
 
 
 def active_dropout(model: _Model) -> _Model:
-    """Return a model with the weights of another, whose dropout is active in eval mode too.
+    """Return a model with the weights of another, whose layers of dropout are active in eval mode.
 
-    Predictions are Monte Carlo dropout then (Gal and Ghahramani 2016), unless there is nothing that
-    drops: compare two draws. What drops are layers of dropout, and modules that hold one or its
-    rate, such as attention, and drop by a function; other layers stay as they are.
-
-    The given model is not touched: threads may predict with it, without dropout, meanwhile.
-    Parameters and buffers are the same tensors in both, until one is converted; modules are copies.
-
-    Raises:
-        ValueError: the model holds what cannot be copied, such as a lock or an open file, or a
-            module's forward was replaced by a function, which would go on calling the given model.
+    Predictions are Monte Carlo dropout then (Gal and Ghahramani 2016). The given model is not
+    touched: threads may predict with it meanwhile. Parameters and buffers are the same tensors in
+    both, until one is converted; modules are copies.
     """
-    for name, module in model.named_modules():
-        if inspect.isfunction(vars(module).get("forward")):
-            raise ValueError(
-                "model must have the forward of its class, to be copied, and that of "
-                f"{name or type(module).__name__} was replaced by a function: compile the module, "
-                "not its forward"
-            )
-    tensors: dict[int, Any] = {
-        id(value): value
-        for module in model.modules()
-        for name, values in vars(module).items()
-        for value in _values_in({name: values})
-        if isinstance(value, Tensor)
-    }
-    try:
-        dropping = copy.deepcopy(model, tensors)
-    except (TypeError, AssertionError, KeyError, RuntimeError, AttributeError) as error:
-        raise ValueError(
-            "model must be one that copy.deepcopy takes, without locks, open files and shards, and "
-            f"{type(model).__name__} is not: {error}"
-        ) from error
-    for module in filter(_drops, dropping.modules()):
-        module.training = True  # not that of what is inside
+    tensors: dict[int, Any] = {id(each): each for each in (*model.parameters(), *model.buffers())}
+    dropping = copy.deepcopy(model, tensors)
+    for module in dropping.modules():
+        if isinstance(module, nn.Dropout):
+            module.training = True
     return dropping
-
-
-def _values_in(values: Any) -> Iterator[Any]:
-    """Yield what is in dictionaries, lists and tuples, however deep."""
-    if isinstance(values, Mapping):
-        values = [*cast("Mapping[Any, Any]", values).values()]
-    if not isinstance(values, list | tuple):
-        yield values
-        return
-    for value in cast("Sequence[Any]", values):
-        yield from _values_in(value)
 
 
 def has_dropout(model: nn.Module) -> bool:
     """Return whether a model has anything that :func:`active_dropout` makes active."""
-    return any(map(_drops, model.modules()))
-
-
-def _drops(module: nn.Module) -> bool:
-    modules = (module, *module.children())
-    if any(isinstance(each, _DropoutNd) and each.p > 0 for each in modules):
-        return True
-    return any(
-        _RATE.search(name) is not None and isinstance(rate, float) and 0.0 < rate < 1.0
-        for name, rate in vars(module).items()
-    )
+    return any(isinstance(each, nn.Dropout) and each.p > 0 for each in model.modules())
 
 
 @dataclass(frozen=True)

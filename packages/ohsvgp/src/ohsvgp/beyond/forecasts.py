@@ -19,8 +19,7 @@ from ohsvgp.likelihoods import Likelihood
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.calendar import calendar_ahead
 from probseq.checks import check_counts, check_positive
-from probseq.gaussians import DiagonalGaussian
-from probseq.gaussians import Gaussian as JointGaussian
+from probseq.gaussians import DiagonalGaussian, JointGaussian
 from probseq.linalg import default_jitter
 
 # Of the prior's variance: where data explain less, the prior answers.

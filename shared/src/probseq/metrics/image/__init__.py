@@ -16,7 +16,7 @@ from probseq.metrics.image.distances import (
 from probseq.metrics.image.extractors import (
     ClassifierFeatures,
     FeatureExtractor,
-    Features,
+    ImageFeatures,
     ModuleFeatures,
     RandomConvolution,
     SmallClassifier,
@@ -35,7 +35,7 @@ __all__ = [
     "Diversity",
     "FeatureExtractor",
     "FeatureMoments",
-    "Features",
+    "ImageFeatures",
     "InceptionFeatures",
     "InceptionScore",
     "ModuleFeatures",

@@ -23,21 +23,12 @@ _ROWS = 1024
 
 @dataclass(frozen=True)
 class FeatureMoments:
-    """Mean and scatter of a stream of features; add batches with `update`, streams with `merge`.
-
-    The sums are centred ones and are joined by the rule of Chan, Golub and LeVeque (1983), so that
-    features far from zero lose no digits.
+    """Mean and scatter of features.
 
     Attributes:
         count: number of features.
         mean: their mean, float64.
         scatter: Σ (x − mean)(x − mean)ᵀ, float64.
-
-    Example:
-        >>> batches = torch.arange(12.0).reshape(2, 3, 2)
-        >>> moments = FeatureMoments.of(batches[0]).update(batches[1])
-        >>> moments.count, moments.mean.tolist()
-        (6, [5.0, 6.0])
     """
 
     count: int
@@ -57,24 +48,6 @@ class FeatureMoments:
         mean = features.mean(dim=0)
         centred = features - mean
         return cls(len(features), mean, centred.T @ centred)
-
-    def update(self, features: Float[Tensor, "n d"]) -> "FeatureMoments":
-        """Return the moments with a further batch."""
-        batch = FeatureMoments.of(features)
-        check_same_dimension(self=self.mean.numel(), features=batch.mean.numel())
-        return self.merge(batch)
-
-    def merge(self, other: "FeatureMoments") -> "FeatureMoments":
-        """Return the moments of two streams together."""
-        check_same_dimension(self=self.mean.numel(), other=other.mean.numel())
-        count = self.count + other.count
-        shift = other.mean - self.mean
-        weight = self.count * other.count / count
-        return FeatureMoments(
-            count,
-            self.mean + shift * (other.count / count),
-            self.scatter + other.scatter + weight * torch.outer(shift, shift),
-        )
 
     @property
     def covariance(self) -> Float[Tensor, "d d"]:

@@ -16,7 +16,7 @@ _RANDOM_CELLS = 2
 _WIDTH, _FEATURES = 32, 64
 
 
-class Features(NamedTuple):
+class ImageFeatures(NamedTuple):
     """Features of images, and class probabilities where the extractor has classes.
 
     Attributes:
@@ -42,7 +42,7 @@ class FeatureExtractor(Protocol):
         """Width d of the features."""
         ...
 
-    def __call__(self, images: Float[Tensor, "n c h w"]) -> Features:
+    def __call__(self, images: Float[Tensor, "n c h w"]) -> ImageFeatures:
         """Return features of images in −1..1."""
         ...
 
@@ -85,7 +85,7 @@ class ModuleFeatures(FrozenExtractor):
         self.freeze()
 
     @torch.no_grad()
-    def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
+    def forward(self, images: Float[Tensor, "n c h w"]) -> ImageFeatures:
         """Return features of a batch."""
         features = self.module(self.checked(images))
         if features.shape != (len(images), self.dimension):
@@ -93,7 +93,7 @@ class ModuleFeatures(FrozenExtractor):
                 f"module {self.name!r} must return shape (n, dimension)="
                 f"({len(images)}, {self.dimension}), got {tuple(features.shape)}"
             )
-        return Features(features, None)
+        return ImageFeatures(features, None)
 
 
 class ClassifierFeatures(FrozenExtractor):
@@ -111,7 +111,7 @@ class ClassifierFeatures(FrozenExtractor):
         self.freeze()
 
     @torch.no_grad()
-    def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
+    def forward(self, images: Float[Tensor, "n c h w"]) -> ImageFeatures:
         """Return features and class probabilities of a batch."""
         features = self.trunk(self.checked(images))
         if features.shape != (len(images), self.dimension):
@@ -119,7 +119,7 @@ class ClassifierFeatures(FrozenExtractor):
                 f"trunk of {self.name!r} must return shape (n, d)="
                 f"({len(images)}, {self.dimension}), got {tuple(features.shape)}"
             )
-        return Features(features, self.head(features).softmax(dim=1))
+        return ImageFeatures(features, self.head(features).softmax(dim=1))
 
 
 class RandomConvolution(FrozenExtractor):
@@ -149,11 +149,11 @@ class RandomConvolution(FrozenExtractor):
         self.freeze()
 
     @torch.no_grad()
-    def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
+    def forward(self, images: Float[Tensor, "n c h w"]) -> ImageFeatures:
         """Return features of a batch."""
         images = self.checked(images)
         check_sizes("images", images, "n", self.channels, "h", "w")
-        return Features(self.layers(images), None)
+        return ImageFeatures(self.layers(images), None)
 
 
 def extract_features(
@@ -161,7 +161,7 @@ def extract_features(
     images: Float[Tensor, "n c h w"] | UInt8[Tensor, "n c h w"],
     *,
     batch_size: int = 256,
-) -> Features:
+) -> ImageFeatures:
     """Return features of many images, in batches.
 
     Features, and probabilities if it has any, on the CPU.
@@ -178,7 +178,7 @@ def extract_features(
     batches = [extractor(levels_to_unit(batch.to(device))) for batch in images.split(batch_size)]
     probabilities = [b.probabilities.cpu() for b in batches if b.probabilities is not None]
     features = torch.cat([batch.features.cpu() for batch in batches])
-    return Features(features, torch.cat(probabilities) if probabilities else None)
+    return ImageFeatures(features, torch.cat(probabilities) if probabilities else None)
 
 
 def levels_to_unit(images: Tensor) -> Tensor:

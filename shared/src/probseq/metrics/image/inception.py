@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probseq.errors import require
 from probseq.metrics.image._images import as_colour, check_images
-from probseq.metrics.image.extractors import FeatureExtractor, Features, FrozenExtractor
+from probseq.metrics.image.extractors import FeatureExtractor, FrozenExtractor, ImageFeatures
 
 # Of weights-inception-2015-12-05-6726825d.pth (torch-fidelity) and its twin
 # pt_inception-2015-12-05-6726825d.pth (pytorch-fid): TensorFlow's network, converted. The end of
@@ -73,12 +73,12 @@ class InceptionFeatures(FrozenExtractor):
         self.freeze()
 
     @torch.no_grad()
-    def forward(self, images: Float[Tensor, "n c h w"]) -> Features:
+    def forward(self, images: Float[Tensor, "n c h w"]) -> ImageFeatures:
         """Return features and class probabilities of a batch."""
         images = as_colour(check_images("images", images))
         levels = ((images.clamp(-1.0, 1.0) + 1.0) * 127.5).round().to(torch.uint8)
         features, logits = self.network(levels)
-        return Features(features, logits.softmax(dim=1))
+        return ImageFeatures(features, logits.softmax(dim=1))
 
 
 def distance_name(extractor: FeatureExtractor) -> str:

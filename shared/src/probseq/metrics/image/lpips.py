@@ -17,12 +17,7 @@ from probseq.metrics.image._images import as_colour, check_images
 
 Trunk = Literal["vgg", "alex", "squeeze"]
 
-# torchvision's name of each trunk's weights, and the least side that leaves each layer a pixel.
-_WEIGHTS: dict[str, str] = {
-    "vgg": "VGG16_Weights",
-    "alex": "AlexNet_Weights",
-    "squeeze": "SqueezeNet1_1_Weights",
-}
+# The least side that leaves each layer of a trunk a pixel.
 _LEAST_SIDE: dict[str, int] = {"vgg": 16, "alex": 31, "squeeze": 17}
 # Side of the patches that the heads were fitted on.
 _PATCH = 64
@@ -32,19 +27,17 @@ class LPIPS(nn.Module):
     """LPIPS 0.1: weighted distances of a classifier's unit-normed features; lower is more alike.
 
     Trunk and linear heads are frozen and stay in eval mode after `train()` too (the heads have
-    dropout); gradients reach the images. The heads come with the library; the trunk's weights are
-    torchvision's, from a file or from the folder where torch.hub keeps its downloads.
+    dropout); gradients reach the images. The heads come with the library, the trunk's weights from
+    a file of torchvision's.
 
     Args:
         net: the trunk: `vgg` for losses, `alex` for scores, or `squeeze`.
-        weights: file with the trunk's weights as torchvision stores them; None looks for
-            torchvision's own file in the hub's folder.
-        download: let torch.hub fetch a file that is not there.
+        weights: file with the trunk's weights as torchvision stores them.
         random_trunk: leave the trunk at random (seed 0): for tests.
 
     Raises:
-        FileNotFoundError: the trunk's weights are not there; the message names the file.
-        ValueError: an unknown trunk, arguments that exclude each other, or another file.
+        FileNotFoundError: the file is not there.
+        ValueError: the file holds other weights, or more than weights.
         MissingExtraError: lpips is not installed.
     """
 
@@ -53,18 +46,14 @@ class LPIPS(nn.Module):
         net: Trunk = "vgg",
         *,
         weights: Path | str | None = None,
-        download: bool = False,
         random_trunk: bool = False,
     ) -> None:
         super().__init__()
-        if net not in _WEIGHTS:
-            raise ValueError(f"net must be one of {', '.join(_WEIGHTS)}, got {net!r}")
-        if random_trunk + download + (weights is not None) > 1:
-            raise ValueError(
-                "weights, download and random_trunk exclude each other, "
-                f"got {weights!r}, {download} and {random_trunk}"
-            )
-        state = None if random_trunk else _trunk_state(net, weights, download)
+        if net not in _LEAST_SIDE:
+            raise ValueError(f"net must be one of {', '.join(_LEAST_SIDE)}, got {net!r}")
+        if random_trunk == (weights is not None):
+            raise ValueError(f"weights must be a file, got {weights!r} and {random_trunk=}")
+        state = None if weights is None else _read(net, Path(weights))
         library = require("lpips", extra="image", distribution="probseq")
         self.network = _random_network(library, net)
         if state is not None:
@@ -158,30 +147,11 @@ def _random_network(library: ModuleType, net: str) -> nn.Module:
         return library.LPIPS(pretrained=True, net=net, pnet_rand=True, verbose=False)
 
 
-def _trunk_state(net: str, weights: Path | str | None, download: bool) -> Mapping[str, Any]:
-    if weights is not None:
-        file = Path(weights)
-        if not file.is_file():
-            raise FileNotFoundError(
-                f"weights must be a file with weights of the trunk {net}, and {file} is not there"
-            )
-        return _read(file)
-    models = require("torchvision.models", extra="image", distribution="probseq")
-    url: str = getattr(models, _WEIGHTS[net]).IMAGENET1K_V1.url
-    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
-    if download and not file.is_file():
-        return torch.hub.load_state_dict_from_url(
-            url, map_location="cpu", check_hash=True, weights_only=True
-        )
+def _read(net: str, file: Path) -> Mapping[str, Any]:
     if not file.is_file():
         raise FileNotFoundError(
-            f"weights of the trunk {net} must be in {file}, which is not there: name a file by "
-            "weights=, or let it be fetched by download=True"
+            f"weights must be a file with weights of the trunk {net}, and {file} is not there"
         )
-    return _read(file)
-
-
-def _read(file: Path) -> Mapping[str, Any]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
@@ -202,13 +172,13 @@ def _load_trunk(network: Any, state: Mapping[str, Any], weights: Path | str | No
     missing = sorted(set(names.values()) - state.keys())
     if missing:
         raise ValueError(
-            f"weights must hold torchvision's names of this trunk, and {weights or 'the file'} "
+            f"weights must hold torchvision's names of this trunk, and {weights} "
             f"lacks {missing[0]} and {len(missing) - 1} more"
         )
     try:
         network.net.load_state_dict({name: state[published] for name, published in names.items()})
     except RuntimeError as error:
         raise ValueError(
-            f"weights must have this trunk's shapes, and {weights or 'the file'} has others: "
+            f"weights must have this trunk's shapes, and {weights} has others: "
             f"{str(error).splitlines()[-1].strip()}"
         ) from error
