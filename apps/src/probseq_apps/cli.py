@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(_overview())
             case ["info", *_]:
                 _info()
-            case ["config", *rest]:
-                entry, recipe, settings, _ = parse(rest or [""])
+            case ["config", *arguments]:
+                entry, recipe, settings, _ = parse(arguments or [""])
                 values = config_values(entry.kind, recipe or "", settings.to_dict())
                 print(json.dumps(values, indent=2))
             case _:
@@ -81,38 +81,38 @@ def parse(words: Sequence[str]) -> Command:
     Raises:
         SystemExit: with status 2 for wrong ones, with 0 for --help.
     """
-    name, rest = _split(list(words))
+    name, arguments = _split(list(words))
     entry, prog = REGISTRY[name], f"probseq {name}"
-    flags = [word for word in rest if word not in ("-h", "--help", "--help-all")]
+    flags = [word for word in arguments if word not in ("-h", "--help", "--help-all")]
     try:
-        recipe, settings, known = _defaults(entry, prog, flags)
+        recipe, settings, recipes = _defaults(entry, prog, flags)
         options = Options() if entry.files else Output()
         about = [f"{entry.summary[0].upper()}{entry.summary[1:]}.", entry.about.strip()]
-        if known:
+        if recipes:
             about.append(_FROM_RECIPE)
-        if flags != rest and "--help-all" not in rest:
+        if flags != arguments and "--help-all" not in arguments:
             if groups := [*_groups(settings), *_groups(options)]:
                 about.append(f"`{prog} --help-all` has more options: {', '.join(groups)}.")
             settings, options = _hidden_groups(settings), _hidden_groups(options)
         form: list[Any] = [
-            ("recipe", Annotated[str, arg(help=f"One of {', '.join(known)}.")], recipe),
+            ("recipe", Annotated[str, arg(help=f"One of {', '.join(recipes)}.")], recipe),
             ("config", Annotated[Path | None, arg(help=_CONFIG)], None),
             ("settings", Annotated[type(settings), arg(name="")], settings),
             ("options", Annotated[type(options), arg(name="")], options),
         ]
-        arguments = tyro.cli(
-            make_dataclass("Command", form if known else form[2:], kw_only=True),
+        parsed = tyro.cli(
+            make_dataclass("Command", form if recipes else form[2:], kw_only=True),
             prog=prog,
             description="\n\n".join(filter(None, about)),
-            args=rest if flags == rest else ["--help"],
+            args=arguments if flags == arguments else ["--help"],
         )
         if hasattr(settings, "check_complete"):
-            arguments.settings.check_complete()
+            parsed.settings.check_complete()
     except BrokenPipeError:
         raise
     except (ValueError, OSError) as error:  # what settings refuse once all of them are known
         _refuse(str(error))
-    return Command(entry, getattr(arguments, "recipe", None), arguments.settings, arguments.options)
+    return Command(entry, getattr(parsed, "recipe", None), parsed.settings, parsed.options)
 
 
 def _split(words: list[str]) -> tuple[str, list[str]]:
@@ -156,7 +156,7 @@ def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, tupl
     ):
         saved = saved_settings(selectors.run_dir, entry.kind, type(settings))
         recipe, settings = saved or (recipe, settings)
-    return recipe, settings, tuple(source.known)
+    return recipe, settings, tuple(source.by_name)
 
 
 def _from_file(

@@ -135,9 +135,9 @@ def rows_and_seeds(settings: ComparedMethods) -> list[Job]:
 
 def seconds_by_row(jobs: Sequence[Job], seconds: Callable[[Job], float]) -> float:
     """Return about how long jobs take, if all seeds of a row take as long as one."""
-    one_each = {job.row: job for job in jobs}
+    first_jobs = {job.row: job for job in jobs}
     counts = Counter(job.row for job in jobs)
-    return sum(counts[row] * seconds(job) for row, job in one_each.items())
+    return sum(counts[row] * seconds(job) for row, job in first_jobs.items())
 
 
 def by_row(results: Results) -> dict[str, dict[str, Any]]:

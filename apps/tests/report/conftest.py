@@ -100,7 +100,7 @@ def write_generation(tmp_path):
     """Write a folder with the report of an experiment of generated images; gives its path."""
 
     def make(name, experiment, results, *, recipe, size=16, **changes):
-        recipes = GENERATE_RECIPES.known | DIFFUSION_RECIPES.known | HVAE_RECIPES.known
+        recipes = GENERATE_RECIPES.by_name | DIFFUSION_RECIPES.by_name | HVAE_RECIPES.by_name
         settings = {**recipes[recipe]().to_dict(), **changes}
         data = {"name": settings["data"], "channels": 1, "image_size": size}
         report = {"experiment": experiment, "recipe": recipe, "settings": settings, "data": data}

@@ -42,7 +42,7 @@ COLUMNS = [f"{data}-{frames}-frame" for data in ("cifar10", "celeba") for frames
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ALL)
 def test_recipes_survive_json_and_unknown_ones_are_refused_with_the_nearest(kind):
-    for name in ALL[kind].known:
+    for name in ALL[kind].by_name:
         settings = ALL[kind].load(name)
         assert type(settings).from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
         assert ALL[kind](DefaultSelectors(recipe=name)) == (name, settings)
@@ -114,7 +114,7 @@ def imitation(settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES.known)
+@pytest.mark.parametrize("name", RECIPES.by_name)
 def test_every_method_of_every_recipe_takes_a_training_step(name):
     settings = RECIPES.load(name)
     data = imitation(settings)
@@ -170,7 +170,7 @@ def test_a_recipe_of_paper_size_builds_its_models(name, stand_in):
 
 @pytest.mark.slow
 def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
-    for name in DIFFUSION_RECIPES.known:
+    for name in DIFFUSION_RECIPES.by_name:
         settings = DIFFUSION_RECIPES.load(name)
         for arm in settings.arms:
             images = stand_in(settings.data, settings.reading.image_size)
@@ -183,7 +183,7 @@ def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
             variant = DiffusionVariant if settings.arms[0] != "heat" else HvaeVariant
             for arm in settings.arms:
                 variant(settings.one_model(arm, 0)).check(stand_in("folder:images", side))
-    for name in HVAE_RECIPES.known:
+    for name in HVAE_RECIPES.by_name:
         settings = HVAE_RECIPES.load(name)
         side = settings.reading.image_size or (16 if settings.data == "digits" else 32)
         noise = {"heat": settings.sizes.noise_std, "learned": settings.sizes.learned_noise_std}

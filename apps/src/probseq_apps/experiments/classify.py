@@ -369,8 +369,8 @@ def post_hoc(
     """Return predictions with temperatures, then by ensembles, as a row has them; and these."""
     temperatures: list[float] = []
     if "ts" in row.additions:
-        known = [sets["validation"] for sets in runs]
-        temperatures = [search_temperature(p.log_probs, p.labels) for p in known]
+        validation = [sets["validation"] for sets in runs]
+        temperatures = [search_temperature(p.log_probs, p.labels) for p in validation]
         pairs = zip(runs, temperatures, strict=True)
         runs = [{name: p.scaled(t) for name, p in sets.items()} for sets, t in pairs]
     if "ensemble" in row.additions:

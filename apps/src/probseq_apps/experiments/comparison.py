@@ -1,4 +1,4 @@
-"""What `classify` and `regress` share: trainings, stored predictions, and the numbers of a row.
+"""Shared functions of `classify` and `regress`: trainings, predictions, and the numbers of a row.
 
 A run has a folder `METHOD/seed-S`, with its predictions beside what `fit` writes.
 """
@@ -56,7 +56,7 @@ class Loaded(Generic[DataT]):
 
 
 class Objective(NamedTuple):
-    """What training minimises, and the metrics of validation, the score first."""
+    """The loss that training minimises, and the metrics of validation, the score first."""
 
     loss: Loss
     measure: Callable[[Tensor, Tensor], Mapping[str, Tensor]]
@@ -292,5 +292,5 @@ def same_metrics(results: Mapping[str, MethodResult]) -> dict[str, MethodResult]
 def report_fields(settings: Compared, data: Data, at: RunFolder, **facts: object) -> dict[str, Any]:
     """Return what every report has: settings, facts of the data, and the recipe."""
     sizes = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
-    known = {"name": data.name, **sizes, **facts, "notes": list(data.notes)}
-    return {"settings": settings.to_dict(), "data": known, "recipe": at.recipe}
+    about_data = {"name": data.name, **sizes, **facts, "notes": list(data.notes)}
+    return {"settings": settings.to_dict(), "data": about_data, "recipe": at.recipe}

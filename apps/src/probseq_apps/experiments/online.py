@@ -126,7 +126,7 @@ def learn_stream(
         warm_up(job.row, streams.by_seed[settings.seeds[0]], settings)
         streams.warm.add(job.row)
     refit = model_settings.fit_steps if model_settings.hyperparameters == "online" else None
-    records, seen = list[dict[str, Any]](), list[GridPrediction]()
+    records, predictions = list[dict[str, Any]](), list[GridPrediction]()
     generator = torch.Generator().manual_seed(derive_seed(job.seed, "samples of counts"))
     with naming(job, 1):
         prior = prior_for(job, streams, settings.model)
@@ -139,9 +139,9 @@ def learn_stream(
                 seconds = time.perf_counter() - start
             each, over = evaluate(model, stream.tasks[:number], generator)
             records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
-            seen.append(predict_on_grid(model, stream.grid))
+            predictions.append(predict_on_grid(model, stream.grid))
     file = at.path / PREDICTIONS / f"{job.name}.npz"
-    save_arrays(file, curves(stream.tasks, stream.grid, seen))
+    save_arrays(file, curves(stream.tasks, stream.grid, predictions))
     return scores(records, len(stream.tasks))
 
 
@@ -161,11 +161,11 @@ def report(settings: OnlineSettings, streams: Streams, results: Results, at: Run
         """Draw the predictions of the best and the worst method, and of all."""
         stored = first_seed_arrays(settings, at.path / PREDICTIONS, again)
         arrays, labels = {t: stored[n] for n, t in names.items()}, (stream.input_label, label)
-        drawn = prediction_figures(arrays, labels)
-        if "fits" in drawn:
+        drawings = prediction_figures(arrays, labels)
+        if "fits" in drawings:
             ends = {title: arrays[title] for title in (next(iter(arrays)), [*arrays][-1])}
-            drawn["forecast"] = prediction_figures(ends, labels)["fits"]
-        return {**drawn, **({"toy": coefficients_plot()} if toy else {})}
+            drawings["forecast"] = prediction_figures(ends, labels)["fits"]
+        return {**drawings, **({"toy": coefficients_plot()} if toy else {})}
 
     return online_report(
         ONLINE,
@@ -309,8 +309,8 @@ def estimate(
     if fourier:
         lengthscale = settings.ovff_lengthscale or settings.lengthscale
         settings = replace(settings, kernel="matern52", lengthscale=lengthscale)
-    known = not fourier or settings.ovff_lengthscale is not None
-    if settings.hyperparameters == "fixed" and known:
+    has_lengthscale = not fourier or settings.ovff_lengthscale is not None
+    if settings.hyperparameters == "fixed" and has_lengthscale:
         return prior_of(settings, stream.dim)
     task, generator = stream.tasks[0], torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(task.x), generator=generator)[:_FIT_POINTS].sort().values

@@ -122,7 +122,7 @@ def learn_channels(
             generator = torch.Generator().manual_seed(derive_seed(job.seed, "predictions", number))
             each, over = evaluate_vae(model, tasks[:number], samples, generator)
             # The middle test step of each task, right after the task and after each later one.
-            times = torch.stack([past.test_x[shown(past)] for past in tasks[:number]])
+            times = torch.stack([past.test_x[middle_step(past)] for past in tasks[:number]])
             last = model.predict(times, num_samples=samples, generator=generator).mean
             learned.append(last[-1])
             lost = float(info.lost_information.sum())
@@ -130,7 +130,7 @@ def learn_channels(
             extra = {"learned": torch.stack(learned), "last": last}
             if distributed.is_main():
                 write_atomic(file, pack_progress(model, records, extra))
-    truth = torch.stack([task.test_y[shown(task)] for task in tasks])
+    truth = torch.stack([task.test_y[middle_step(task)] for task in tasks])
     if distributed.is_main():
         save_arrays(at.path / FRAMES / f"{job.name}.npz", {"truth": truth, **extra})
     return scores(records, len(tasks))
@@ -224,7 +224,7 @@ def build_vae(method: str, channels: int, settings: VaeSettings, *, seed: int) -
     )
 
 
-def shown(task: Task) -> int:
+def middle_step(task: Task) -> int:
     """Return the position of the test step of a task that pictures show."""
     return len(task.test_x) // 2
 

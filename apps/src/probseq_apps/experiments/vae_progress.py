@@ -1,4 +1,4 @@
-"""How far a model has come in its tasks: what it predicts, and a file to go on from."""
+"""Progress of a model in its tasks: its predictions, and a file to go on from."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def evaluate_vae(
     model: OnlineSVGPVAE, tasks: Sequence[Task], num_samples: int, generator: torch.Generator
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Return NLPD and RMSE per value on the test steps of each task, and on all of them."""
-    t, y = (torch.cat([task[place] for task in tasks]) for place in (2, 3))
+    t, y = (torch.cat([task[index] for task in tasks]) for index in (2, 3))
     mean = model.predict(t, num_samples=num_samples, generator=generator).mean
     density = model.log_prob(t, y, num_samples=num_samples, generator=generator)
     return measure_tasks(

@@ -1,1 +1,1 @@
-"""What `classify` and `regress` share: models, predictions, and what is done with them after."""
+"""Models of `classify` and `regress`."""

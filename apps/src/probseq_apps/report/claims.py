@@ -72,7 +72,7 @@ class Claim(NamedTuple):
 
     @property
     def costs(self) -> bool:
-        """Whether the metric is in seconds: gains are factors then."""
+        """True where the metric is in seconds: gains are factors then."""
         return "seconds" in self.metric
 
 
@@ -94,10 +94,10 @@ class Verdict(NamedTuple):
         if "not resolved" not in verdicts:
             return "holds"
         needed = [gain.seeds for gain in self.gains.values() if gain.verdict == "not resolved"]
-        known = [seeds for seeds in needed if seeds is not None]
-        if len(known) < len(needed):
+        counts = [seeds for seeds in needed if seeds is not None]
+        if len(counts) < len(needed):
             return "not resolved"
-        return f"not resolved: would need {max(known)} seeds"
+        return f"not resolved: would need {max(counts)} seeds"
 
 
 def load_claims() -> list[Claim]:
@@ -123,8 +123,8 @@ def _judged(claim: Claim, runs: Sequence[MeasuredRun]) -> Verdict:
         (changed[run.folder] > 0, -claim.recipes.index(run.recipe), changed[run.folder])
         for run in fitting
     ]
-    for place in sorted(range(len(fitting)), key=nearest.__getitem__):
-        run = fitting[place]
+    for index in sorted(range(len(fitting)), key=nearest.__getitem__):
+        run = fitting[index]
         gains = {other: gain for other in claim.than if (gain := _gain(claim, other, run))}
         if len(gains) == len(claim.than):
             return Verdict(claim, run, gains)

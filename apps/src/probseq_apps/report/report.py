@@ -139,11 +139,11 @@ class Report:
 
 def _caption(stem: str) -> str:
     """Return what a picture shows, in words, from the name of its file."""
-    known = [name for name in PAGES["captions"] if f"{stem}-".startswith(f"{name}-")]
-    name = max(known, key=len, default="")
-    rest = stem.removeprefix(name).strip("-")
-    rest = LABELS[rest][0] if rest in LABELS else words(rest)
-    return ": ".join(filter(None, (PAGES["captions"].get(name), rest)))
+    prefixes = [name for name in PAGES["captions"] if f"{stem}-".startswith(f"{name}-")]
+    prefix = max(prefixes, key=len, default="")
+    variant = stem.removeprefix(prefix).strip("-")
+    variant = LABELS[variant][0] if variant in LABELS else words(variant)
+    return ": ".join(filter(None, (PAGES["captions"].get(prefix), variant)))
 
 
 def _explained(text: str) -> list[str]:

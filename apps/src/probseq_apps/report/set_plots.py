@@ -77,11 +77,11 @@ def shift_figures(methods: Mapping[str, Mapping[str, Summary]]) -> dict[str, Fig
         severities = severities_of(next(iter(methods.values())), kind)
         if not severities:
             continue
-        places = ["test", *(f"{kind}/severity-{severity}" for severity in severities)]
+        set_names = ["test", *(f"{kind}/severity-{severity}" for severity in severities)]
         x, title = [0, *severities], f"{title}, mean over the corruptions"
         curves = {
             metric: {
-                name: _errors_by(x, [summaries[f"{place}/{metric}"] for place in places])
+                name: _errors_by(x, [summaries[f"{set_name}/{metric}"] for set_name in set_names])
                 for name, summaries in methods.items()
             }
             for metric in _UNDER_SHIFT

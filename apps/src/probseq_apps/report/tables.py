@@ -62,7 +62,7 @@ class Table(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What its signs mean; empty for a table without any, as of one seed."""
+        """The meaning of its signs; empty for a table without any, as of one seed."""
         signs = self.best or any("±" in cell for row in self.rows for cell in row)
         return "; ".join(filter(None, (KEY if self.best is not None and signs else "", self.about)))
 
@@ -94,9 +94,9 @@ class Table(NamedTuple):
         """Return the rows, cells of numbers in the form of those with a mark or without."""
         rows = [list(cells) for cells in self.rows]
         for row, cells in enumerate(rows):
-            for place in range(_FACTS, len(cells)):
-                form = best if (row, place) in (self.best or ()) else other
-                cells[place] = form.format(cells[place])
+            for column in range(_FACTS, len(cells)):
+                form = best if (row, column) in (self.best or ()) else other
+                cells[column] = form.format(cells[column])
         return rows
 
 
@@ -112,11 +112,11 @@ def summary_table(
     A row has a summary a column, and a number of entries behind it.
     """
     best = {
-        (row, place + _FACTS)
-        for place, measure in enumerate(measures)
+        (row, column + _FACTS)
+        for column, measure in enumerate(measures)
         if measure.direction is not None
         for row, name in enumerate(rows)
-        if name in best_names({n: cells[place] for n, cells in rows.items()}, measure.direction)
+        if name in best_names({n: cells[column] for n, cells in rows.items()}, measure.direction)
     }
     write = with_error(decimals)
     cells = [[name, str(counts[name]), *map(write, summaries)] for name, summaries in rows.items()]

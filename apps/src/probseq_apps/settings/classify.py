@@ -18,7 +18,7 @@ from probseq_apps.settings.common import (
     Flat,
     Names,
     Recipes,
-    check_known,
+    check_name,
     require,
     with_data,
 )
@@ -67,7 +67,7 @@ class EvaluationSettings(Settings):
     def check(self) -> None:
         """Refuse unknown names, and a shift of nothing."""
         for name in self.corruptions:
-            check_known("corruption", name, CORRUPTION_NAMES)
+            check_name("corruption", name, CORRUPTION_NAMES)
         for name in self.ood:
             require(
                 name == ROTATIONS or data_kind(name) == "image",
@@ -91,7 +91,7 @@ class WarmStart(Settings):
 
 
 class ClassifySettings(MethodSettings):
-    """What is compared, and on what."""
+    """Comparison."""
 
     data: str = "digits"
     """digits, digit-sets (how many of four digits differ), mnist, fashion-mnist, cifar10, cifar100,
@@ -121,7 +121,7 @@ class ClassifySettings(MethodSettings):
 
     @property
     def is_text(self) -> bool:
-        """Whether the data are texts."""
+        """True where the data are texts."""
         return data_kind(self.data) == "text"
 
     def warm_epochs(self, method: str) -> int:
@@ -139,7 +139,7 @@ class RegressEvaluationSettings(Settings):
 
 
 class RegressSettings(MethodSettings):
-    """What is compared, and on what."""
+    """Comparison."""
 
     data: str = ZINC
     """zinc (files in the data folder), or csv:PATH (CSV or TSV of molecules, or of numbers)."""
@@ -154,7 +154,7 @@ class RegressSettings(MethodSettings):
     def check(self) -> None:
         """Refuse unknown data, and methods for classes."""
         if user_path(self.data) is None or not self.data.startswith(CSV_PREFIX):
-            check_known("data set", self.data, (ZINC, f"{CSV_PREFIX}PATH"))
+            check_name("data set", self.data, (ZINC, f"{CSV_PREFIX}PATH"))
         super().check()
         for name in self.method:
             row = self.row(name)

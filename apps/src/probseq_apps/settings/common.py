@@ -96,7 +96,7 @@ class Recipes(Generic[S]):
             return settings.from_dict(merged(settings().to_dict(), recipe))
 
         values = {name: expanded(recipe) for name, recipe in written.items() if name[0] != "_"}
-        self.known = {name: partial(make, recipe) for name, recipe in values.items()}
+        self.by_name = {name: partial(make, recipe) for name, recipe in values.items()}
         self.default = next(iter(values))
         self._suited: dict[str, str] = {}
         for name, recipe in values.items():
@@ -106,8 +106,8 @@ class Recipes(Generic[S]):
 
     def load(self, name: str) -> Any:
         """Return the settings of a recipe; a ValueError names the nearest known one."""
-        check_known("recipe", name, self.known)
-        return self.known[name]()
+        check_name("recipe", name, self.by_name)
+        return self.by_name[name]()
 
     def __call__(self, selectors: DefaultSelectors) -> tuple[str, S]:
         """Return the recipe's name and the settings that a command has without other flags."""
@@ -123,10 +123,10 @@ def require(condition: object, message: str) -> None:
         raise ValueError(message)
 
 
-def check_known(kind: str, name: str, known: Iterable[str]) -> None:
-    """Raise if a name is not among those that are known."""
-    if name not in known:
-        raise ValueError(unknown_name_message(kind, name, known))
+def check_name(kind: str, name: str, names: Iterable[str]) -> None:
+    """Raise if a name is none of those that there are."""
+    if name not in names:
+        raise ValueError(unknown_name_message(kind, name, names))
 
 
 def config_values(kind: str, recipe: str, settings: Mapping[str, object]) -> dict[str, object]:

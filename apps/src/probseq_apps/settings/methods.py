@@ -22,7 +22,7 @@ from probseq.transformers.spec import (
     TransformerConfig,
 )
 from probseq_apps.engine.config import EpochTraining, TrainConfig
-from probseq_apps.settings.common import Names, Seeds, check_known, require
+from probseq_apps.settings.common import Names, Seeds, check_name, require
 from sgpa.beyond.spec import ResidualSGPAConfig
 from sgpa.spec import SGPAConfig
 
@@ -136,7 +136,7 @@ class Row(NamedTuple):
 
     @property
     def variants(self) -> dict[str, dict[str, Any]]:
-        """What is trained for it, by name: the values of its own settings, one of each."""
+        """The variants to train for it, by name: of each of its settings one value."""
         names = [name for name, _ in self.choices]
         combinations = product(*(values for _, values in self.choices))
         several = {name for name, values in self.choices if len(values) > 1}
@@ -206,7 +206,7 @@ def resolve(variant: str, settings: MethodSettingsT) -> TrainedMethod[MethodSett
     group_of = {each.name: group for group in groups for each in fields(getattr(settings, group))}
     group_of = {name: group for name, group in group_of.items() if name not in fixed}
     for name, value in row.variants[variant].items():
-        check_known(f"setting of {row.base!r}", name, group_of)
+        check_name(f"setting of {row.base!r}", name, group_of)
         group = group_of[name]
         current = changes.get(group, getattr(settings, group))
         try:
@@ -253,7 +253,7 @@ def _no_rows() -> dict[str, Mapping[str, Any]]:
 
 
 class MethodSettings(Settings):
-    """Which methods are compared, and the settings of their attention."""
+    """Methods to compare, and the settings of their attention."""
 
     method: Names = ("mle", "kernel", "sgpa")
     """logreg, mlp, knn, gp (of scikit-learn, no transformers); mle (softmax attention), kernel,
@@ -282,9 +282,9 @@ class MethodSettings(Settings):
         first, *additions = name.split("+")
         values = dict(self.rows.get(first, {}))
         base = str(values.pop("method", first))
-        check_known("method", base, METHODS if first in self.rows else (*METHODS, *self.rows))
+        check_name("method", base, METHODS if first in self.rows else (*METHODS, *self.rows))
         for addition in additions:
-            check_known(f"addition to {first!r}", addition, POST_HOC)
+            check_name(f"addition to {first!r}", addition, POST_HOC)
         require(
             additions == [addition for addition in POST_HOC if addition in additions],
             f"method {name!r} must take each addition once, in the order {'+'.join(POST_HOC)}",

@@ -24,7 +24,7 @@ from probseq_apps.settings.common import (
     Names,
     Recipes,
     Seeds,
-    check_known,
+    check_name,
     require,
 )
 
@@ -39,7 +39,7 @@ STANDARDISED: tuple[LikelihoodName, ...] = ("gaussian", "student-t")
 
 
 class StreamInfo(NamedTuple):
-    """What a basis may need of the stream: length of a sliding window, first and last time."""
+    """Facts of a stream that a basis may need: length of a sliding window, first and last time."""
 
     window: float = 1.0
     start: float = 0.0
@@ -78,15 +78,17 @@ def _at_once(method: OnlineMethod) -> OnlineMethod:
 
 def _path(title: str, order: Any) -> OnlineMethod:
     def basis(s: "GPSettings", _: StreamInfo) -> "Basis":
-        options: Any = {"memory": s.path_memory, "num_features": s.num_features}
-        return ohsvgp.Path(s.num_inducing, order=order, **options)
+        return ohsvgp.Path(
+            s.num_inducing, order=order, memory=s.path_memory, num_features=s.num_features
+        )
 
     return OnlineMethod(f"OHSVGP, {title}", basis, "points")
 
 
 def _features(s: "GPSettings", _: StreamInfo) -> "Basis":
-    options: Any = {"num_features": s.num_features, "step": s.recurrence}
-    return ohsvgp.RecurrentFeatures(ohsvgp.LegS(s.num_inducing), **options)
+    return ohsvgp.RecurrentFeatures(
+        ohsvgp.LegS(s.num_inducing), num_features=s.num_features, step=s.recurrence
+    )
 
 
 _RFF = "OHSVGP, random features: LegS by the thesis' recurrence"
@@ -254,7 +256,7 @@ class GPSettings(Prior):
 
 
 class _Comparison(Settings):
-    known: ClassVar[tuple[str, ...]]
+    data_names: ClassVar[tuple[str, ...]]
     data: str
     method: Names
     seeds: Seeds = (0, 1, 2, 3, 4)
@@ -264,13 +266,13 @@ class _Comparison(Settings):
         """Refuse unknown data."""
         user_path(self.data)  # refuses an empty path
         if not self.data.startswith(CSV_PREFIX):
-            check_known("data set", self.data, (*self.known, f"{CSV_PREFIX}PATH"))
+            check_name("data set", self.data, (*self.data_names, f"{CSV_PREFIX}PATH"))
 
 
 class OnlineSettings(_Comparison):
-    """What is compared, and on what."""
+    """Comparison."""
 
-    known = (*SERIES_NAMES, *TABLE_NAMES)
+    data_names = (*SERIES_NAMES, *TABLE_NAMES)
     data: str = "sp500"
     """sp500 (monthly index that matplotlib ships), toy (two sines); solar, audio, covid (series)
     and skillcraft, powerplant (points), files in the data folder; two-moons (points); or csv:PATH,
@@ -281,7 +283,7 @@ class OnlineSettings(_Comparison):
 
     @property
     def of_time(self) -> bool:
-        """Whether the inputs are times."""
+        """True where the inputs are times."""
         of_points = self.data.startswith(CSV_PREFIX) and self.stream.inputs
         return self.data not in TABLE_NAMES and not of_points
 
@@ -289,7 +291,7 @@ class OnlineSettings(_Comparison):
         """Refuse unknown names."""
         super().check()
         for name in self.method:
-            check_known("method", name, METHODS)
+            check_name("method", name, METHODS)
 
     def check_complete(self) -> None:
         """Refuse methods, data and a model that don't go together, once all of them are known."""
@@ -352,7 +354,7 @@ class LiveModel(Prior):
     def check(self) -> None:
         """Refuse an unknown method or time to fit, and what is no stamp."""
         super().check()
-        check_known("method", self.method, _LIVE)
+        check_name("method", self.method, _LIVE)
         defaults = ("fixed", "first", type(self).hyperparameters)
         if self.hyperparameters in defaults and self.t0 is None:
             return
@@ -368,7 +370,7 @@ class LiveModel(Prior):
 
 
 class LiveSettings(Settings):
-    """What is learned and forecast."""
+    """Live stream."""
 
     model: Flat[LiveModel] = LiveModel()
     horizon: Count = 1
@@ -458,9 +460,9 @@ class VaeTrainingSettings(Settings):
 
 
 class OnlineVaeSettings(_Comparison):
-    """What is compared, and on what."""
+    """Comparison."""
 
-    known = (MOVING_DIGITS, ROTATED_MNIST)
+    data_names = (MOVING_DIGITS, ROTATED_MNIST)
     data: str = MOVING_DIGITS
     """moving-digits (a real digit on a generated path), rotated-mnist (one of MNIST, in the data
     folder, that turns around once), or csv:PATH (time, and channels)."""
@@ -476,7 +478,7 @@ class OnlineVaeSettings(_Comparison):
         """Refuse unknown names."""
         super().check()
         for name in self.method:
-            check_known("method", name, VAE_METHODS)
+            check_name("method", name, VAE_METHODS)
 
 
 def live_defaults(selectors: DefaultSelectors) -> LiveSettings:
