@@ -27,7 +27,8 @@ def test_a_row_has_settings_of_its_own_beside_those_of_all():
     own = {"kl_scale": [1, 0.1], "dropout": 0.2, "weight_decay": 0.3}
     rows = {"sgpa": own, "other": {"method": "sgpa", "dropout": 0.2}}
     settings = ClassifySettings(method=("sgpa+kflla", "mle", "other"), rows=rows)
-    assert ClassifySettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+    again = ClassifySettings.from_dict(json.loads(json.dumps(settings.to_dict())))
+    assert (again, hash(again)) == (settings, hash(settings))  # executors keep work by its hash
     scales = []
     for name in ("sgpa,kl_scale=1", "sgpa,kl_scale=0.1"):
         trained = resolve(name, settings)

@@ -263,7 +263,9 @@ class MethodSettings(Settings):
     noise on the heads' outputs, a control), or a row of the recipe. Each may be followed by +kflla
     (Laplace approximation of the last layer), +ts (temperature scaling) and +ensemble (mean over
     the seeds), in this order."""
-    rows: Suppress[Fixed[Mapping[str, Mapping[str, Any]]]] = field(default_factory=_no_rows)
+    rows: Suppress[Fixed[Mapping[str, Mapping[str, Any]]]] = field(
+        default_factory=_no_rows, hash=False
+    )
     """Methods with settings of their own, by the name of the row: `method`, unless it is the row's
     name, and values by name, of a list that of lowest validation loss."""
     seeds: Seeds = (0, 1, 2)
