@@ -42,7 +42,7 @@ def test_overwriting_deletes_what_the_experiment_kept_and_nothing_else(tmp_path)
             (folder / name).write_text("")
     with open_one(Options(run_dir=folder, overwrite=True)):
         found = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
-    assert found == {"config.json", "rows/own/a"}
+    assert found == {".lock", "config.json", "rows/own/a"}
 
 
 def test_a_signal_names_the_command_that_goes_on(tmp_path, capsys):

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 
+from probseq.files import sole_use
 from probseq_apps.engine import distributed, log
-from probseq_apps.engine.files import RunExistsError, prepare_run_dir, sole_use, writing
+from probseq_apps.engine.files import RunExistsError, prepare_run_dir, writing
 from probseq_apps.executors import Work, check_executor, do_in_parallel, stamp_of
 from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
 from probseq_apps.options import Options

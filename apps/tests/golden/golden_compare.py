@@ -26,7 +26,9 @@ from PIL import Image, ImageSequence
 from safetensors.torch import load_file
 
 # Times, facts of the machine, and what a manifest says of files that are compared themselves.
-IGNORED = re.compile(r"(^|\.)(\w*seconds\w*|versions|machine|sha256|format|size)(\.|$)")
+IGNORED = re.compile(
+    r"(^|\.)(\w*seconds\w*|versions|machine|sha256|format|size)(\.|$)|^(kind|seal|files)(\.|$)"
+)
 HIDDEN = (
     (re.compile(r"[^\r\n]*\d+%\|[^\r\n]*|\r"), ""),  # progress bars
     (re.compile(r"\d{8}-\d{6}"), "TIME"),

@@ -114,7 +114,7 @@ def record(out: Path, scenarios: dict[str, list[Step]], flags: Path = FLAGS) -> 
             result = _run(step, renamed(step.arguments, flags), folder)
             written: dict[str, str] = {}
             for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-                if path not in given:
+                if path not in given and path.name != ".lock":
                     digest = hashlib.sha256(path.read_bytes()).hexdigest()
                     written[str(path.relative_to(folder))] = digest
                     if not (out / "contents" / digest).exists():

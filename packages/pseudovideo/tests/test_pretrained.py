@@ -1,9 +1,6 @@
 """Models as folders: what comes back is what was stored, and nothing else is taken."""
 
-import hashlib
-import json
 import os
-import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
+from probseq.files import DamagedFileError, Format, read_folder, write_manifest
 from probseq.settings import Settings
-from pseudovideo.folders import CONFIG
-from pseudovideo.pretrained import WEIGHTS, Pretrained, fingerprint, load_pretrained
+from probseq.testing.damage import flipped_bits
+from pseudovideo.pretrained import CONFIG, WEIGHTS, Pretrained, fingerprint, load_pretrained
 
 
 class ToyConfig(Settings):
@@ -138,7 +136,7 @@ def test_a_crash_between_the_two_files_gives_no_model_of_mixed_parts(
     replace = os.replace
 
     def crash(source: Path, target: Path) -> None:
-        if Path(target).name == CONFIG:
+        if Path(target) == tmp_path / CONFIG:
             raise KeyboardInterrupt
         replace(source, target)
 
@@ -149,7 +147,7 @@ def test_a_crash_between_the_two_files_gives_no_model_of_mixed_parts(
         later.save_pretrained(tmp_path)
     monkeypatch.undo()
     # Both settings fit these weights: only their hash tells them apart.
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged, or belongs to other"):
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged, or belongs to another"):
         Toy.from_pretrained(tmp_path)
     later.save_pretrained(tmp_path)
     assert Toy.from_pretrained(tmp_path).config.scale == 0.2
@@ -169,17 +167,6 @@ def test_a_crash_before_the_first_file_leaves_the_old_model(
     assert Toy.from_pretrained(tmp_path).config.scale == 0.1
 
 
-def test_what_killed_writers_left_is_cleared(tmp_path: Path) -> None:
-    (tmp_path / ".tmp-killed").mkdir()
-    (tmp_path / ".tmp-killed" / "model.safetensors").write_text("half")
-    (tmp_path / ".tmp-manifest.json").write_text("half")  # a file of somebody else's writer
-    (tmp_path / "other").mkdir()
-    (tmp_path / ".tmp-link").symlink_to(tmp_path / "other")
-    toy().save_pretrained(tmp_path)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [CONFIG, "model.safetensors", "other"]
-
-
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model").write_text("")
     with pytest.raises(ValueError, match="folder must be a directory"):
@@ -190,10 +177,8 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
     toy().save_pretrained(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"has no file {name}"):
+    with pytest.raises(FileNotFoundError, match=name):
         Toy.from_pretrained(tmp_path)
-    with pytest.raises(FileNotFoundError, match=f"has no file {name}"):
-        load_pretrained(tmp_path)
 
 
 def test_a_model_of_another_class_is_refused(tmp_path: Path) -> None:
@@ -204,83 +189,17 @@ def test_a_model_of_another_class_is_refused(tmp_path: Path) -> None:
         OtherToy.from_pretrained(tmp_path)
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], object], *, seal: bool = False) -> None:
-    """Change `config.json`; `seal` makes its hash fit, as a writer of another version would."""
-    values = json.loads((folder / CONFIG).read_text())
-    change(values)
-    if seal:
-        hashes = values.pop("sha256")
-        hashes = {WEIGHTS: hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()}
-        text = json.dumps([values, hashes], sort_keys=True)
-        values["sha256"] = {**hashes, CONFIG: hashlib.sha256(text.encode()).hexdigest()}
-    (folder / CONFIG).write_text(json.dumps(values))
+def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change `config.json` with its hash, as a writer of another version would."""
+    head = read_folder(folder, Format("model", 2), manifest=CONFIG).head
+    change(head)
+    write_manifest(folder, Format("model", 2), head, manifest=CONFIG)
 
 
 def test_settings_of_another_version_are_refused(tmp_path: Path) -> None:
     toy().save_pretrained(tmp_path)
-    edit(tmp_path, lambda values: values["config"].update(heads=3), seal=True)
+    edit(tmp_path, lambda values: values["config"].update(heads=3))
     with pytest.raises(ValueError, match="was written by another version"):
-        Toy.from_pretrained(tmp_path)
-
-
-@pytest.mark.parametrize("seal", [True, False])
-def test_a_folder_of_another_format_is_refused(seal: bool, tmp_path: Path) -> None:
-    toy().save_pretrained(tmp_path)
-    edit(tmp_path, lambda values: values.update(format=2), seal=seal)
-    for read in (Toy.from_pretrained, load_pretrained):
-        with pytest.raises(ValueError, match=r"config\.json must be of format 1, got 2: it was"):
-            read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda values: values["config"].update(scale=0.3),
-        lambda values: values["config"].update(heads=3),
-        lambda values: values["config"].pop("scale"),
-        lambda values: values.update({"class": "OtherToy"}),
-        lambda values: values.update(more=1),
-        lambda values: values.pop("sha256"),
-        lambda values: values["sha256"].pop(WEIGHTS),
-        lambda values: values["sha256"].pop(CONFIG),
-        lambda values: values["sha256"].update({WEIGHTS: "0" * 64}),
-        lambda values: values["sha256"].update({"other.safetensors": "0" * 64}),
-    ],
-)
-def test_settings_that_were_changed_by_hand_are_refused(
-    change: Callable[[dict[str, Any]], object], tmp_path: Path
-) -> None:
-    toy().save_pretrained(tmp_path)
-    edit(tmp_path, change)
-    for read in (Toy.from_pretrained, load_pretrained):
-        with pytest.raises(ValueError, match=r"config\.json is damaged or was changed by hand"):
-            read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "Expecting value in line 1"),
-        ("{", "Expecting property name enclosed in double quotes in line 1"),
-        ("[]", "it must hold the format of the folder"),
-        ('"format"', "it must hold the format of the folder"),
-        ('{"class": "Toy", "config": {}}', "it must hold the format of the folder"),
-    ],
-)
-def test_a_damaged_settings_file_is_named_in_plain_words(
-    text: str, said: str, tmp_path: Path
-) -> None:
-    toy().save_pretrained(tmp_path)
-    (tmp_path / CONFIG).write_text(text)
-    with pytest.raises(ValueError, match=rf"config\.json is damaged: {said}$"):
-        Toy.from_pretrained(tmp_path)
-
-
-def test_truncated_weights_are_named(tmp_path: Path) -> None:
-    toy().save_pretrained(tmp_path)
-    path = tmp_path / WEIGHTS
-    path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
         Toy.from_pretrained(tmp_path)
 
 
@@ -289,15 +208,9 @@ def test_one_flipped_bit_anywhere_in_a_file_is_refused_by_the_files_name(
     name: str, tmp_path: Path
 ) -> None:
     toy().save_pretrained(tmp_path)
-    path, draw = tmp_path / name, random.Random(0)
-    whole = path.read_bytes()
-    for bit in draw.sample(range(8 * len(whole)), 60):
-        data = bytearray(whole)
-        data[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(data)
-        with pytest.raises(ValueError, match=re.escape(name)):
+    for _ in flipped_bits(tmp_path / name, 60):
+        with pytest.raises(DamagedFileError, match=re.escape(name)):
             Toy.from_pretrained(tmp_path)
-    path.write_bytes(whole)
     Toy.from_pretrained(tmp_path)
 
 
@@ -306,7 +219,7 @@ def test_weights_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / WEIGHTS)
     del tensors["counts"]
     save_file(tensors, tmp_path / WEIGHTS)
-    edit(tmp_path, lambda values: None, seal=True)
+    edit(tmp_path, lambda head: None)
     with pytest.raises(ValueError, match="does not hold the weights") as caught:
         Toy.from_pretrained(tmp_path)
     assert "counts" in str(caught.value)

@@ -256,8 +256,8 @@ def hash_tensors(tensors: Mapping[str, "Tensor"], *texts: bytes) -> str:
     digest = hashlib.sha256(b"".join(texts))
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+        digest.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype};".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

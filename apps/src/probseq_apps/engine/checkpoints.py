@@ -1,7 +1,7 @@
 """Checkpoints that a crash cannot tear: written aside, listed in a manifest, renamed into place.
 
 A checkpoint is a folder `step-000123` that counts only when its `manifest.json` tells of this step,
-and of the size and hash of each file:
+and of the hash of each file:
 
     model.safetensors   weights after that step
     best.safetensors    weights of the best validation so far, if the run selects by validation
@@ -11,6 +11,7 @@ and of the size and hash of each file:
     manifest.json       written last
 """
 
+import io
 import json
 import pickle
 import shutil
@@ -22,22 +23,16 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
-from probseq.files import sync
-from probseq_apps.engine.files import (
-    CONFIG,
-    MANIFEST,
-    DamagedFileError,
-    check_manifest,
-    write_manifest,
-    writing,
-)
+from probseq.files import MANIFEST, DamagedFileError, Format, read_folder, write_folder
+from probseq_apps.engine.files import CONFIG, writing
 from probseq_apps.engine.sharding import like, whole
 
 _MODEL, _BEST, _EMA = "model.safetensors", "best.safetensors", "ema.safetensors"
 _STATE = "train_state.pt"
+_FORMAT = Format("checkpoint", 2)
 _NUM_CHECKPOINTS = 2  # checkpoints of a run
 
 
@@ -58,28 +53,20 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(root: Path, checkpoint: Checkpoint, config: Mapping[str, object]) -> Path:
     """Write a checkpoint into a folder of the root, and only then delete superfluous ones."""
     target = root / f"step-{checkpoint.step:06d}"
-    for leftover in root.glob(".tmp-*"):  # of writers that were killed
-        shutil.rmtree(leftover)
-    temporary = root / f".tmp-{target.name}"
-    temporary.mkdir(parents=True)
     tensors = {_MODEL: checkpoint.weights, _BEST: checkpoint.best, _EMA: checkpoint.ema}
-    try:
-        # A full disk is an error of its own to safetensors, and to torch.
-        with writing(target, SafetensorError, RuntimeError):
-            for name, group in tensors.items():
-                if group is not None:
-                    on_cpu = {key: tensor.to("cpu") for key, tensor in group.items()}
-                    save_file(on_cpu, temporary / name, metadata={"format": "pt"})
-            torch.save(checkpoint.state, temporary / _STATE)
-            (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-            versions = {"torch": torch.__version__, "probseq-apps": version("probseq-apps")}
-            write_manifest(temporary, step=checkpoint.step, versions=versions)
-        if target.exists():  # one of the same step that was damaged, and skipped
-            shutil.rmtree(target)
-        temporary.rename(target)
-        sync(root)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    versions = {"torch": torch.__version__, "probseq-apps": version("probseq-apps")}
+    head = {"step": checkpoint.step, "versions": versions}
+    # A full disk is an error of its own to safetensors, and to torch.
+    with (
+        writing(target, SafetensorError, RuntimeError),
+        write_folder(target, _FORMAT, head) as aside,
+    ):
+        for name, group in tensors.items():
+            if group is not None:
+                on_cpu = {key: tensor.to("cpu") for key, tensor in group.items()}
+                save_file(on_cpu, aside / name, metadata={"format": "pt"})
+        torch.save(checkpoint.state, aside / _STATE)
+        (aside / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # Later steps are damaged ones that were skipped: they don't count.
     folders = _folders(root)
     for step in [step for step in sorted(folders) if step <= checkpoint.step][:-_NUM_CHECKPOINTS]:
@@ -137,17 +124,16 @@ def _folders(root: Path) -> dict[int, Path]:
 
 
 def _read(folder: Path, step: int) -> Checkpoint:
-    manifest = check_manifest(folder)
-    files = manifest["files"]
-    if manifest.get("step") != step:
-        raise DamagedFileError(f"{folder / MANIFEST} is of step {manifest.get('step')!r}")
-    if missing := {_MODEL, _STATE, CONFIG} - files.keys():
-        raise DamagedFileError(f"{folder / MANIFEST} does not list {min(missing)}")
+    saved = read_folder(folder, _FORMAT)
+    if saved.head.get("step") != step:
+        raise DamagedFileError(f"{folder / MANIFEST} is of step {saved.head.get('step')!r}")
+    saved.check(CONFIG)
+    state = io.BytesIO(saved.read(_STATE))
+    names = [name for name in (_MODEL, _BEST, _EMA) if name == _MODEL or name in saved.files]
+    tensors = {name: load(saved.read(name)) for name in names}
     try:
-        state = torch.load(folder / _STATE, map_location="cpu", weights_only=True)
-        names = [name for name in (_MODEL, _BEST, _EMA) if name in files]
-        tensors = {name: load_file(folder / name) for name in names}
-    except (pickle.UnpicklingError, RuntimeError, EOFError, SafetensorError) as error:
+        values = torch.load(state, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # it holds a function, which would be run
         reason = str(error).partition("\n")[0]
         raise DamagedFileError(f"{folder / _STATE} cannot be read: {reason}") from error
-    return Checkpoint(step, tensors[_MODEL], tensors.get(_BEST), state, tensors.get(_EMA))
+    return Checkpoint(step, tensors[_MODEL], tensors.get(_BEST), values, tensors.get(_EMA))

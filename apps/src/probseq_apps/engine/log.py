@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from probseq.files import sha256
+from probseq.files import DamagedFileError, sha256
 from probseq_apps.engine import distributed
 from probseq_apps.engine.files import (
     METRICS,
-    DamagedFileError,
     flatten,
     read_finished,
     write_atomic,

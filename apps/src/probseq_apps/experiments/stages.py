@@ -17,14 +17,11 @@ from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import (
     CONFIG,
     FINISHED,
-    MANIFEST,
-    check_manifest,
     load_arrays,
     prepare_run_dir,
     read_finished,
     save_arrays,
     write_json,
-    write_manifest,
 )
 from probseq_apps.engine.fit import estimate_seconds, fit
 from probseq_apps.engine.trainer import Batch, Loss, Step, fork_random
@@ -361,7 +358,7 @@ def train_model(
 
     The identity is the contents of its `config.json`.
     """
-    trained = read_finished(folder) is not None and (folder / PRETRAINED / MANIFEST).is_file()
+    trained = read_finished(folder) is not None and (folder / PRETRAINED / CONFIG).is_file()
     if distributed.broadcast(trained):
         return
     training = make()
@@ -377,7 +374,6 @@ def train_model(
             prepare_run_dir(folder, identity, resume=True)
             write_json(folder / FINISHED, {"steps": 0, "seconds": 0.0})
         training.model.save_pretrained(folder / PRETRAINED)
-        write_manifest(folder / PRETRAINED)
 
     distributed.main_alone(store)
 
@@ -392,12 +388,11 @@ def read_model(
         raise FileNotFoundError(
             f"{noun} must be a trained one, and the training in {folder} is not finished: resume it"
         )
-    check_manifest(folder / PRETRAINED)
     model = load_pretrained(folder / PRETRAINED, kind)
     return Trained(maker, model, finished["steps"], finished["seconds"])
 
 
 def run_folder(folder: Path) -> Path:
     """Return the folder of the run whose model a folder holds: itself, or that it lies in."""
-    inside = folder.name == PRETRAINED and (folder / MANIFEST).is_file()
+    inside = folder.name == PRETRAINED and (folder / CONFIG).is_file()
     return folder.parent if inside and (folder.parent / CONFIG).is_file() else folder

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from tyro.conf import OmitArgPrefixes
 
+from probseq.files import DamagedFileError, ForeignFileError
 from probseq.settings import Bound, Index, Settings, SettingsT
 from probseq_apps.data.names import unknown_name_message
-from probseq_apps.engine.files import CONFIG, DamagedFileError, ForeignFileError, read_json
+from probseq_apps.engine.files import CONFIG, read_json
 
 # A group whose flags have no prefix: `training: Flat[Training]` has --epochs, and
 # `sgpa: SGPAConfig` --sgpa.num-inducing.

@@ -3,7 +3,6 @@
 Nothing is unpickled: a folder from a stranger holds numbers and plain settings.
 """
 
-import hashlib
 import json
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,15 +13,16 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 
-from pseudovideo.folders import CONFIG, SavedFolder, write_folder
+from probseq.files import Format, hash_tensors, read_folder, write_folder
 from pseudovideo.spec import ClassSpec
 
 # Not `typing.Self`, which the tests' shape checks cannot read in a decorated method.
 Model = TypeVar("Model", bound="Pretrained")
-WEIGHTS = "model.safetensors"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_FORMAT = Format("model", 2)
 # Names under which torch.compile and DistributedDataParallel hold what they are around.
 _WRAPPERS = ("_orig_mod", "module")
 # Classes that a folder may hold; imported when one does.
@@ -64,10 +64,7 @@ class Pretrained(nn.Module):
         return chain(self.parameters(), self.buffers())
 
     def save_pretrained(self, folder: Path | str) -> None:
-        """Write `config.json` and `model.safetensors`; each file appears whole or not at all.
-
-        `config.json` comes last and holds the sha256 of both: a folder in which a crash left new
-        weights beside old settings is refused when it is read instead of giving another model.
+        """Write `config.json` and `model.safetensors`, see `probseq.files.write_folder`.
 
         Parts may be compiled, parametrised, as by `weight_norm`, or in the `module` of a wrapper:
         the plain weights are stored. What was written is loaded once before the folder has it.
@@ -86,7 +83,8 @@ class Pretrained(nn.Module):
             name: tensor.detach().to("cpu", copy=True).contiguous()
             for name, tensor in plain_tensors(self, plain.state_dict()).items()
         }
-        with write_folder(Path(folder), type(self).__name__, settings) as aside:
+        head = {"class": type(self).__name__, "config": settings}
+        with write_folder(Path(folder), _FORMAT, head, manifest=CONFIG) as aside:
             save_file(tensors, aside / WEIGHTS)
             _fill(plain, load_file(aside / WEIGHTS), folder)
 
@@ -100,17 +98,19 @@ class Pretrained(nn.Module):
                 damaged; the message names the file.
         """
         folder = Path(folder)
-        saved = SavedFolder(folder, cls.__name__, (WEIGHTS,))
+        saved = read_folder(folder, _FORMAT, manifest=CONFIG)
+        name, settings = saved.head["class"], saved.head["config"]
+        if name != cls.__name__:
+            raise ValueError(f"{folder} holds a {name}, not a {cls.__name__}")
         known = {field.name for field in fields(cls.config_class)}
-        if not known - _OF_CLASSES <= saved.config.keys() <= known:
+        if not known - _OF_CLASSES <= settings.keys() <= known:
             raise ValueError(
                 f"{folder / CONFIG} must have the settings {sorted(known)}, got "
-                f"{sorted(saved.config)}: it was written by another version"
+                f"{sorted(settings)}: it was written by another version"
             )
-        path = saved.checked(WEIGHTS)
-        tensors = load_file(path)
-        model = cls(cls.config_class.from_dict(saved.config))
-        _fill(model, tensors, path)
+        tensors = load(saved.read(WEIGHTS))
+        model = cls(cls.config_class.from_dict(settings))
+        _fill(model, tensors, folder / WEIGHTS)
         return model.eval()
 
 
@@ -214,7 +214,7 @@ def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model
         ValueError: the folder holds something else, or is damaged.
         MissingExtraError: diffusers is not installed, and the model has a UNet.
     """
-    name = SavedFolder(Path(folder), None, (WEIGHTS,)).kind
+    name = read_folder(Path(folder), _FORMAT, manifest=CONFIG).head["class"]
     model_class = getattr(import_module("pseudovideo"), name) if name in _MODELS else None
     if model_class is None or not issubclass(model_class, kind):
         wanted = f"one of {', '.join(_MODELS)}" if kind is Pretrained else f"a {kind.__name__}"
@@ -231,16 +231,11 @@ def fingerprint(model: nn.Module) -> str:
     Returns:
         32 hexadecimal digits.
     """
-    digest = hashlib.sha256()
+    text = ""
     if isinstance(model, Pretrained):
         settings = {"class": type(model).__name__, "config": _settings(model)}
-        digest.update(json.dumps(settings, sort_keys=True).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        plain = tensor.detach().to("cpu").contiguous()
-        digest.update(f"{name}:{tuple(plain.shape)}:{plain.dtype};".encode())
-        # Hashed in place: the bytes of large models are not copied once more.
-        digest.update(plain.reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:32]
+        text = json.dumps(settings, sort_keys=True)
+    return hash_tensors(model.state_dict(), text.encode())[:32]
 
 
 def _settings(model: Pretrained) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Tokens of a set of images on disk: encoded once, then read as often as a prior is trained.
 
 A folder holds `tokens.npy`, int16 of shape (n, t, h, w), where there are classes also `labels.npy`,
-int64 of shape (n,), and `config.json`, which says whose tokens they are (see `folders`). A writer
-that is killed leaves the folder as it was, and the next starts anew.
+int64 of shape (n,), and `config.json`, which says whose tokens they are (see `probseq.files`). A
+writer that is killed leaves the folder as it was, and the next starts anew.
 """
 
 import contextlib
 import hashlib
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +19,16 @@ from jaxtyping import Int16, Int64, Shaped
 from torch import Tensor
 
 from probseq.checks import check_counts, check_whole
+from probseq.files import Format, read_folder, write_folder
 from pseudovideo.corruptions import pseudo_videos
-from pseudovideo.folders import CONFIG, SavedFolder, write_folder
 from pseudovideo.labels import check_labels
 from pseudovideo.pixels import to_unit
-from pseudovideo.pretrained import eval_mode, fingerprint
+from pseudovideo.pretrained import CONFIG, eval_mode, fingerprint
 from pseudovideo.spec import ClassSpec, PseudoVideoConfig, TokenGrid
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 
 TOKENS, LABELS = "tokens.npy", "labels.npy"
+_FORMAT = Format("token cache", 2)
 _LARGEST_CODEBOOK = 2**15  # int16 holds 0..32,767.
 
 
@@ -74,8 +76,8 @@ class TokenCache:
                 something else than is given; the message says what differs.
         """
         folder = Path(folder)
-        saved = SavedFolder(folder, cls.__name__, (TOKENS,), (LABELS,))
-        values = saved.config
+        saved = read_folder(folder, _FORMAT, manifest=CONFIG)
+        values = saved.head
         expected = {
             "tokenizer": None if tokenizer is None else fingerprint(tokenizer),
             "corruption": None if config is None else config.to_dict(),
@@ -99,12 +101,13 @@ class TokenCache:
             ) from error
         stored = None
         if LABELS in saved.files:
-            stored = torch.from_numpy(np.load(saved.checked(LABELS), allow_pickle=False))
+            content = io.BytesIO(saved.read(LABELS))
+            stored = torch.from_numpy(np.load(content, allow_pickle=False))
         if labels is not None and not (stored is not None and torch.equal(stored, labels.cpu())):
             held = "no labels" if stored is None else "other labels"
             raise ValueError(f"{folder} holds tokens with {held}; write the cache anew")
         # Mode c, copy on write: torch warns of arrays that it may not write to.
-        tokens = np.load(saved.checked(TOKENS), mmap_mode="c", allow_pickle=False)
+        tokens = np.load(saved.check(TOKENS), mmap_mode="c", allow_pickle=False)
         return cls(
             tokens=torch.from_numpy(tokens),
             grid=grid,
@@ -157,7 +160,7 @@ def write_token_cache(
         "seed": seed,
         "images": hash_images(images),
     }
-    with write_folder(folder, TokenCache.__name__, values) as aside:
+    with write_folder(folder, _FORMAT, values, manifest=CONFIG) as aside:
         if labels is not None:
             np.save(aside / LABELS, labels.cpu().numpy().astype("<i8"), allow_pickle=False)
         stored = np.lib.format.open_memmap(
