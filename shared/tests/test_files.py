@@ -21,7 +21,6 @@ from probseq.files import (
     pack_tensors,
     read_arrays,
     read_folder,
-    read_head,
     read_json,
     read_tensors,
     sole_use,
@@ -120,7 +119,7 @@ def test_tensors_and_values_come_back_and_others_read_the_same_files(tmp_path):
     write_tensors(file, FORM, HEAD, TENSORS)
     for mapped in (False, True):
         head, tensors = read_tensors(file, FORM, mapped=mapped)
-        assert head == read_head(file, FORM) == HEAD
+        assert head == read_json(file, FORM) == HEAD
         for found in (tensors, load_file(file)):
             assert found.keys() == TENSORS.keys()
             assert all(torch.equal(found[name], TENSORS[name]) for name in TENSORS)
@@ -254,8 +253,8 @@ def test_a_lock_keeps_others_out_and_its_file_stays(tmp_path):
 def test_heads_are_read_without_torch(tmp_path):
     write_tensors(tmp_path / "x", FORM, HEAD, TENSORS)
     code = (
-        "import sys; from pathlib import Path; from probseq.files import Format, read_head\n"
-        f"read_head(Path({str(tmp_path / 'x')!r}), Format('set of numbers', 3))\n"
+        "import sys; from pathlib import Path; from probseq.files import Format, read_json\n"
+        f"read_json(Path({str(tmp_path / 'x')!r}), Format('set of numbers', 3))\n"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -17,6 +17,7 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision.datasets import CIFAR10, MNIST, SVHN
 
+from probseq.testing.damage import flipped_bits
 from probseq_apps.data import image_files
 from probseq_apps.data.image_files import IMAGE_INFO, available_cifar_c, read_cifar_c
 from probseq_apps.data.images import load_generation_data, load_images, load_test_images
@@ -322,13 +323,20 @@ def test_celeba_reads_the_archive_and_keeps_what_it_decoded(faces, monkeypatch):
         return load_generation_data("celeba", data_dir=faces, image_size=8, **options)
 
     from_folder = load()
-    (kept,) = root.glob("test-*.npy")
-    kept.write_bytes(kept.read_bytes()[:-5])  # made anew, from the archive
+    assert torch.equal(load().train, from_folder.train)
+    assert len(decoded) == 25
+    (kept,) = root.glob("test-*.safetensors")
+    for _ in flipped_bits(kept, 20):
+        assert torch.equal(load().test, from_folder.test)
+        assert sorted(decoded[25:]) == ["000023.jpg", "000024.jpg"]
+        del decoded[25:]
     shutil.make_archive(str(folder), "zip", root, folder.name)
+    shutil.copy(folder / "000000.jpg", folder / "000024.jpg")  # replaced by one of the same name
+    replaced = load()
+    assert torch.equal(replaced.test[1], from_folder.train[0])
+    assert torch.equal(replaced.validation, from_folder.validation)
     shutil.rmtree(folder)
-    from_archive = load()
-    assert sorted(decoded[25:]) == ["000023.jpg", "000024.jpg"]
-    assert torch.equal(from_archive.test, from_folder.test)
+    assert torch.equal(load().test, from_folder.test)
     assert torch.equal(load(num_train=4).train, from_folder.train[:4])
     assert not list(root.glob(".tmp-*"))
 

@@ -4,8 +4,10 @@ import torch
 from ohsvgp import LegS, OnlineSVGPVAE
 from ohsvgp.tasks import Task
 from ohsvgp.vae import MLPDecoder, MLPEncoder
+from probseq.files import DamagedFileError
 from probseq.kernels import RBF
-from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, pack_progress
+from probseq.testing.damage import flipped_bits
+from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, save_progress
 
 
 def make():
@@ -36,14 +38,14 @@ def test_progress_comes_back_and_a_damaged_file_is_named(tmp_path):
     assert load_progress(file, model) == ([], {})
     model.fit_task(tasks()[0].x, tasks()[0].y, epochs=1)
     extra = {"last": torch.arange(3.0)}
-    content = pack_progress(model, [{"lost": 0.5}], extra)
-    file.write_bytes(content)
+    save_progress(file, model, [{"lost": 0.5}], extra)
     other = make()
     records, found = load_progress(file, other)
     assert records == [{"lost": 0.5}]
     assert torch.equal(found["last"], extra["last"])
     same = zip(model.state_dict().values(), other.state_dict().values(), strict=True)
     assert all(torch.equal(a, b) for a, b in same if isinstance(a, torch.Tensor))
-    file.write_bytes(content[:-50])
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
-        load_progress(file, make())
+    for _ in flipped_bits(file, 200):
+        with pytest.raises(DamagedFileError, match=r"model\.safetensors is damaged"):
+            load_progress(file, other)
+    assert load_progress(file, other)[0] == records

@@ -185,13 +185,13 @@ def test_the_state_of_another_schema_is_refused() -> None:
     gp = model()
     gp.update(T, Y)
     state = gp.state_dict()
-    text = bytes(state["identity"].tolist()).replace(b'"schema": 3', b'"schema": 0')
+    text = bytes(state["identity"].tolist()).replace(b'"schema": 4', b'"schema": 3')
     state["identity"] = torch.tensor(list(text), dtype=torch.uint8)
-    with pytest.raises(ValueError, match="schema 0 instead of 3"):
+    with pytest.raises(ValueError, match="schema 3 instead of 4"):
         model().load_state_dict(state)
 
 
-CHECKSUM = "tensors must be those that were saved, but their checksum is another"
+CHECKSUM = "tensors must be those that were saved, but their hash is another"
 
 
 def assert_refused(gp: OnlineGP, state: dict[str, Tensor], message: str | None) -> None:

@@ -96,7 +96,8 @@ def _aside(path: Path) -> Generator[Path]:
 def _name_aside(folder: Path, name: str) -> Path:
     """Return a path in a folder that is this writer's alone; remove what killed ones left there."""
     _remove_leftovers(folder.absolute(), os.getpid())
-    return folder / f"{ASIDE}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}-{name}"
+    writer = f"{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return folder / f"{ASIDE}{writer}-{name[-40:]}"  # long names would become too long
 
 
 @cache
@@ -171,17 +172,13 @@ def sole_use(path: Path) -> Generator[None]:
 
 def write_json(path: Path, form: Format, values: Mapping[str, Any]) -> None:
     """Write values that JSON can hold."""
-    write_atomic(path, bytes(_sealed((_head(form, values, indent=2) + "\n").encode())))
+    text = _head(form, values, indent=2, allow_nan=False) + "\n"
+    write_atomic(path, bytes(_sealed(text.encode())))
 
 
 def read_json(path: Path, form: Format) -> dict[str, Any]:
-    """Read what `write_json` wrote."""
-    return read_head(path, form)
-
-
-def read_head(path: Path, form: Format) -> dict[str, Any]:
-    """Return the values beside tensors, without torch; the whole file is checked."""
-    return _check(path.read_bytes(), form, str(path))
+    """Read what `write_json` wrote, or the values that `write_tensors` wrote beside tensors."""
+    return unpack_head(path.read_bytes(), form, str(path))
 
 
 def write_arrays(path: Path, form: Format, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -196,7 +193,7 @@ def write_arrays(path: Path, form: Format, arrays: Mapping[str, NDArray[Any]]) -
 def read_arrays(path: Path, form: Format) -> dict[str, NDArray[Any]]:
     """Read what `write_arrays` wrote."""
     content = path.read_bytes()
-    _check(content, form, str(path))
+    unpack_head(content, form, str(path))
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
@@ -232,7 +229,7 @@ def read_tensors(
     from safetensors.torch import load_file
 
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        head = _check(content, form, str(path))
+        head = unpack_head(content, form, str(path))
     return head, load_file(path)
 
 
@@ -240,7 +237,7 @@ def unpack_tensors(
     content: bytes, form: Format, source: str
 ) -> tuple[dict[str, Any], dict[str, "Tensor"]]:
     """Read the bytes of `pack_tensors`; the source is the name of them in errors."""
-    head = _check(content, form, source)
+    head = unpack_head(content, form, source)
     from safetensors.torch import load
 
     return head, load(content)
@@ -268,11 +265,11 @@ def _on_cpu(tensors: Mapping[str, "Tensor"]) -> dict[str, "Tensor"]:
 # Heads and hashes
 
 
-def _head(form: Format, values: Mapping[str, Any], indent: int | None = None) -> str:
+def _head(form: Format, values: Mapping[str, Any], **options: Any) -> str:
     head: dict[str, Any] = {"kind": form.kind, "format": form.number, "seal": _UNSEALED}
     if twice := head.keys() & values.keys():
         raise ValueError(f"values must not be named {min(twice)}, as the file's own")
-    return json.dumps({**head, **values}, indent=indent, allow_nan=False)
+    return json.dumps({**head, **values}, **options)
 
 
 def _sealed(content: bytes) -> bytearray:
@@ -309,8 +306,11 @@ def _hash(content: bytes | bytearray | mmap.mmap, first: int) -> str:
     return digest.hexdigest()
 
 
-def _check(content: bytes | mmap.mmap, form: Format, source: str) -> dict[str, Any]:
-    """Return the values in the head of a file that is whole and of a format."""
+def unpack_head(content: bytes | mmap.mmap, form: Format, source: str) -> dict[str, Any]:
+    """Return the values in a file of a format, without torch, and check all of it.
+
+    The source is the name of these bytes in errors.
+    """
     try:
         start, end = _head_span(content)
         text = content[start:end]

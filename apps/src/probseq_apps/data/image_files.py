@@ -5,6 +5,7 @@ Nothing is unpickled but CIFAR's Python files, once torchvision has found their 
 
 import gzip
 import io
+import json
 import os
 import tarfile
 import tempfile
@@ -12,6 +13,7 @@ import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,8 +22,10 @@ import torch
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors import SafetensorError
 from torch import Tensor
 
+from probseq.files import Format, read_tensors, write_tensors
 from probseq_apps.data.fetch import fetch_images
 from probseq_apps.data.names import DataError, data_folder, reading
 from probseq_apps.data.parts import MAX_VALIDATION, Part, check_labels, labelled_images
@@ -286,6 +290,7 @@ def _severity(path: Path, severity: int) -> NDArray[Any]:
 _PARTITION, _ALIGNED = "list_eval_partition.txt", "img_align_celeba"
 _FACE, _CROP = (178, 218), 140
 _BOX = (19, 39, 159, 179)  # left, top, right, bottom of the crop
+_CACHE = Format("cache of CelebA", 2)
 
 
 def read_celeba(
@@ -325,15 +330,16 @@ def read_celeba(
 def _faces(
     root: Path, part: str, folder: Path | zipfile.Path, names: list[str], image_size: int
 ) -> Tensor:
-    shape = (len(names), 3, image_size, image_size)
     # Count and size are in the name: a part of the part has a file of its own.
-    cache = root / f"{part}-{len(names)}-crop{_CROP}-{image_size}.npy"
-    # A damaged array counts as none.
-    with suppress(OSError, ValueError, EOFError):
-        pixels = np.load(cache, allow_pickle=False)
-        if pixels.shape == shape and pixels.dtype == np.uint8:
-            return torch.from_numpy(pixels)
-    pixels = np.empty(shape, np.uint8)
+    cache = root / f"{part}-{len(names)}-crop{_CROP}-{image_size}.safetensors"
+    sources = ""
+    # A cache that is damaged, or of other pictures, counts as none.
+    with suppress(OSError, ValueError):
+        sources = _sources(folder, names)
+        head, tensors = read_tensors(cache, _CACHE, mapped=True)
+        if head["sources"] == sources:
+            return tensors["pixels"]
+    pixels = np.empty((len(names), 3, image_size, image_size), np.uint8)
 
     def fill(row: int) -> None:
         pixels[row] = _face(folder / names[row], image_size)
@@ -343,14 +349,24 @@ def _faces(
         rows = pool.map(fill, range(len(names)))
         for _ in log.bar(rows, desc=f"celeba {part}", total=len(names), unit="image"):
             pass
-    aside = cache.with_name(f".tmp-{os.getpid()}-{cache.name}")
     # A directory that may not be written to, or is full, costs time and nothing else.
-    with suppress(OSError):
-        np.save(aside, pixels)
-        aside.replace(cache)
-    with suppress(OSError):
-        aside.unlink(missing_ok=True)
+    with suppress(OSError, SafetensorError):
+        write_tensors(cache, _CACHE, {"sources": sources}, {"pixels": torch.from_numpy(pixels)})
     return torch.from_numpy(pixels)
+
+
+def _sources(folder: Path | zipfile.Path, names: list[str]) -> str:
+    """Return a hash of names, sizes and times of the pictures, or of the archive they are in.
+
+    A picture that is replaced has another size or time. Hashing the contents would read 1.4 GB at
+    each start, which takes longer than the cache saves.
+    """
+    if isinstance(folder, Path):
+        files = [folder / name for name in names]
+    else:
+        files = [Path(str(folder.root.filename))]
+    facts = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return sha256(json.dumps([names, facts]).encode()).hexdigest()
 
 
 def _face(path: Path | zipfile.Path, image_size: int) -> NDArray[np.uint8]:

@@ -24,7 +24,7 @@ from probseq_apps.data.series import (
 )
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
-from probseq_apps.engine.files import save_arrays, write_atomic
+from probseq_apps.engine.files import save_arrays
 from probseq_apps.engine.fit import sharing_rows
 from probseq_apps.experiment import (
     Job,
@@ -36,7 +36,7 @@ from probseq_apps.experiment import (
     rows_and_seeds,
 )
 from probseq_apps.experiments.online import extent, first_seed_arrays, naive_score, naming, sizes
-from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, pack_progress
+from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, save_progress
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
 from probseq_apps.settings.online import (
@@ -129,7 +129,7 @@ def learn_channels(
             records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
             extra = {"learned": torch.stack(learned), "last": last}
             if distributed.is_main():
-                write_atomic(file, pack_progress(model, records, extra))
+                save_progress(file, model, records, extra)
     truth = torch.stack([task.test_y[middle_step(task)] for task in tasks])
     if distributed.is_main():
         save_arrays(at.path / FRAMES / f"{job.name}.npz", {"truth": truth, **extra})

@@ -1,21 +1,22 @@
 """Progress of a model in its tasks: its predictions, and a file to go on from."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError
 from torch import Tensor
 
 from ohsvgp.tasks import Task, measure_tasks
 from ohsvgp.vae.model import OnlineSVGPVAE
+from probseq.files import Format, read_tensors, write_tensors
 from probseq.metrics import rmse
+from probseq_apps.engine.files import writing
 
 # Entries that are not of the model.
 _EXTRA = "extra."
+_FORMAT = Format("progress of an online VAE", 2)
 
 
 def evaluate_vae(
@@ -30,32 +31,26 @@ def evaluate_vae(
     )
 
 
-def pack_progress(
-    model: OnlineSVGPVAE, records: Sequence[Mapping[str, Any]], extra: Mapping[str, Tensor]
-) -> bytes:
-    """Return the content of a file: a model, what was measured so far, and further tensors."""
+def save_progress(
+    path: Path,
+    model: OnlineSVGPVAE,
+    records: Sequence[Mapping[str, Any]],
+    extra: Mapping[str, Tensor],
+) -> None:
+    """Write a model, what was measured so far, and further tensors."""
     tensors = dict(model.state_dict()) | {f"{_EXTRA}{name}": x for name, x in extra.items()}
-    content = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    return save(content, metadata={"records": json.dumps(list(records), allow_nan=False)})
+    with writing(path, SafetensorError):
+        write_tensors(path, _FORMAT, {"records": list(records)}, tensors)
 
 
 def load_progress(
     path: Path, model: OnlineSVGPVAE
 ) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Take over what `pack_progress` held: records and further tensors; none without a file.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
+    """Take over what `save_progress` wrote: records and further tensors; none without a file."""
     if not path.exists():
         return [], {}
-    try:
-        tensors = load_file(path)
-        with safe_open(path, framework="pt") as file:
-            records = json.loads(file.metadata()["records"])
-        extra = {n: tensors.pop(n) for n in list(tensors) if n.startswith(_EXTRA)}
-        model.load_state_dict(tensors)
-    except (SafetensorError, KeyError, TypeError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged: {error}; delete it to repeat the run") from error
+    head, tensors = read_tensors(path, _FORMAT)
+    extra = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_EXTRA)}
+    model.load_state_dict(tensors)
     model.eval()
-    return records, {name.removeprefix(_EXTRA): tensor for name, tensor in extra.items()}
+    return head["records"], {name.removeprefix(_EXTRA): tensor for name, tensor in extra.items()}

@@ -1,6 +1,5 @@
 """States as flat dicts of tensors, without pickles, that are checked when they come back."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,9 +15,11 @@ from ohsvgp.state import OnlineState, contiguous_copy
 from ohsvgp.stream.clock import Clock
 from ohsvgp.stream.spacing import StampSpacing
 from ohsvgp.whitening import Whitening
+from probseq.files import DamagedFileError, hash_tensors
 from probseq.kernels import Kernel
 
-_SCHEMA = 3
+_SCHEMA = 4
+_NO_HASH = 64 * "0"
 _NO_UNIT = -1
 
 
@@ -29,14 +30,15 @@ def pack(identity: dict[str, Any], groups: Mapping[str, Mapping[str, Tensor]]) -
 
     Returns:
         Copies of the tensors by dotted name, without the dot where the name is empty. "identity"
-        holds, in bytes, the identity, a schema and a checksum over all other tensors.
+        holds, in bytes, the identity, a schema and a hash of these and all other tensors.
     """
     tensors = {
         f"{group}.{name}".rstrip("."): contiguous_copy(tensor)
         for group, named in groups.items()
         for name, tensor in named.items()
     }
-    text = json.dumps({"schema": _SCHEMA, "sha256": _checksum(tensors), **identity})
+    text = json.dumps({"schema": _SCHEMA, "sha256": _NO_HASH, **identity})
+    text = text.replace(_NO_HASH, hash_tensors(tensors, text.encode()), 1)
     return {"identity": torch.tensor(list(text.encode()), dtype=torch.uint8), **tensors}
 
 
@@ -54,19 +56,20 @@ def unpack(
     if "identity" not in tensors:
         raise ValueError(f"tensors must come from {source}, got no identity in them")
     try:
-        saved = dict(json.loads(bytes(tensors["identity"].tolist())))
+        text = bytes(tensors["identity"].tolist()).decode()
+        saved = dict(json.loads(text))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"identity of the tensors must be JSON in bytes: {error}") from error
-    checksum = saved.pop("sha256", None)
+        raise DamagedFileError(f"identity of the tensors must be JSON in bytes: {error}") from error
+    digest = str(saved.pop("sha256", None))
     expected = {"schema": _SCHEMA, **identity}
     if saved != expected:
         raise ValueError(
             f"the state must be that of a model like this one, got {differences(saved, expected)}"
         )
     rest = {name: tensor for name, tensor in tensors.items() if name != "identity"}
-    if _checksum(rest) != checksum:
-        raise ValueError(
-            "tensors must be those that were saved, but their checksum is another: "
+    if hash_tensors(rest, text.replace(digest, _NO_HASH, 1).encode()) != digest:
+        raise DamagedFileError(
+            "tensors must be those that were saved, but their hash is another: "
             "the state is damaged, incomplete or was changed"
         )
     groups: dict[str, dict[str, Tensor]] = {}
@@ -74,16 +77,6 @@ def unpack(
         group, _, field = name.partition(".")
         groups.setdefault(group, {})[field] = contiguous_copy(tensor.to(device))
     return groups
-
-
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    """Return SHA-256 over names, dtypes, shapes and bytes."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def state_tensors(state: OnlineState | None) -> dict[str, dict[str, Tensor]]:

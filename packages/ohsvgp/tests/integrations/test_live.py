@@ -18,8 +18,10 @@ from safetensors.torch import load_file
 from ohsvgp import Fading, Gaussian, LegS, OnlineGP, Poisson, RandomSubset, Refit
 from ohsvgp.beyond.monitor import Monitor, standard_errors
 from ohsvgp.integrations.live import LiveStream
-from ohsvgp.integrations.live.state import read_facts, saved_settings
+from ohsvgp.integrations.live.state import FORMAT, saved_settings
+from probseq.files import DamagedFileError, read_json
 from probseq.kernels import RBF, Walk
+from probseq.testing.damage import flipped_bits
 
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
 SETTINGS = {"noise": 0.01, "num_inducing": 8}
@@ -306,9 +308,7 @@ def test_a_process_that_is_killed_at_any_moment_loses_nothing(
 def test_the_state_is_written_before_its_answer_is_told(tmp_path: Path) -> None:
     stream = LiveStream(made(), tmp_path / "state", warmup=3)
     for number, answer in enumerate(stream.follow(LINES[:9]), 1):
-        facts = read_facts(tmp_path / "state")
-        assert facts is not None
-        position = json.loads(facts["position"])["position"]
+        position = read_json(tmp_path / "state", FORMAT)["position"]
         assert (position["lines"], position["answer"]) == (number, answer)
     assert set(load_file(tmp_path / "state")) == set(stream.model.state_dict())
 
@@ -330,24 +330,27 @@ def test_state_files_that_are_none_are_refused_by_their_name(tmp_path: Path) -> 
         **{"empty": b"", "noise": bytes(range(256)) * 9, "text": b"something else"},
         **{"short": whole[:100], "cut": whole[:-50], "header": whole[: whole.index(b"}}") + 2]},
         "deep": len(nested).to_bytes(8, "little") + nested,
-        "bare": len(header).to_bytes(8, "little") + header,
-        "old": whole.replace(b"probseq-online-live-7", b"probseq-online-live-6"),
-        "position": whole.replace(b'lines\\": 5', b'lines\\": 4'),
-        "settings": whole.replace(b'noise\\": 0.01', b'noise\\": 0.02'),
-        "tensors": whole[:-1] + bytes([whole[-1] ^ 1]),
-        "identity": whole.replace(b'"kernel": "RBF"', b'"kernel": "RBG"'),
+        "old": len(header).to_bytes(8, "little") + header,
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
         assert content != whole, name
     (tmp_path / "folder").mkdir()
-    for name in (*contents, "folder", "nowhere/state", "empty/state", "n" * 253, "n" * 300):
+    for name in (*contents, "folder", "nowhere/state", "empty/state", "n" * 300):
         with pytest.raises((ValueError, OSError)) as refusal:
             run(LINES, tmp_path / name)
         assert str(refusal.value).startswith(f"{tmp_path / name} "), name
         assert ".tmp-" not in str(refusal.value)
         assert "\n" not in str(refusal.value)
     assert all((tmp_path / name).read_bytes() == content for name, content in contents.items())
+
+
+def test_every_flipped_bit_of_a_state_is_refused_by_its_name(tmp_path: Path) -> None:
+    run(LINES[:5], tmp_path / "state")
+    for _ in flipped_bits(tmp_path / "state", 100):
+        with pytest.raises(DamagedFileError, match=str(tmp_path / "state")):
+            run([], tmp_path / "state")
+    run([], tmp_path / "state")
 
 
 def test_a_late_line_is_learned_and_doesnt_turn_time_back() -> None:

@@ -28,16 +28,13 @@ import copy
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, load_file, save
-from torch import Tensor
 
 from ohsvgp.beyond.forecasts import passing_forecast
 from ohsvgp.beyond.monitor import Monitor
@@ -51,11 +48,11 @@ from ohsvgp.integrations.live.refitting import (
     refit_due,
     refit_to_lines,
 )
-from ohsvgp.integrations.live.state import SCHEMA, checksum, parse_facts, read_facts
+from ohsvgp.integrations.live.state import FORMAT, read_state
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.calendar import calendar_ahead
 from probseq.checks import check_counts, check_positive
-from probseq.files import write_atomic
+from probseq.files import pack_tensors, unpack_tensors, write_atomic
 
 # A window that has grown to a wild stamp never shrinks: all that was learned would lie in one point
 # of it. Counted in spans of the stream so far.
@@ -125,12 +122,12 @@ class LiveStream:
         self.warmup, self.horizon, self.step = warmup, horizon, step
         self._refit, self._widen, model.refit = model.refit, widen, None
         self._blank = copy.deepcopy(model)
-        self._settings = json.dumps(dict(settings or {}), sort_keys=True)
+        self._settings = json.loads(json.dumps(dict(settings or {})))
         if (clock := model.clock) is not None:
             self.position.calendar = clock.unit is not None
             self.position.start = clock.origin / (1 if clock.unit is None else NANOSECONDS)
-        if file is not None and (facts := read_facts(file)) is not None:
-            self._restore(facts, lambda: load_file(file), str(file))
+        if file is not None and (state := read_state(file)) is not None:
+            self._restore(state, str(file))
         self.save()  # a file that cannot be written is refused before anything is learned
 
     def follow(
@@ -208,11 +205,12 @@ class LiveStream:
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the state file, for an engine that keeps states by itself."""
-        place = {"position": vars(self.position), "monitor": self.monitor.state_dict()}
-        position = json.dumps(place)
-        facts = {"schema": SCHEMA, "model": self._settings, "position": position}
-        facts["sha256"] = checksum(self._settings, position)
-        return save(self.model.state_dict(), metadata=facts)
+        head = {
+            "model": self._settings,
+            "position": vars(self.position),
+            "monitor": self.monitor.state_dict(),
+        }
+        return pack_tensors(FORMAT, head, self.model.state_dict())
 
     def load_bytes(self, state: bytes) -> None:
         """Take over what ``to_bytes`` gave, and forget all else; answers go on to the last bit.
@@ -220,7 +218,7 @@ class LiveStream:
         Raises:
             ValueError: no such bytes, damaged, or of another model.
         """
-        self._restore(parse_facts(state, "state"), lambda: load(state), "state")
+        self._restore(state, "state")
 
     def _learn(self, text: str) -> dict[str, Any]:
         """Learn a line that is not empty."""
@@ -356,11 +354,10 @@ class LiveStream:
             return self._in_stamps(self.step)
         return self.position.step
 
-    def _restore(
-        self, facts: dict[str, str], tensors: Callable[[], dict[str, Tensor]], source: str
-    ) -> None:
-        if facts["model"] != self._settings:
-            saved, now = json.loads(facts["model"]), json.loads(self._settings)
+    def _restore(self, state: bytes, source: str) -> None:
+        head, tensors = unpack_tensors(state, FORMAT, source)
+        saved, now = head["model"], self._settings
+        if saved != now:
             changed = [
                 f"{k} {saved.get(k)} instead of {now[k]}" for k in now if saved.get(k) != now[k]
             ]
@@ -369,9 +366,8 @@ class LiveStream:
                 "or name another file"
             )
         try:
-            self.model.load_state_dict(tensors())
-            place = json.loads(facts["position"])
-            self.position = Position(**place["position"])
-            self.monitor.load_state_dict(place["monitor"])
-        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            self.model.load_state_dict(tensors)
+            self.position = Position(**head["position"])
+            self.monitor.load_state_dict(head["monitor"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{source} is damaged: {error}") from error
