@@ -53,7 +53,7 @@ def write_a_folder(path):
 
 def read_a_folder(path):
     saved = read_folder(path, FORM)
-    read_tensors(saved.check("text.txt", "sub/x.safetensors"), FORM)
+    read_tensors(saved.check("sub/x.safetensors"), FORM)
     return saved.head, saved.read("text.txt")
 
 

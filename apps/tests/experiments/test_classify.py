@@ -9,6 +9,7 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from torch import nn
 
+from probseq.files import sole_use
 from probseq.metrics.post_hoc import search_temperature
 from probseq.transformers import KernelAttention, TransformerOutput
 from probseq.transformers.spec import AttentionConfig
@@ -16,7 +17,6 @@ from probseq_apps.cli import main
 from probseq_apps.data.images import load_images
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
-from probseq_apps.engine.files import sole_use
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.classify import (

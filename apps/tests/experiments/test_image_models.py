@@ -10,12 +10,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from probseq.files import DamagedFileError
 from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine import fit
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.config import derive_seed
-from probseq_apps.engine.files import DamagedFileError, read_json, write_json
+from probseq_apps.engine.files import read_json, write_json
 from probseq_apps.engine.trainer import Trainer
 from probseq_apps.experiments import image_models, stages
 from probseq_apps.experiments.image_models import (

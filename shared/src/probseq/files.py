@@ -102,11 +102,14 @@ def _name_aside(folder: Path, name: str) -> Path:
 
 @cache
 def _remove_leftovers(folder: Path, _: int) -> None:
-    # Once a process and folder: folders of many files are slow to list.
-    for path in folder.glob(f"{ASIDE}{_machine()}-*"):
+    # Once a process and folder: folders of many files are slow to list. Elsewhere than on POSIX
+    # systems signal 0 is no question but ends the process.
+    for path in folder.glob(f"{ASIDE}{_machine()}-*") if os.name == "posix" else ():
         with suppress(ValueError, OSError):
-            if not _lives(int(path.name.split("-")[2])):
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            try:
+                os.kill(int(path.name.split("-")[2]), 0)
+            except ProcessLookupError:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @cache
@@ -116,18 +119,6 @@ def _machine() -> str:
     with suppress(OSError):
         space = str(Path("/proc/self/ns/pid").readlink())
     return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:8]
-
-
-def _lives(pid: int) -> bool:
-    if os.name != "posix":  # where signal 0 is no question but ends the process
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def sync(path: Path) -> None:
@@ -344,34 +335,22 @@ def unpack_head(content: bytes | mmap.mmap, form: Format, source: str) -> dict[s
 
 
 class SavedFolder(NamedTuple):
-    """A folder whose manifest was read and is whole; its files are checked when they are asked for.
-
-    Attributes:
-        path: the folder.
-        head: what its manifest tells of it.
-        files: SHA-256 of each of its other files, by its path in the folder.
-    """
+    """A folder with a whole manifest; its other files are checked when they are asked for."""
 
     path: Path
-    head: dict[str, Any]
-    files: dict[str, str]
+    head: dict[str, Any]  # what the manifest tells of the folder
+    files: dict[str, str]  # SHA-256 of each other file, by its path in the folder
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file, which is what was written.
-
-        Raises:
-            FileNotFoundError: it is not there.
-            DamagedFileError: it is not.
-        """
+        """Return the content of a file; a missing one raises a FileNotFoundError."""
         content = self._find(name).read_bytes()
         self._compare(name, hashlib.sha256(content).hexdigest())
         return content
 
-    def check(self, *names: str) -> Path:
-        """Return the path of the last of files, which all hold what was written; see `read`."""
-        for name in names:
-            self._compare(name, sha256(self._find(name)))
-        return self.path / names[-1]
+    def check(self, name: str) -> Path:
+        """Return the path of a file, too large to be read at once, which is checked as `read`'s."""
+        self._compare(name, sha256(self._find(name)))
+        return self.path / name
 
     def _find(self, name: str) -> Path:
         path = self.path / name
@@ -406,8 +385,7 @@ def write_folder(
         yield aside
         write_manifest(aside, form, head, manifest=manifest)
         if folder.is_dir():
-            *files, last = (*_files(aside, manifest), manifest)
-            for name in (*files, last):
+            for name in (*_files(aside, manifest), manifest):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (aside / name).replace(folder / name)
             sync(folder)
@@ -436,11 +414,7 @@ def _files(folder: Path, manifest: str) -> list[str]:
 
 
 def read_folder(folder: Path, form: Format, *, manifest: str = MANIFEST) -> SavedFolder:
-    """Read the manifest of a folder that `write_folder` or `write_manifest` wrote.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """Read the manifest of a folder that `write_folder` or `write_manifest` wrote."""
     path = folder / manifest
     if not path.is_file():
         raise FileNotFoundError(f"{folder} must hold {form}, and has no file {manifest}")
