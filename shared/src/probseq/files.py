@@ -231,7 +231,7 @@ def unpack_tensors(
     head = unpack_head(content, form, source)
     from safetensors.torch import load
 
-    return head, load(content)
+    return head, dict(sorted(load(content).items()))  # their order is another each time
 
 
 def hash_tensors(tensors: Mapping[str, "Tensor"], *texts: bytes) -> str:

@@ -130,7 +130,8 @@ def _read(folder: Path, step: int) -> Checkpoint:
     saved.check(CONFIG)
     state = io.BytesIO(saved.read(_STATE))
     names = [name for name in (_MODEL, _BEST, _EMA) if name == _MODEL or name in saved.files]
-    tensors = {name: load(saved.read(name)) for name in names}
+    # Their order is another each time, and sums over them would be too.
+    tensors = {name: dict(sorted(load(saved.read(name)).items())) for name in names}
     try:
         values = torch.load(state, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # it holds a function, which would be run
