@@ -1,5 +1,4 @@
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -9,26 +8,21 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from torch import nn
 
-from probseq.files import sole_use
 from probseq.metrics.post_hoc import search_temperature
-from probseq.transformers import KernelAttention, TransformerOutput
-from probseq.transformers.spec import AttentionConfig
+from probseq.transformers import TransformerOutput
 from probseq_apps.cli import main
 from probseq_apps.data.images import load_images
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
-from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Step
 from probseq_apps.experiments.classify import (
     classification_loss,
     make_test_sets,
-    preparation,
     warm_start_config,
 )
-from probseq_apps.methods.build import build
 from probseq_apps.options import Options
-from probseq_apps.settings.classify import ClassifySettings, EvaluationSettings
-from probseq_apps.settings.methods import METHODS, Method, TrainingSettings, resolve
+from probseq_apps.settings.classify import EvaluationSettings
+from probseq_apps.settings.methods import TrainingSettings
 
 TINY = [
     *("--data", "digits"),
@@ -179,31 +173,6 @@ def test_finished_runs_are_not_run_again_and_deleted_predictions_made_anew(
     assert report_of(finished) == before
 
 
-@pytest.mark.parametrize(
-    ("files", "more", "said"),
-    [
-        ({}, ["--data", "mnist", "--data-dir", "no", "--ood", "folder:no"], "no does not exist"),
-        ({"config.json": '{"mine": 1}'}, ["--overwrite"], "no experiment to overwrite"),
-    ],
-)
-def test_what_cannot_be_run_writes_and_deletes_nothing(tmp_path, capsys, files, more, said):
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-    assert main(["classify", *TWO_EPOCHS, *more, "--run-dir", str(tmp_path)]) == 1
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
-
-
-def test_a_folder_in_use_is_left_to_its_process(finished, capsys):
-    before = sorted(finished.rglob("*"))
-    with sole_use(finished):
-        assert main(["classify", "--run-dir", str(finished), "--resume"]) == 1
-    assert "another process works in" in capsys.readouterr().err
-    assert sorted(finished.rglob("*")) == before
-
-
 def test_another_configuration_is_no_resumption(finished, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["classify", "--method", "mle", "--run-dir", str(finished), "--resume"])
@@ -214,23 +183,6 @@ def test_another_configuration_is_no_resumption(finished, capsys):
 
 
 SGPA = ["classify", *TINY, "--method", "sgpa", "--seeds", "0", "--no-shift"]
-
-
-def test_an_experiment_that_fails_after_a_warm_start_goes_on(tmp_path, report_of, monkeypatch):
-    arguments, fits = [*SGPA, "--epochs", "2", "--warm-start.sgpa", "1"], []
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert main([*arguments, "--run-dir", str(whole)]) == 0
-
-    def fail(*given, **named):
-        fits.append(named["label"])
-        return fit(*given, **named) if len(fits) == 1 else 1 // 0
-
-    with monkeypatch.context() as patch:
-        patch.setattr("probseq_apps.experiments.comparison.fit", fail)
-        assert main([*arguments, "--run-dir", str(broken)]) == 1
-    assert fits == ["sgpa warm start", "sgpa"]
-    assert main(["classify", "--resume", "--run-dir", str(broken)]) == 0
-    assert report_of(broken) == report_of(whole)
 
 
 @pytest.mark.slow
@@ -256,23 +208,6 @@ def test_killed_workers_resume_to_the_numbers_of_one_process(tmp_path, killed, r
     assert main([*arguments, "--run-dir", str(whole)]) == 0
     killed([*arguments, "--workers", "2"], broken, "results/*")
     assert report_of(broken) == report_of(whole)
-
-
-@pytest.mark.slow
-def test_the_error_of_a_worker_ends_all_in_one_line(tmp_path, capfd):
-    arguments = [
-        "classify",
-        "--method",
-        "mle",
-        *TWO_EPOCHS,
-        "--no-shift",
-        "--learning-rate",
-        "1e30",
-    ]
-    assert main([*arguments, "--workers", "2", "--run-dir", str(tmp_path / "run")]) == 1
-    said = capfd.readouterr().err
-    assert said.startswith("probseq: error: the loss is not finite at step")
-    assert said.count("\n") == 1
 
 
 # -- Losses and scores ----------------------------------------------------------------------------
@@ -312,43 +247,6 @@ def test_the_warm_start_ends_where_the_full_schedule_would_be(schedule):
     last = config.step_size(20 * steps - 1, steps)
     assert last == pytest.approx(full.step_size(20 * steps - 1, steps), rel=1e-3)
     assert config.step_size(5, steps) == full.step_size(5, steps)
-
-
-class ToyConfig(AttentionConfig):
-    """Kernel attention of a variance that is a setting."""
-
-    variance: float = 0.5
-
-    def build(self, place):
-        backbone = place.backbone
-        return KernelAttention(backbone.dim, backbone.num_heads, initial_variance=self.variance)
-
-    def penalty_weight(self, progress):
-        return 2.0 * progress
-
-
-class WithToy(ClassifySettings):
-    """Settings with one more field."""
-
-    toy: ToyConfig = ToyConfig()
-
-
-def test_a_new_method_is_a_line_and_a_field_and_trains(monkeypatch):
-    monkeypatch.setitem(METHODS, "toy", Method("a toy", attention="toy"))
-    settings = WithToy.from_dict(
-        {"method": ["toy+ts", "toy+ensemble"], "toy": {"variance": 0.25}, "model": {"dim": 16}}
-    )
-    data = load_images("digits")
-    toy = resolve("toy", settings)
-    model = build(toy, data, seed=0)
-    variances = {round(a.kernel.outputscale.mean().item(), 6) for a in model.encoder.attention}
-    assert variances == {0.25}
-    weight = toy.penalty_weight
-    assert weight(0.5) == pytest.approx(1.0)
-    batch = (data.train.inputs[:8], data.train.targets[:8])
-    loss = partial(classification_loss, preparation(data), lambda x, generator: x, weight)
-    loss(model, batch, Step(1, 0, 0.5, torch.Generator())).loss.backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 # -- What is predicted and measured ---------------------------------------------------------------
