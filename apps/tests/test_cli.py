@@ -39,7 +39,7 @@ WRONG = {
     "classify --data csv:x --tokenizer bpe:7": "bpe:SIZE",
     "classify --threads 0": "threads",
     "classify --resume": "run_dir",
-    "classify --config nowhere.yaml": "nowhere.yaml",
+    "classify --config nowhere.toml": "nowhere.toml",
     "config online --recipe solar-51": "'solar-50'",
     "regress --data csv:": "needs a path",
     "regress --method svdkl+ensemble": "is for classes: leave out svdkl",
@@ -192,25 +192,19 @@ def test_a_configuration_is_printed_and_read_and_flags_override_it(tmp_path, cap
     assert command.recipe == "solar-50"
     wanted = parse(["online", *asked, "--num-tasks", "4"])
     assert command.settings == wanted.settings
-    yaml = tmp_path / "own.yaml"
-    yaml.write_text("recipe: sgpa-cifar10\nsettings:\n  training: {learning_rate: 1e-4}\n")
-    training = parse(["classify", "--config", str(yaml)]).settings.training
+    toml = tmp_path / "own.toml"
+    toml.write_text('recipe = "sgpa-cifar10"\n[settings.training]\nlearning_rate = 1e-4\n')
+    training = parse(["classify", "--config", str(toml)]).settings.training
     assert (training.learning_rate, training.batch_size) == (1e-4, 100)
     assert main(["config", "classify", "--recipe", "sgpa-cifar10"]) == 0
     assert json.loads(capsys.readouterr().out)["settings"]["data"] == "cifar10"
 
 
-@pytest.mark.parametrize("text", ["[", "3", "settings: 3", "settings: {depht: 3}"])
+@pytest.mark.parametrize("text", ["[", "3", "settings = 3", "settings = {depht = 3}"])
 def test_files_that_are_no_configuration_exit_2(tmp_path, text, capsys):
-    (tmp_path / "own.yaml").write_text(text)
-    assert exit_code(["classify", "--config", str(tmp_path / "own.yaml")]) == 2
+    (tmp_path / "own.toml").write_text(text)
+    assert exit_code(["classify", "--config", str(tmp_path / "own.toml")]) == 2
     assert capsys.readouterr().err.startswith("probseq: error: ")
-
-
-def test_info_tells_versions_devices_and_threads(capsys):
-    assert main(["info"]) == 0
-    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert lines == ["probseq-apps", "probseq", "torch", "numpy", "python", "threads", "devices"]
 
 
 @pytest.mark.slow

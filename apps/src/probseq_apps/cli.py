@@ -6,6 +6,7 @@ They are read, and wrong ones refused with exit status 2, before torch is import
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import make_dataclass, replace
 from importlib.metadata import version
@@ -34,7 +35,7 @@ _FROM_RECIPE = (
     "Every setting comes from a recipe, and flags override it. The defaults shown are those of the "
     "recipe named by --recipe; without one, of the recipe that suits --data."
 )
-_CONFIG = "YAML or JSON file of settings, as `probseq config` prints; flags override it."
+_CONFIG = "JSON file of settings, as `probseq config` prints, or TOML; flags override it."
 
 
 class Command(NamedTuple):
@@ -60,8 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"probseq {version('probseq-apps')}")
             case [] | ["-h" | "--help", *_]:
                 print(_overview())
-            case ["info", *_]:
-                _info()
             case ["config", *arguments]:
                 entry, recipe, settings, _ = parse(arguments or [""])
                 values = config_values(entry.kind, recipe or "", settings.to_dict())
@@ -165,16 +164,11 @@ def _from_file(
     """Return recipe and settings: those of --config over those of the recipe that it names."""
     if selectors.config is None:
         return defaults(selectors)
-    text = selectors.config.read_text("utf-8")
+    text, is_json = selectors.config.read_text("utf-8"), selectors.config.suffix == ".json"
     try:
-        values = json.loads(text)
-    except ValueError:
-        import yaml
-
-        try:
-            values = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ValueError(f"{selectors.config} is neither JSON nor YAML: {error}") from error
+        values = json.loads(text) if is_json else tomllib.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{selectors.config} is neither JSON nor TOML: {error}") from error
     if not isinstance(values, Mapping) or not isinstance(values.get("settings"), Mapping):
         raise ValueError(f"{selectors.config} must have settings, as `probseq config` prints them")
     if values.get("experiment", entry.kind) != entry.kind:
@@ -203,22 +197,6 @@ def _hidden_groups(settings: Settings) -> Settings:
     body = {name: values[name] for name in hidden}
     body |= {"__annotations__": hidden, "__doc__": kind.__doc__, "check": lambda _: None}
     return type(kind.__name__, (kind,), body)(**values)
-
-
-def _info() -> None:
-    """Print the facts on the machine that belong into a report of a fault."""
-    import platform
-
-    import torch
-
-    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    facts = {name: version(name) for name in ("probseq-apps", "probseq", "torch", "numpy")} | {
-        "python": f"{platform.python_version()} on {platform.platform()}",
-        "threads": f"{torch.get_num_threads()} of {os.cpu_count()} processors",
-        "devices": ", ".join(["cpu", *gpus]),
-    }
-    for name, value in facts.items():
-        print(f"{name.ljust(12)} {value}")
 
 
 def _run(command: Command) -> int:
@@ -270,7 +248,6 @@ def _overview(group: str = "") -> str:
         entries = [entry for name, entry in REGISTRY.items() if name.split()[0] not in GROUPS]
         listed = {entry.name: entry.summary for entry in entries} | GROUPS
         listed["config"] = "print settings, for --config: `probseq config COMMAND FLAGS`"
-        listed["info"] = "versions, devices and threads"
     width = max(map(len, listed))
     lines = [f"  {name.ljust(width)}  {summary}" for name, summary in listed.items()]
     head = f"usage: probseq {command} [options]\n\n{about}\n\ncommands:"

@@ -42,10 +42,9 @@ ROWS = [
     "sgpa",
     CHOICE,
 ]
-OWN = """settings:
-  rows:
-    choice: {method: mle, dropout: [0.0, 0.9]}
-    undropped: {method: mcd, dropout: 0.0}
+OWN = """[settings.rows]
+choice = {method = "mle", dropout = [0.0, 0.9]}
+undropped = {method = "mcd", dropout = 0.0}
 """
 
 
@@ -53,7 +52,7 @@ OWN = """settings:
 def finished(tmp_path_factory):
     """A finished experiment with all kinds of methods; its folder."""
     folder = tmp_path_factory.mktemp("classify") / "run"
-    own = folder.with_name("own.yaml")
+    own = folder.with_name("own.toml")
     own.write_text(OWN)
     arguments = [
         "classify",
@@ -289,8 +288,8 @@ def test_rows_of_one_class_are_refused_before_anything_is_written(tmp_path, caps
 
 
 def test_dropout_that_drops_nothing_is_refused_before_anything_is_trained(tmp_path, capsys):
-    (tmp_path / "own.yaml").write_text(OWN)
-    arguments = ["--config", str(tmp_path / "own.yaml"), "--method", "undropped"]
+    (tmp_path / "own.toml").write_text(OWN)
+    arguments = ["--config", str(tmp_path / "own.toml"), "--method", "undropped"]
     arguments += ["--run-dir", str(tmp_path / "run")]
     assert main(["classify", *TINY, *arguments]) == 1
     assert "'undropped' needs dropout above 0" in capsys.readouterr().err

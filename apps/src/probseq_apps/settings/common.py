@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -52,9 +51,6 @@ def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
         default = values.get(name)
         if isinstance(default, Mapping) and isinstance(value, Mapping):
             value = merged(default, value)
-        elif isinstance(default, float) and isinstance(value, str):  # 1e-3 is a text in YAML
-            with suppress(ValueError):
-                value = float(value)
         result[name] = value
     return result
 
