@@ -406,25 +406,8 @@ def test_a_terminal_shows_one_bar_over_all_jobs(tmp_path, workers):
     assert any(line.startswith("softmax attention") for line in states[-1])
 
 
-def test_the_time_left_comes_from_the_jobs_done_and_before_from_the_estimate(capsys):
-    with log.jobs_bar(10, 2, seconds=80.0, at_once=2) as bar:
-        bar.start_t -= 30.0
-
-        def left():
-            values = bar.format_dict
-            return (values["total"] - values["n"]) / values["rate"]
-
-        assert left() == pytest.approx(50.0, abs=1.0)
-        bar.update(3)
-        # Three and two halves in 30 s, and four are left of the five that are not done.
-        assert left() == pytest.approx(30.0, abs=1.0)
-    with log.jobs_bar(10, 2, seconds=0.0, at_once=2) as bar:
-        assert "?" in str(bar)
-    capsys.readouterr()
-
-
 def test_without_a_terminal_progress_is_a_line_a_minute_and_one_at_the_end(monkeypatch, capsys):
-    with log.jobs_bar(3, 0, seconds=0.0, at_once=1) as bar:
+    with log.jobs_bar(3, 0) as bar:
         for second in range(150):
             now = time.monotonic() + second
             with monkeypatch.context() as patch:

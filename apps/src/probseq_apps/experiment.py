@@ -1,6 +1,5 @@
 """The interface between the driver and a workflow, and the folder of its results."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,10 +66,6 @@ def _no_text(*_: object) -> str:
     return ""
 
 
-def _unknown(*_: object) -> float:
-    return 0.0
-
-
 def _named_data(settings: Settings, data: object) -> str:
     return str(getattr(settings, "data", ""))
 
@@ -104,8 +99,6 @@ class Workflow(Generic[S, Data]):
     check: Callable[[S, Data], None] = _nothing
     # Gives a line about data and jobs; "" where only the report is to be seen
     describe: Callable[[S, Data], str] = _no_text
-    # Estimates how long the trainings of jobs take one after the other; 0: not known
-    seconds: Callable[[S, Data, Sequence[Job]], float] = _unknown
     # Makes the files that jobs share, before several processes do them
     prepare: Callable[[S, Data, RunFolder], None] = _nothing
     # Does a job, from where it stopped, and returns its results
@@ -131,13 +124,6 @@ class ComparedMethods(Protocol):
 def rows_and_seeds(settings: ComparedMethods) -> list[Job]:
     """Return a job for each method and seed, all methods of a seed together."""
     return [Job(row, seed) for seed in settings.seeds for row in settings.method]
-
-
-def seconds_by_row(jobs: Sequence[Job], seconds: Callable[[Job], float]) -> float:
-    """Return about how long jobs take, if all seeds of a row take as long as one."""
-    first_jobs = {job.row: job for job in jobs}
-    counts = Counter(job.row for job in jobs)
-    return sum(counts[row] * seconds(job) for row, job in first_jobs.items())
 
 
 def by_row(results: Results) -> dict[str, dict[str, Any]]:

@@ -64,18 +64,13 @@ def _do_jobs(
     missing = [job for job in jobs if not at.has(job.name)]
     local = options.executor == "local"
     count = min(options.workers or (_default_workers() if local else len(missing)), len(missing))
-    seconds, beside = 0.0, f", {count} at a time" if count > 1 else ""
     if len(missing) < len(jobs):
         log.say(f"{len(jobs) - len(missing)} of {len(jobs)} jobs are finished")
-    if missing and distributed.is_main():
-        seconds = workflow.seconds(settings, data, missing) / max(count, 1)
-        if seconds:
-            log.say(f"about {log.duration(seconds)} of training{beside}, measuring not counted")
     parallel = count > 1 and not workflow.brief and distributed.world_size() == 1
     parallel |= bool(missing) and not local
-    with log.jobs_bar(len(jobs), len(jobs) - len(missing), seconds, count) as bar:
+    with log.jobs_bar(len(jobs), len(jobs) - len(missing)) as bar:
         if parallel:
-            bar.set_description_str(f"jobs{beside}")
+            bar.set_description_str(f"jobs, {count} at a time")
             workflow.prepare(settings, data, at)
             work = Work(workflow, settings, options, at, Path.cwd(), stamp_of(at))
             do_in_parallel(work, missing, count, bar.update)

@@ -12,7 +12,7 @@ from probseq_apps.engine import log
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import read_finished
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.log import LossMonitor, NonFiniteLossError, duration, read_metrics
+from probseq_apps.engine.log import LossMonitor, NonFiniteLossError, read_metrics
 from probseq_apps.engine.trainer import LossParts, Step, epoch_order
 
 # 17 steps in epochs of 7.
@@ -370,44 +370,3 @@ def test_terms_that_change_their_names_or_are_named_like_the_sum_are_refused():
         add(monitor, 1.0, penalty=0.5)
     with pytest.raises(ValueError, match="none named 'loss'"):
         add(LossMonitor(every=1), 1.0, **{"loss": 0.5})
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.2, "1 s"),
-        (59.4, "59 s"),
-        (60.0, "1 min"),
-        (3725.0, "1 h 2 min"),
-        (90000.0, "1 d 1 h"),
-        (7200.0, "2 h"),
-    ],
-)
-def test_durations_have_their_two_largest_units(seconds, text):
-    assert duration(seconds) == text
-
-
-def test_the_estimate_counts_the_second_step_and_all_batches_of_validation(monkeypatch):
-    clock, validated = [0.0], []
-
-    class Slow(loop.Trainer):
-        def train_step(self):
-            clock[0] += 10.0 if self.step == 0 else 2.0
-            return super().train_step()
-
-        def validate(self, held_out, score_of):
-            clock[0] += 0.5
-            validated.append(len(held_out[0]))
-            return super().validate(held_out, score_of)
-
-    monkeypatch.setattr(loop, "Trainer", Slow)
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
-    task, (training, held_out) = DigitsTask(), digits()
-    before = torch.get_rng_state()
-    arguments = {"loss": task.loss, "score": task.score, "held_out": held_out}
-    config = settings(epochs=5, validate_every=2)
-    # Five epochs of seven steps; three validations, each of five batches.
-    estimate = loop.estimate_seconds(task.model, training, config, **arguments)
-    assert estimate == 2.0 * 5 * 7 + 0.5 * 3 * 5
-    assert validated == [32]
-    assert torch.equal(torch.get_rng_state(), before)

@@ -13,11 +13,9 @@ from safetensors.torch import load_file
 from probseq.files import DamagedFileError
 from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
-from probseq_apps.engine import fit
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import read_json, write_json
-from probseq_apps.engine.trainer import Trainer
 from probseq_apps.experiments import image_models, stages
 from probseq_apps.experiments.image_models import (
     DIFFUSION_WORKFLOW,
@@ -122,38 +120,6 @@ def assert_same(kind, one, other):
         a, b = (load_drawn(Samples, f / "samples" / f"{name}.npz") for f in (one, other))
         assert torch.equal(a.images, b.images)
         assert torch.equal(a.videos, b.videos)
-
-
-def test_a_run_says_how_long_its_trainings_take_by_the_second_step_of_each_arm(
-    tmp_path, digits, monkeypatch, capsys
-):
-    clock, steps = [0.0], []
-
-    class Slow(Trainer):
-        def train_step(self):
-            steps.append(self.step)
-            clock[0] += 10.0 if self.step == 0 else 2.0
-            return super().train_step()
-
-    monkeypatch.setattr(fit, "Trainer", Slow)
-    monkeypatch.setattr(fit.time, "perf_counter", lambda: clock[0])
-    settings = replace(DIFFUSION, seeds=(0, 1, 2))
-    run, jobs = stages.ImageRun(digits, settings), [*image_models.variants_of(settings)]
-    before = torch.get_rng_state()
-    # Of six jobs, three of each arm, two are there: four trainings of six steps.
-    assert image_models.seconds(settings, run, jobs[2:]) == 2.0 * 6 * 4
-    assert steps == [0, 1, 0, 1]
-    assert torch.equal(torch.get_rng_state(), before)
-
-    class Ends(Exception):
-        pass
-
-    def ends(*_):
-        raise Ends
-
-    with pytest.raises(Ends):
-        generate(replace(DIFFUSIONS, run=ends), DIFFUSION, run_dir=tmp_path / "run", workers=1)
-    assert "about 24 s of training, " in capsys.readouterr().out
 
 
 def test_results_hold_all_that_reports_take(whole):

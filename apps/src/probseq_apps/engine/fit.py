@@ -4,7 +4,6 @@ import signal
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -125,41 +124,6 @@ def sharing_rows(*networks: nn.Module) -> Generator[None]:
     with handling(stop, signal.SIGTERM, signal.SIGINT):
         yield
         leave()
-
-
-def estimate_seconds(
-    model: nn.Module,
-    train: Batch,
-    config: TrainConfig,
-    *,
-    loss: Loss,
-    score: Score | None = None,
-    held_out: Batch | None = None,
-) -> float:
-    """Return about how long `fit` takes, by its second step and one batch of validation.
-
-    The model is trained two steps. Under torchrun, where all ranks would have to take part, 0.
-    """
-    if distributed.world_size() > 1:
-        return 0.0
-    device = distributed.resolve_device(config.device)
-    few = tuple(tensor[: 3 * config.batch_size] for tensor in train)
-    per_epoch = config.steps_per_epoch(len(train[0]))
-    steps = config.total_steps(per_epoch)
-    with fork_random(device):
-        trainer = Trainer(model, few, replace(config, compile=False), device, loss)
-        trainer.train_step()
-        start = time.perf_counter()
-        trainer.train_step()
-        trainer.monitor.flush()  # waits for a device
-        seconds = (time.perf_counter() - start) * steps
-        if held_out is not None and score is not None:
-            batch = tuple(tensor[: config.batch_size].to(device) for tensor in held_out)
-            start = time.perf_counter()
-            trainer.validate(batch, score)
-            each = (time.perf_counter() - start) * config.steps_per_epoch(len(held_out[0]))
-            seconds += each * -(-steps // (per_epoch * config.validate_every))
-    return seconds
 
 
 def _train(

@@ -190,45 +190,22 @@ class _Detail(io.TextIOBase):
 
 
 class JobsBar(tqdm):
-    """The bar over all jobs, with the time left; `jobs_bar` makes it.
-
-    So many were finished before; the others are estimated to take so many seconds, 0: not known.
-    """
-
-    def __init__(
-        self, total: int, finished: int, seconds: float, at_once: int, **options: Any
-    ) -> None:
-        self._estimate, self._at_once = seconds, at_once
-        super().__init__(total=total, initial=finished, **options)
+    """The bar over all jobs; `jobs_bar` makes it."""
 
     def start(self, name: str) -> None:
         """Name the job that is done now."""
         self.set_postfix_str("", refresh=False)
         self.set_description_str(name)
 
-    @property
-    def format_dict(self) -> Any:
-        """What is shown: the rate is such that the time left comes out of it."""
-        values = super().format_dict
-        if self.disable:
-            return values
-        left, done = self.total - self.n, self.n - self.initial
-        # Those that are done now are half done on average.
-        half = min(self._at_once, left) / 2
-        seconds = self._estimate - values["elapsed"]
-        if done:
-            seconds = (left - half) * values["elapsed"] / (done + half)
-        return dict(values) | {"rate": left / seconds if seconds > 0 else None}
-
 
 @contextmanager
-def jobs_bar(total: int, finished: int, seconds: float, at_once: int) -> Generator[JobsBar]:
-    """Show a bar over all jobs each second, or a line a minute and one at the end; see `JobsBar`.
+def jobs_bar(total: int, finished: int) -> Generator[JobsBar]:
+    """Show a bar over all jobs each second, or a line a minute and one at the end.
 
     Bars inside stand below it, and vanish when they are done.
     """
     global _jobs
-    options = _bar_options() | {"leave": True, "unit": " jobs"}
+    options: dict[str, Any] = _bar_options() | {"leave": True, "unit": " jobs"}
     options["bar_format"] = (
         "{l_bar}{bar}| {n_fmt}/{total_fmt} jobs [{elapsed}<{remaining}{postfix}]"
     )
@@ -238,7 +215,7 @@ def jobs_bar(total: int, finished: int, seconds: float, at_once: int) -> Generat
         while not over.wait(1.0):
             bar.refresh()
 
-    with JobsBar(total, finished, seconds, at_once, **options) as bar:
+    with JobsBar(total=total, initial=finished, **options) as bar:
         thread = Thread(target=tick, daemon=True)
         if not bar.disable:
             thread.start()
@@ -270,16 +247,6 @@ def bar(rows: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
     if _jobs is not None:
         options["leave"] = False
     return tqdm(rows, **options)
-
-
-def duration(seconds: float) -> str:
-    """Return a time in the two units that matter, such as "3 h 20 min"."""
-    minutes, rest = divmod(max(round(seconds), 1), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    units = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
-    first = next(place for place, (count, _) in enumerate(units) if count)
-    return " ".join(f"{count} {unit}" for count, unit in units[first : first + 2] if count)
 
 
 def say(text: str) -> None:

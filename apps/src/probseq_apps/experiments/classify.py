@@ -123,21 +123,6 @@ def describe(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> str
     return comparison.describe_data(settings, loaded.data, noun)
 
 
-def seconds(
-    settings: ClassifySettings, loaded: comparison.Loaded[Data], jobs: Sequence[Job]
-) -> float:
-    """Return about how long the trainings of jobs take, a warm start counted as its method."""
-    data = loaded.data
-
-    def make(
-        trained: TrainedMethod[ClassifySettings], seed: int
-    ) -> tuple[nn.Module, comparison.Objective, Predictor]:
-        model = build(trained, data, seed=seed)
-        return model, make_objective(trained, data), make_predictor(trained, data)
-
-    return comparison.estimate_jobs(settings, jobs, data, make)
-
-
 def train_method(
     settings: ClassifySettings, loaded: comparison.Loaded[Data], job: Job, at: RunFolder
 ) -> dict[str, Any]:
@@ -184,7 +169,6 @@ WORKFLOW = Workflow(
     load=load,
     check=check,
     describe=describe,
-    seconds=seconds,
     run=train_method,
     report=report,
 )

@@ -19,9 +19,9 @@ from probseq_apps.data.parts import Part
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import load_groups, read_finished
-from probseq_apps.engine.fit import estimate_seconds, fit
+from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Loss, LossParts, Step
-from probseq_apps.experiment import Job, Results, RunFolder, counted, seconds_by_row
+from probseq_apps.experiment import Job, Results, RunFolder, counted
 from probseq_apps.methods.build import Compared, Data, build
 from probseq_apps.report.classify import MethodResult
 from probseq_apps.settings.methods import (
@@ -138,31 +138,6 @@ def _loss_and_score(data: Data, objective: Objective, predictor: Predictor) -> d
     held_out = (data.validation.inputs, data.validation.targets)
     score = partial(predictor.score, objective.measure)
     return {"loss": objective.loss, "score": score, "held_out": held_out}
-
-
-def estimate_jobs(
-    settings: Compared,
-    jobs: Sequence[Job],
-    data: Data,
-    make: Callable[[TrainedMethod[Any], int], tuple[nn.Module, Objective, Predictor]],
-) -> float:
-    """Return about how long the trainings of jobs take; an estimator's fit is not counted.
-
-    Data have as many examples as are trained on; `make` builds a method's model, objective and
-    predictor for a seed.
-    """
-    train = (data.train.inputs, data.train.targets)
-
-    def of_job(job: Job) -> float:
-        trained = resolve(job.row, settings)
-        if trained.method.estimator:
-            return 0.0
-        model, objective, predictor = make(trained, derive_seed(job.seed, "weights"))
-        config = trained.settings.training.train_config(seed=job.seed)
-        arguments = _loss_and_score(data, objective, predictor)
-        return estimate_seconds(model, train, config, **arguments)
-
-    return seconds_by_row(jobs, of_job)
 
 
 def penalised(

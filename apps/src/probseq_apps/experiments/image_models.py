@@ -4,7 +4,7 @@ The folder has `models/ARM-seedS` (runs of `fit`, with the trained model in `pre
 `classifier/`, `samples/`, `process/` and `results/`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import CONFIG, read_json
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Job, Results, RunFolder, Workflow, seconds_by_row
+from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import stages
 from probseq_apps.report.generate import generate_report
 from probseq_apps.report.generate_plots import Drawn
@@ -308,15 +308,6 @@ def describe(settings: ModelSettings, run: stages.ImageRun) -> str:
     return stages.describe_run(settings, run.data, ", ".join(settings.arms))
 
 
-def seconds(settings: ModelSettings, run: stages.ImageRun, jobs: Sequence[Job]) -> float:
-    """Return about how long the trainings of jobs take."""
-    variants, device = variants_of(settings), settings.machine.device
-    return seconds_by_row(
-        jobs,
-        lambda job: stages.training_seconds(partial(training_of, variants[job], run.data), device),
-    )
-
-
 def train_and_measure(
     settings: ModelSettings, run: stages.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
@@ -383,7 +374,6 @@ DIFFUSION_WORKFLOW = Workflow[ModelSettings, stages.ImageRun](
     config=stages.run_config,
     check=check,
     describe=describe,
-    seconds=seconds,
     prepare=stages.make_features,
     run=train_and_measure,
     report=report,

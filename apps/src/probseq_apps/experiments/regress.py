@@ -70,16 +70,6 @@ def build_method(
     return model, objective, make_predictor(trained, data)
 
 
-def seconds(
-    settings: RegressSettings, loaded: comparison.Loaded[GraphData], jobs: Sequence[Job]
-) -> float:
-    """Return about how long the trainings of jobs take."""
-    data = loaded.data
-    return comparison.estimate_jobs(
-        settings, jobs, data, lambda trained, seed: build_method(trained, data, seed)
-    )
-
-
 def train_method(
     settings: RegressSettings, loaded: comparison.Loaded[GraphData], job: Job, at: RunFolder
 ) -> dict[str, Any]:
@@ -142,7 +132,6 @@ WORKFLOW = Workflow(
     load=load,
     check=comparison.check_methods,
     describe=describe,
-    seconds=seconds,
     run=train_method,
     report=report,
 )

@@ -23,7 +23,7 @@ from probseq_apps.engine.files import (
     save_arrays,
     write_json,
 )
-from probseq_apps.engine.fit import estimate_seconds, fit
+from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, Loss, Step, fork_random
 from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments.features import check_features, make_reference
@@ -340,15 +340,6 @@ class Trained(Generic[MakerT, ModelT]):
     model: ModelT
     steps: int
     seconds: float
-
-
-def training_seconds(make: Callable[[], Training], device: str) -> float:
-    """Return about how long a training takes; 0 of a model that is taken as it is."""
-    with fork_random(distributed.resolve_device(device)):
-        training = make()
-    if (config := training.config) is None:
-        return 0.0
-    return estimate_seconds(training.objective, training.batch, config, loss=training.loss)
 
 
 def train_model(

@@ -4,7 +4,7 @@ A tokenizer's folder and a prior's are runs of `fit` with the trained model in `
 of `run` are in `tokenizers/` and `priors/`, beside `tokens/`, `samples/` and `classifier/`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -18,7 +18,7 @@ from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, Step
-from probseq_apps.experiment import Job, Results, RunFolder, Workflow, seconds_by_row
+from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import stages
 from probseq_apps.report.generate import generate_report
 from probseq_apps.report.results import FLOOR, words
@@ -86,11 +86,6 @@ class TokenizerPart:
         )
         batch, options = (data.train, torch.arange(len(data.train))), self.settings.train_config()
         return stages.Training(objective, objective.tokenizer, batch, self.loss, options)
-
-    def training_seconds(self, data: GenerationData) -> float:
-        """Return about how long the training takes."""
-        device = self.settings.machine.device
-        return stages.training_seconds(partial(self.training, data), device)
 
     def train(
         self, data: GenerationData, folder: Path, *, recipe: str, label: str
@@ -173,19 +168,6 @@ class PriorPart:
         batch = (data.tokens,) if data.labels is None else (data.tokens, data.labels)
         objective = stages.Objective(prior, "loss")
         return stages.Training(objective, prior, batch, self.loss, settings.train_config())
-
-    def trial(self, grid: TokenGrid) -> stages.Training:
-        """Return a prior over a grid, and a few grids of any tokens."""
-        shape = (self.settings.prior_training.batch_size, *grid.shape)
-        batch = (torch.randint(grid.codebook_size, shape, dtype=torch.int16),)
-        if self._counts:
-            batch += (torch.zeros(len(batch[0]), dtype=torch.int64),)
-        prior, config = self._prior(grid, None), self.settings.train_config()
-        return stages.Training(stages.Objective(prior, "loss"), prior, batch, self.loss, config)
-
-    def training_seconds(self, grid: TokenGrid) -> float:
-        """Return about how long the training takes."""
-        return stages.training_seconds(partial(self.trial, grid), self.settings.machine.device)
 
     def train(self, data: TokenCache, folder: Path, *, recipe: str, label: str) -> "TrainedPrior":
         """Train the prior, from where it stopped, and store it in `pretrained/`."""
@@ -274,19 +256,6 @@ def describe(settings: GenerateSettings, run: stages.ImageRun) -> str:
     """Return a line about data and jobs."""
     arms = ", ".join(arm.name for arm in settings.arms)
     return stages.describe_run(settings, run.data, f"{arms}; stems {', '.join(settings.stem)}")
-
-
-def seconds(settings: GenerateSettings, run: stages.ImageRun, jobs: Sequence[Job]) -> float:
-    """Return about how long the trainings of jobs take."""
-    variants = variants_of(settings)
-
-    def of_job(job: Job) -> float:
-        maker, grid = variants[job].maker, variants[job].maker.config(run.data).grid
-        priors = (prior_maker(settings, kind, job, run) for kind in variants[job].priors)
-        each = (prior.training_seconds(grid) for prior in priors)
-        return maker.training_seconds(run.data) + sum(each)
-
-    return seconds_by_row(jobs, of_job)
 
 
 def train_tokenizer_and_priors(
@@ -401,7 +370,6 @@ WORKFLOW = Workflow(
     config=stages.run_config,
     check=check,
     describe=describe,
-    seconds=seconds,
     prepare=stages.make_features,
     run=train_tokenizer_and_priors,
     report=report,
