@@ -32,6 +32,7 @@ IGNORED = re.compile(
 HIDDEN = (
     (re.compile(r"[^\r\n]*\d+%\|[^\r\n]*|\r"), ""),  # progress bars
     (re.compile(r"\d{8}-\d{6}"), "TIME"),
+    (re.compile(r"about [^\n]* of training[^\n]*\n"), ""),
     (re.compile(r"events\.out\.tfevents\.\S+"), "events"),
     (re.compile(r"\b\d[\d.,]*(?= (?:s|ms|minutes?|seconds?)\b)"), "#"),
     (re.compile(r"\b\d+\.\d+\.\d+[\w.+]*"), "VERSION"),
