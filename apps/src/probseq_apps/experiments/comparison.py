@@ -114,13 +114,16 @@ def fit_method(
     its method in the configuration, to which `identity` adds entries.
     """
     values = trained.settings.to_dict()
-    train = (data.train.inputs, data.train.targets)
+    held_out = (data.validation.inputs, data.validation.targets)
+    validated = len(data.validation) > 0
     fit(
         model,
-        train,
+        (data.train.inputs, data.train.targets),
         config,
         folder,
-        **_loss_and_score(data, objective, predictor),
+        loss=objective.loss,
+        score=partial(predictor.score, objective.measure) if validated else None,
+        held_out=held_out if validated else None,
         label=label,
         metadata={
             **identity,
@@ -129,15 +132,6 @@ def fit_method(
             "attention": trained.attention.to_dict(),
         },
     )
-
-
-def _loss_and_score(data: Data, objective: Objective, predictor: Predictor) -> dict[str, Any]:
-    """Return the arguments of `fit` that say what is learned and validated."""
-    if len(data.validation) == 0:
-        return {"loss": objective.loss}
-    held_out = (data.validation.inputs, data.validation.targets)
-    score = partial(predictor.score, objective.measure)
-    return {"loss": objective.loss, "score": score, "held_out": held_out}
 
 
 def penalised(
