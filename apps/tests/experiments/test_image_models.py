@@ -272,7 +272,7 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
     with monkeypatch.context() as patch:
         patch.setattr(variant, "loss", loss)
         with pytest.raises(SystemExit) as left:
-            generate(replace(kind, seconds=lambda *_: 0.0), KINDS[kind], run_dir=folder)
+            generate(kind, run_dir=folder)
     assert left.value.code == 143
     assert f"go on with: probseq {kind.command} --run-dir {folder}" in capsys.readouterr().err
     generate(kind, run_dir=folder, resume=True)
