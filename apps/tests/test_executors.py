@@ -29,7 +29,7 @@ from probseq_apps.options import Options, Output
 TRAINED = ["classify", "--method", "mle", "kernel", "--seeds", "0", "1", "--epochs", "12"]
 TRAINED += ["--checkpoint-every", "2", "--validate-every", "2", "--no-shift", "--ood"]
 TRAINED += ["--device", "cpu"]
-JOBS = [Job("first", 0), Job("second:x", 1), Job("third", 0)]
+JOBS = [Job("first", 0), Job("second,x", 1), Job("third", 0)]
 
 
 def command(*arguments):
@@ -113,12 +113,12 @@ def test_a_job_brings_its_files_back_from_where_the_folder_is_not_seen(tmp_path)
     outcome = replace(task, at=other)(JOBS[1])
     assert [path.name for path in other.path.iterdir()] == [CONFIG]
     assert set(outcome.files) == {
-        "models/second:x/weights",
+        "models/second,x/weights",
         "results/second,x-seed1.json",
         "shared",
     }
     executors._take(outcome, task.at)
-    assert (tmp_path / "models" / "second:x" / "weights").read_bytes() == bytes(range(256))
+    assert (tmp_path / "models" / "second,x" / "weights").read_bytes() == bytes(range(256))
     assert task.at.once(JOBS[1].name, lambda: pytest.fail("done again"))["seed"] == 1
 
 
@@ -442,4 +442,4 @@ def test_each_job_is_done_once_and_what_it_prints_is_shown(tmp_path, monkeypatch
     do_in_parallel(task, JOBS, 1, lambda: ends.append(1))
     assert len(ends) == 3
     said = capsys.readouterr().out.splitlines()
-    assert sorted(said) == ["says first", "says second:x", "says third"]
+    assert sorted(said) == ["says first", "says second,x", "says third"]
