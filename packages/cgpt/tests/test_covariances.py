@@ -9,7 +9,6 @@ from torch.testing import assert_close
 
 from cgpt.covariances import (
     Scales,
-    _whiten,
     conditional_covariances,
     density_joint,
     exact_covariance,
@@ -103,39 +102,6 @@ def test_padding_is_independent_of_all_else(draw):
     assert_close(factor[0][:, ~real[0]][..., ~real[0]], expected)
     assert not factor[0][:, real[0]][..., ~real[0]].any()
     assert_close(factor[1], torch.eye(5, dtype=torch.float64).expand(3, 5, 5))
-
-
-@pytest.mark.parametrize("noise", [None, 0.3])
-@pytest.mark.parametrize("masked", [False, True])
-def test_products_with_inverse_factors_are_solves_and_so_are_their_gradients(draw, masked, noise):
-    root, right, eye = draw(2, 1, 4, 4), draw(2, 1, 4, 3), torch.eye(4).double()
-    real = torch.tensor([[True] * 4, [True, False, True, False]])
-    mask = real if masked else None
-
-    def inputs(root, right):
-        matrix = root @ root.mT + eye
-        if masked:
-            both = (real[:, :, None] & real[:, None, :])[:, None]
-            return matrix * both, right * real[:, None, :, None]
-        return matrix, right
-
-    def whitened(root, right):
-        return _whiten(*inputs(root, right), mask, None, noise)
-
-    def solved(root, right):
-        matrix, right = inputs(root, right)
-        if masked:  # any variance of padding does, as it is independent of all else
-            matrix = matrix + torch.diag_embed((~real).double())[:, None]
-        factor = torch.linalg.cholesky(matrix)
-        first = torch.linalg.solve_triangular(factor, right, upper=False)
-        if noise is None:
-            return (first,)
-        return first, noise * torch.linalg.solve_triangular(factor.mT, first, upper=True)
-
-    given = tuple(each.requires_grad_() for each in (root, right))
-    for found, expected in zip(whitened(*given), solved(*given), strict=True):
-        assert_close(found, expected)
-    assert torch.autograd.gradcheck(whitened, given)
 
 
 def test_float32_needs_no_jitter_for_equal_tokens_at_any_lengthscale(draw):

@@ -1,5 +1,8 @@
 """Correlated Gaussian process attention, full and sparse (Bui et al. 2024).
 
+Arguments that are out of range, or of a wrong shape or dtype, raise a ``ValueError`` that names
+them.
+
 Example:
     >>> import torch, cgpt
     >>> from probseq.transformers import predict_probabilities, vision_transformer

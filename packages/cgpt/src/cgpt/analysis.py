@@ -22,17 +22,8 @@ def mean_cosine_similarity(
     .. math::
         \frac{1}{n(n-1)} \sum_{s \ne t} u_s^\top u_t = \frac{|\sum_t u_t|^2 - n}{n (n - 1)}.
 
-    A token of zero length has no direction: it counts as similar to none, itself included.
-
-    Args:
-        tokens: ``(batch, tokens, dim)``.
-        mask: true at real tokens.
-
-    Returns:
-        One number a sequence, at most 1; NaN for sequences of fewer than two tokens.
-
-    Raises:
-        ValueError: ``tokens`` or ``mask`` has a wrong shape or type.
+    A token of zero length has no direction: it counts as similar to none, itself included. The mask
+    is true at real tokens. NaN for sequences of fewer than two tokens.
     """
     check_floating(tokens=tokens)
     check_tokens(tokens, mask, tokens.shape[-1] if tokens.ndim else 0, tokens, half=True)
@@ -41,6 +32,7 @@ def mean_cosine_similarity(
     if mask is None:
         mask = torch.ones_like(tokens[..., 0], dtype=torch.bool)
     directions = directions.masked_fill(~mask[..., None], 0.0)
+    # n, and |Σ u|² - Σ |u|².
     count = mask.sum(-1).double()
     pairs = directions.sum(-2).square().sum(-1) - directions.square().sum((-2, -1))
     pairs = (pairs / (count * (count - 1))).masked_fill(count < 2, torch.nan)
@@ -58,24 +50,19 @@ def token_cosine_similarity(
 ) -> Float[Tensor, "depth batch"]:
     """Similarity of the tokens that each attention module returns, block by block.
 
-    What is compared is the output of a block's attention, as in the paper, before the residual sum
-    and the MLP. Padding is left out; a class token is a token. The model runs as it is: in
-    evaluation mode stochastic attention draws, and the noise of its draws counts as difference
-    between tokens.
+    The outputs of a block's attention are compared, as in the paper, before the residual sum and
+    the MLP. Padding is left out; a class token is a token. The model runs as it is: in evaluation
+    mode stochastic attention draws, and the noise of its draws counts as difference between tokens.
 
     Args:
-        model: any transformer of this house, such as ``probseq.transformers.VisionTransformer``.
-        inputs: what the model takes.
+        model: a transformer with an encoder of :mod:`probseq.transformers`.
+        inputs: images or tokens.
         mask: true at real tokens, for models that take one.
         generator: source of the attention modules' draws.
         num_samples: average over so many draws; ``None`` for one.
 
     Returns:
-        One row a block, one column a sequence; NaN for sequences of fewer than two tokens. Columns
-        of several batches can be put side by side.
-
-    Raises:
-        ValueError: ``model`` has no encoder of :mod:`probseq.transformers`.
+        One row a block, one column a sequence; NaN for sequences of fewer than two tokens.
     """
     encoder = getattr(model, "encoder", None)
     if not isinstance(encoder, Encoder):

@@ -3,7 +3,6 @@
 NaN and infinity in a tensor reach the result.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from cgpt.base import CorrelatedAttention
 from cgpt.covariances import (
     JointCovariance,
     LatentCovariances,
@@ -22,21 +22,16 @@ from cgpt.covariances import (
     latent_covariances,
     predictive_joint,
 )
-from cgpt.kernel import from_kernel_attention
 from cgpt.names import CanonicalPrior, ConditionalName, RegulariserName, check_exact
 from cgpt.posterior import draw_samples, predictive_covariance, predictive_mean
-from cgpt.regulariser import (
-    jensen_bound,
-    joint_log_density,
-    marginals_log_density,
-)
+from cgpt.regulariser import jensen_bound, joint_log_density, marginals_log_density
 from probseq.checks import check_choice, check_positive
 from probseq.gaussians import JointGaussian
-from probseq.transformers.attention import MultiHeadAttention, full_precision, split_heads
+from probseq.transformers.attention import full_precision, split_heads
 from probseq.transformers.protocol import TokenMap
 
 
-class CorrelatedGPAttention(MultiHeadAttention):
+class CorrelatedGPAttention(CorrelatedAttention):
     r"""Multi-head attention as the prediction of one Gaussian process from another (CGPT, Eq. 25).
 
     Queries and keys are two views of one canonical process, z_q(x) = σ_q z_o(x W_q) and
@@ -62,9 +57,7 @@ class CorrelatedGPAttention(MultiHeadAttention):
       approximation of it through X_o, kept as the method.
     - Cross-covariances carry σ_q and σ_k, and the regulariser is exact; see
       :mod:`cgpt.covariances` and :mod:`cgpt.regulariser`.
-    - The kernel has learned lengthscales for each head. The paper's has none, and at the usual
-      initialisation of the projections E|q − k|² is 20 for heads of width 32: attention would start
-      at e⁻¹⁰. Ours starts at E|q − k|²/ℓ² = 1.
+    - The kernel has learned lengthscales for each head; see :mod:`cgpt.base`.
     - σ stays what it was set to: the density of the observations only grows as it shrinks. The
       paper gives none for CGPT; the authors' code has a jitter of 1e-7 in place of σ², at which
       factors in float32 hold little but round-off.
@@ -80,15 +73,9 @@ class CorrelatedGPAttention(MultiHeadAttention):
         canonical_prior: ``"noise-free"``: p(z_o) = N(0, K_o) (the paper); ``"noisy"``:
             N(0, K_o + σ²I), which agrees with the σ² in Eq. 22.
         nugget: variance added to z_q in the regulariser, which is unbounded without.
-        query_scale: initial σ_q, learned.
-        key_scale: initial σ_k, learned.
-        lengthscale: initial ℓ, learned; ``None``: ℓ² is two thirds of the head width.
         sample_in_training: draw samples in training too.
         dropout: rate on the output.
         jitter: relative jitter of Cholesky factors; ``None`` for machine epsilon.
-
-    Raises:
-        ValueError: an argument is out of range, or two do not go together.
 
     Example:
         >>> import torch
@@ -111,56 +98,31 @@ class CorrelatedGPAttention(MultiHeadAttention):
         regulariser: RegulariserName = "joint",
         canonical_prior: CanonicalPrior = "noise-free",
         nugget: float = 0.01,
-        query_scale: float = 1.0,
-        key_scale: float = 1.0,
-        lengthscale: float | None = None,
         sample_in_training: bool = False,
         dropout: float = 0.0,
         jitter: float | None = None,
     ) -> None:
-        super().__init__(dim, num_heads, dropout)
+        super().__init__(
+            dim,
+            num_heads,
+            dropout,
+            regulariser=regulariser,
+            canonical_prior=canonical_prior,
+            sample_in_training=sample_in_training,
+        )
         check_choice("conditional", conditional, ConditionalName)
-        check_choice("regulariser", regulariser, RegulariserName)
-        check_choice("canonical_prior", canonical_prior, CanonicalPrior)
-        check_positive(noise=noise, nugget=nugget, query_scale=query_scale, key_scale=key_scale)
-        if lengthscale is None:
-            # nn.Linear's weights have the variance 1 / (3 dim), layer-normalised tokens the square
-            # dim: E|q − k|² is two thirds of the head width, and becomes 1.
-            lengthscale = math.sqrt(2.0 / 3.0 * dim / num_heads)
-        check_positive(lengthscale=lengthscale)
+        check_positive(noise=noise, nugget=nugget)
         if jitter is not None:
             check_positive(jitter=jitter)
         if conditional == "exact":
             check_exact(regulariser, canonical_prior)
         self.noise, self.nugget, self.jitter = noise, nugget, jitter
-        self.regulariser: RegulariserName = regulariser
-        self.canonical_prior: CanonicalPrior = canonical_prior
-        self.sample_in_training = sample_in_training
         self.to_q = nn.Linear(dim, dim, bias=False)
         self.to_k = nn.Linear(dim, dim, bias=False)
         self.to_v = nn.Linear(dim, dim, bias=False)
         # Unused parameters would break distributed runs.
         self.to_latent = nn.Linear(dim, dim, bias=False) if conditional == "nystrom" else None
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
-        lengthscales = torch.full((num_heads, 1, dim // num_heads), math.log(lengthscale))
-        self.raw_lengthscale = nn.Parameter(lengthscales)
-        self.raw_query_scale = nn.Parameter(torch.full((num_heads,), math.log(query_scale)))
-        self.raw_key_scale = nn.Parameter(torch.full((num_heads,), math.log(key_scale)))
-
-    @property
-    def lengthscale(self) -> Float[Tensor, "heads 1 width"]:
-        """ℓ, one per head and dimension."""
-        return self.raw_lengthscale.exp()
-
-    @property
-    def query_scale(self) -> Float[Tensor, " heads"]:
-        """σ_q, the prior standard deviation of z_q."""
-        return self.raw_query_scale.exp()
-
-    @property
-    def key_scale(self) -> Float[Tensor, " heads"]:
-        """σ_k, the prior standard deviation of z_k."""
-        return self.raw_key_scale.exp()
 
     def _attend(
         self,
@@ -171,6 +133,7 @@ class CorrelatedGPAttention(MultiHeadAttention):
         generator: torch.Generator | None,
     ) -> tuple[Tensor, Tensor]:
         queries, keys, latent_inputs, values = tokens
+        # ν = K_qo A K_ok V (Eq. 25).
         joint, latent = self._covariances(queries, keys, latent_inputs, mask)
         mean = predictive_mean(joint, values)
         penalty = -self._log_density(joint, latent, mean, values, mask).sum(-1).mean()
@@ -194,16 +157,11 @@ class CorrelatedGPAttention(MultiHeadAttention):
     ) -> JointGaussian:
         """Return the predictive distribution of the heads' outputs, before ``to_out`` mixes them.
 
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at real tokens; mean and covariance are zero at the others.
-
-        Returns:
-            A Gaussian over tokens of shape ``(batch, heads, dim / heads, tokens)``; the output
-            dimensions of a head are independent and share their covariance.
+        Tokens ``x`` are already normalised by the block; mean and covariance are zero at padding.
+        The Gaussian over tokens is ``(batch, heads, dim / heads, tokens)``; the output dimensions
+        of a head are independent and share their covariance.
 
         Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or type.
             CholeskyError: a covariance cannot be factorised.
         """
         queries, keys, latent_inputs, values = self.project(x, mask)
@@ -214,14 +172,10 @@ class CorrelatedGPAttention(MultiHeadAttention):
         return JointGaussian(mean, covariance[:, :, None].expand(*mean.shape, mean.shape[-1]))
 
     def from_kernel(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return its state with what asymmetric kernel attention has; latent inputs stay.
-
-        Raises:
-            ValueError: the kernel attention is symmetric, or there are no latent inputs.
-        """
+        """Return its state with that of asymmetric kernel attention; latent inputs stay."""
         if self.to_latent is None:
             raise ValueError("conditional must be nystrom to start from kernel attention")
-        return {**self.state_dict(), **from_kernel_attention(weights)}
+        return {**self.state_dict(), **self.convert_kernel(weights)}
 
     def _project(
         self, x: Tensor, mask: Tensor | None

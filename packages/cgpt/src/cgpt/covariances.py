@@ -35,18 +35,17 @@ from probseq.linalg import safe_cholesky, triangular_inverse
 class Scales(NamedTuple):
     """Standard deviations of the processes and of the noise."""
 
-    log_queries: Float[Tensor, " heads"]  # log σ_q of each head, ``(H,)``
-    log_keys: Float[Tensor, " heads"]  # log σ_k of each head, ``(H,)``
+    log_queries: Float[Tensor, " heads"]  # log σ_q
+    log_keys: Float[Tensor, " heads"]  # log σ_k
     noise: float  # σ, of the observed keys (and of the inducing values)
 
 
 class JointCovariance(NamedTuple):
     """Covariance of (z_q, z_k) in blocks; σ² is on the diagonal of ``keys``."""
 
-    queries: Float[Tensor, "batch heads tokens tokens"]  # Cov(z_q), ``(B, H, T, T)``
-    # Cov(z_q, z_k), ``(B, H, T, T)``; the attention matrix
-    cross: Float[Tensor, "batch heads tokens tokens"]
-    keys: Float[Tensor, "batch heads tokens tokens"]  # Cov(z_k), ``(B, H, T, T)``
+    queries: Float[Tensor, "batch heads tokens tokens"]  # Cov(z_q)
+    cross: Float[Tensor, "batch heads tokens tokens"]  # Cov(z_q, z_k), the attention matrix
+    keys: Float[Tensor, "batch heads tokens tokens"]  # Cov(z_k)
 
 
 class LatentCovariances(NamedTuple):
@@ -56,10 +55,9 @@ class LatentCovariances(NamedTuple):
     keys: Float[Tensor, "batch heads tokens tokens"]  # K_k + σ²I
     whitened_queries: Float[Tensor, "batch heads tokens tokens"]  # L⁻¹ K_oq
     whitened_keys: Float[Tensor, "batch heads tokens tokens"]  # L⁻¹ K_ok
-    # σ Gᵀ = σ A K_oq, what noise on the inducing values adds; ``None`` if
-    # ``canonical_prior="noisy"``
+    # σ Gᵀ = σ A K_oq and σ A K_ok, which noise on the inducing values adds: None if it is there
     noise_queries: Float[Tensor, "batch heads tokens tokens"] | None
-    noise_keys: Float[Tensor, "batch heads tokens tokens"] | None  # σ A K_ok, or ``None``
+    noise_keys: Float[Tensor, "batch heads tokens tokens"] | None
 
 
 def exact_covariance(
@@ -95,16 +93,10 @@ def latent_covariances(
     canonical_prior: CanonicalPrior,
     jitter: float | None = None,
 ) -> LatentCovariances:
-    """Covariances through the canonical process at the latent inputs, O(T³).
+    """Covariances through the canonical process at the latent inputs X_o, O(T³).
 
-    Args:
-        queries: q, divided by the lengthscale.
-        keys: k, divided by the lengthscale.
-        latent: X_o, divided by the lengthscale.
-        scales: σ_q, σ_k, σ.
-        mask: true at real tokens.
-        canonical_prior: ``"noise-free"``: p(z_o) = N(0, K_o); ``"noisy"``: N(0, K_o + σ²I).
-        jitter: relative jitter of the Cholesky factor; ``None`` for machine epsilon.
+    All inputs are divided by the lengthscale. The prior p(z_o) is N(0, K_o), or with ``"noisy"``
+    N(0, K_o + σ²I); the jitter is relative, ``None`` for machine epsilon.
 
     Raises:
         CholeskyError: K_o + σ²I cannot be factorised.
@@ -117,17 +109,15 @@ def latent_covariances(
         mask,
     )
     tokens = k_q.shape[-1]
-    whitened, *solved = _whiten(
-        plus_diagonal(k_o, scales.noise**2),
-        torch.cat([k_oq, k_ok], -1),
-        mask,
-        jitter,
-        scales.noise if canonical_prior == "noise-free" else None,
-    )
-    noise_queries = noise_keys = None
-    if solved:
-        noise_queries, noise_keys = solved[0].split(tokens, -1)
+    # L⁻¹ [K_oq, K_ok]. Products with L⁻¹ cost a fraction of triangular solves.
+    root = masked_cholesky(plus_diagonal(k_o, scales.noise**2), mask, jitter=jitter)
+    inverse = triangular_inverse(root)
+    whitened = inverse @ torch.cat([k_oq, k_ok], -1)
     whitened_queries, whitened_keys = whitened.split(tokens, -1)
+    noise_queries = noise_keys = None
+    if canonical_prior == "noise-free":
+        # σ A [K_oq, K_ok] = σ L⁻ᵀ L⁻¹ [K_oq, K_ok].
+        noise_queries, noise_keys = ((scales.noise * inverse).mT @ whitened).split(tokens, -1)
     return LatentCovariances(
         k_q,
         plus_diagonal(k_k, scales.noise**2),
@@ -147,6 +137,7 @@ def predictive_joint(latent: LatentCovariances) -> JointCovariance:
     are free of noise.
     """
     return JointCovariance(
+        # K_q - σ² G Gᵀ, and G K_ok.
         _minus_square(latent.queries, latent.noise_queries),
         latent.whitened_queries.mT @ latent.whitened_keys,
         latent.keys,
@@ -170,6 +161,7 @@ def density_joint(latent: LatentCovariances, predictive: JointCovariance) -> Joi
         return predictive
     return JointCovariance(
         predictive.queries,
+        # G K_o G_kᵀ = G K_ok - σ² G G_kᵀ, and K_k + σ²I - σ² G_k G_kᵀ.
         predictive.cross - latent.noise_queries.mT @ latent.noise_keys,
         _minus_square(latent.keys, latent.noise_keys),
     )
@@ -191,11 +183,8 @@ def masked_cholesky(
 ) -> Float[Tensor, "batch heads tokens tokens"]:
     """Lower Cholesky factor in which padding is independent of all else.
 
-    Args:
-        matrix: covariance, zero where one token of a pair is padding.
-        mask: true at real tokens.
-        jitter: relative jitter; ``None`` for machine epsilon, because what comes here has noise or
-            a nugget on its diagonal already.
+    The covariance is zero where one token of a pair is padding. The jitter is relative, ``None``
+    for machine epsilon, because these matrices have noise or a nugget on their diagonals already.
 
     Raises:
         CholeskyError: the covariance cannot be factorised.
@@ -214,7 +203,7 @@ def masked_cholesky(
 def plus_diagonal(
     matrix: Float[Tensor, "*batch n n"], value: float | Tensor
 ) -> Float[Tensor, "*batch n n"]:
-    """Add ``value`` to the diagonal."""
+    """Return the matrix with ``value`` added to its diagonal."""
     return matrix + value * torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
@@ -225,18 +214,6 @@ def _kernels(
     both = None if mask is None else (mask[:, :, None] & mask[:, None, :])[:, None]
     scales = torch.stack(log_scales)[:, None, :, None, None]
     return canonical_kernels(torch.stack(tokens), scales, pairs, both).unbind(0)
-
-
-def _whiten(
-    matrix: Tensor, right: Tensor, mask: Tensor | None, jitter: float | None, noise: float | None
-) -> tuple[Tensor, ...]:
-    """Return L⁻¹ B and, if there is noise, σ L⁻ᵀ L⁻¹ B; L Lᵀ = A = ``matrix``, B = ``right``.
-
-    Products with L⁻¹ cost a fraction of triangular solves.
-    """
-    inverse = triangular_inverse(masked_cholesky(matrix, mask, jitter=jitter))
-    whitened = inverse @ right
-    return (whitened,) if noise is None else (whitened, (noise * inverse).mT @ whitened)
 
 
 def _minus_square(matrix: Tensor, root: Tensor | None) -> Tensor:

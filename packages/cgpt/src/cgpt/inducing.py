@@ -7,28 +7,17 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from cgpt.base import INITIAL_VARIANCE
 from probseq.checks import check_counts
-
-# Variance per dimension that a projection of normalised tokens has at nn.Linear's initialisation.
-# Inducing inputs start with the same, so as to lie among the tokens.
-INITIAL_VARIANCE = 1 / 3
 
 
 class FreeInducingInputs(nn.Module):
-    """Inducing inputs that are parameters (the paper), the same for all sequences.
-
-    Args:
-        num_heads: heads H, each with its own.
-        num_inducing: number of inducing inputs.
-        dim: width of a head.
-
-    Raises:
-        ValueError: ``num_inducing`` is no whole number of at least 1.
-    """
+    """Inducing inputs of each head that are parameters (the paper), the same for all sequences."""
 
     def __init__(self, num_heads: int, num_inducing: int, dim: int) -> None:
         super().__init__()
         check_counts(num_inducing=num_inducing)
+        # The variance of the tokens, so as to lie among them.
         self.inputs = nn.Parameter(
             math.sqrt(INITIAL_VARIANCE) * torch.randn(num_heads, 1, num_inducing, dim)
         )
@@ -58,15 +47,6 @@ class MixedInducingInputs(nn.Module):
     Differences from the authors' code: each head has its own weights; the tokens mixed are those
     projected to canonical inputs, the space that the inducing inputs live in; the offset is a
     vector and not one number, so that the inputs of a short sequence don't fall together.
-
-    Args:
-        num_heads: heads H.
-        num_inducing: number of inducing inputs.
-        dim: width of a head.
-        max_tokens: longest sequence.
-
-    Raises:
-        ValueError: ``num_inducing`` or ``max_tokens`` is no whole number of at least 1.
     """
 
     def __init__(self, num_heads: int, num_inducing: int, dim: int, max_tokens: int) -> None:
@@ -89,16 +69,11 @@ class MixedInducingInputs(nn.Module):
         origin: Float[Tensor, "heads 1 dim"],
         mask: Bool[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "heads batch inducing dim"]:
-        """Mix the tokens of each sequence.
-
-        Tokens and inducing inputs are over the lengthscale, minus ``origin``.
-
-        Raises:
-            ValueError: a sequence is longer than ``max_tokens``.
-        """
+        """Mix the tokens of each sequence; both are over the lengthscale, minus ``origin``."""
         tokens, limit = canonical.shape[2], self.weights.shape[-1]
         if tokens > limit:
             raise ValueError(f"x must have at most max_tokens={limit} tokens, got {tokens}")
+        # (b + Σ_t a_t x_t) / ℓ - origin, from tokens that have the origin taken off.
         origin = origin[:, None]
         inputs = canonical + origin
         if mask is not None:

@@ -7,7 +7,7 @@ exact, and several times slower.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,30 +33,6 @@ _GPU_CHUNK = 2**26
 Pairs = tuple[tuple[int, int], ...]
 
 
-def from_kernel_attention(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what correlated attention takes of asymmetric kernel attention with the RBF kernel.
-
-    These are projections, lengthscales, and half of the logarithm of the variance for each of its
-    two scales.
-
-    Args:
-        weights: state of `KernelAttention`.
-
-    Raises:
-        ValueError: the kernel attention is symmetric.
-    """
-    if "to_k.weight" not in weights:
-        raise ValueError("kernel attention must be asymmetric, got one without to_k")
-    converted = dict(weights)
-    half = 0.5 * converted.pop("kernel.raw_outputscale")
-    return converted | {
-        "to_q.weight": converted.pop("to_qk.weight"),
-        "raw_lengthscale": converted.pop("kernel.raw_lengthscale"),
-        "raw_query_scale": half,
-        "raw_key_scale": half,
-    }
-
-
 def canonical_kernels(
     tokens: Float[Tensor, "sets *batch n dim"],
     log_scales: Float[Tensor, "pairs *#batch 1 1"],
@@ -65,11 +41,9 @@ def canonical_kernels(
 ) -> Float[Tensor, "pairs *batch n n"]:
     r"""Compute :math:`e^c \exp(-\tfrac12 |x_i - x'_j|^2)` for pairs of sets of tokens.
 
-    Args:
-        tokens: sets of inputs, divided by the lengthscale; float32 or float64.
-        log_scales: c of each pair; in the exponent a scale costs nothing.
-        pairs: for each kernel matrix, the sets of its rows and of its columns.
-        mask: true where row and column are both real tokens; zero elsewhere.
+    Tokens are divided by the lengthscale, float32 or float64. ``log_scales`` are c of each pair: in
+    the exponent a scale costs nothing. The matrices are zero where the mask is not true, which it
+    is where row and column are both real tokens.
     """
     matrices: Tensor = _CanonicalKernels.apply(tokens, log_scales, pairs)  # pyright: ignore[reportAssignmentType]
     return matrices if mask is None else matrices.masked_fill(~mask, 0.0)

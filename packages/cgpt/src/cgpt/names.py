@@ -10,11 +10,7 @@ InducingName = Literal["free", "mixed"]
 
 
 def check_exact(regulariser: str, canonical_prior: str) -> None:
-    """Refuse settings that mean nothing to ``conditional="exact"``.
-
-    Raises:
-        ValueError: ``regulariser`` or ``canonical_prior`` needs inducing values.
-    """
+    """Refuse settings that mean nothing to ``conditional="exact"``."""
     if regulariser == "jensen" or canonical_prior == "noisy":
         raise ValueError(
             "conditional='exact' has no inducing values: regulariser must be 'joint' or "

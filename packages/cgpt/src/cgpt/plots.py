@@ -1,8 +1,4 @@
-"""Figure of oversmoothing by depth.
-
-Built with matplotlib's object-oriented API on the Agg canvas: no window, no global state. Save it
-with ``figure.savefig(path)``. matplotlib comes with the extra ``plots``.
-"""
+"""Figure of oversmoothing by depth (the paper's Fig. III); needs the extra ``plots``."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,18 +17,13 @@ if TYPE_CHECKING:
 def oversmoothing_plot(
     similarities: Mapping[str, Float[Tensor, " depth"] | Float[Tensor, "depth sequences"]],
 ) -> "Figure":
-    """Mean cosine similarity between tokens against depth, one line a method.
+    """Draw the mean cosine similarity between tokens against depth, one line a method.
 
-    Args:
-        similarities: by method, one number a block, or one row a block with a number for each
-            sequence (what :func:`cgpt.analysis.token_cosine_similarity` returns): then the line is
-            the mean and the band holds the middle half of the sequences. NaN is left out.
-
-    Returns:
-        A figure with one panel.
+    Similarities are by method, one number a block, or one row a block with a number for each
+    sequence (as of :func:`cgpt.analysis.token_cosine_similarity`): then the line is the mean and
+    the band holds the middle half of the sequences. NaN is left out.
 
     Raises:
-        ValueError: no method is given, or one has no block.
         MissingExtraError: matplotlib is not installed.
     """
     if not similarities:

@@ -9,7 +9,7 @@ from probseq.gaussians import standard_normal
 
 # Round-off of a predictive covariance in float32, a difference, relative to the prior's variance:
 # where the keys determine the queries, nothing else would be left to factorise. It is the same in
-# float64, whose draws would follow another law otherwise.
+# float64, whose draws would have another distribution otherwise.
 _FLOOR = 1e-5
 
 
@@ -41,6 +41,7 @@ def predictive_covariance(
     Raises:
         CholeskyError: K_k + σ²I cannot be factorised.
     """
+    # G K_ok L⁻ᵀ with L Lᵀ = K_k + σ²I.
     root = masked_cholesky(joint.keys, mask, jitter=jitter)
     whitened = torch.linalg.solve_triangular(root, joint.cross.mT, upper=False)
     return joint.queries - whitened.mT @ whitened

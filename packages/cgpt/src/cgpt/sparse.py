@@ -47,30 +47,21 @@ from probseq.transformers.names import ATTENTION_JITTER
 class SparseFeatures(NamedTuple):
     r"""Whitened covariances between tokens and inducing inputs; rows of padding are zero."""
 
-    # :math:`W_q`, with the scale σ_q, ``(H, B, T, m)``
-    queries: Float[Tensor, "heads batch tokens inducing"]
-    # :math:`[A, C]` side by side, ``(H, B, T, m + l)``
-    canonical: Float[Tensor, "heads batch tokens both"]
-    # :math:`W_k`, with the scale σ_k, ``(H, B, T, l)``
-    keys: Float[Tensor, "heads batch tokens key_inducing"]
+    queries: Float[Tensor, "heads batch tokens inducing"]  # W_q, with the scale σ_q
+    canonical: Float[Tensor, "heads batch tokens both"]  # [A, C] side by side
+    keys: Float[Tensor, "heads batch tokens key_inducing"]  # W_k, with the scale σ_k
 
 
 class SparsePosterior(NamedTuple):
     r"""What the prediction is made of, in the whitened coordinates of the inducing inputs."""
 
-    # :math:`D^{-1} A^\top C D_k^{-1} W_k^\top z_k`; the mean (58) is :math:`W_q` times it, ``(H, B,
-    # m, s)``
+    # D⁻¹ Aᵀ C D_k⁻¹ W_kᵀ z_k; the mean (58) is W_q times it
     coefficients: Float[Tensor, "heads batch inducing channels"]
-    # :math:`\sigma^2 I + [A, C]^\top [A, C]`, with D as its first block, ``(H, B, m + l, m + l)``
-    gram: Float[Tensor, "heads batch both both"]
-    # Cholesky factor of D, ``(H, B, m, m)``
-    cholesky: Float[Tensor, "heads batch inducing inducing"]
-    # :math:`W_k^\top W_k`, ``(H, B, l, l)``
-    key_gram: Float[Tensor, "heads batch key_inducing key_inducing"]
-    # Cholesky factor of :math:`D_k`
-    key_cholesky: Float[Tensor, "heads batch key_inducing key_inducing"]
-    # :math:`W_k^\top z_k`, ``(H, B, l, s)``
-    key_values: Float[Tensor, "heads batch key_inducing channels"]
+    gram: Float[Tensor, "heads batch both both"]  # σ²I + [A, C]ᵀ [A, C], D as its first block
+    cholesky: Float[Tensor, "heads batch inducing inducing"]  # of D
+    key_gram: Float[Tensor, "heads batch key_inducing key_inducing"]  # W_kᵀ W_k
+    key_cholesky: Float[Tensor, "heads batch key_inducing key_inducing"]  # of D_k
+    key_values: Float[Tensor, "heads batch key_inducing channels"]  # W_kᵀ z_k
 
 
 def sparse_features(
@@ -87,8 +78,7 @@ def sparse_features(
 ) -> SparseFeatures:
     r"""Whiten the covariances :math:`K_{qm}, K_{om}, K_{o\ell}, K_{k\ell}`.
 
-    Queries, canonical inputs and keys are projected tokens; both inducing sets, m and l, are in the
-    space of the canonical inputs. The jitter is relative.
+    Both inducing sets, m and l, are in the space of the canonical inputs. The jitter is relative.
 
     Raises:
         CholeskyError: the covariance of the inducing inputs cannot be factorised.
@@ -117,9 +107,7 @@ def sparse_posterior(
     values: Float[Tensor, "heads batch tokens channels"],
     noise_variance: Float[Tensor, " heads"],
 ) -> SparsePosterior:
-    r"""Condition :math:`z_q` on :math:`z_k` = ``values`` (58), from right to left.
-
-    Rows of padding in the values, :math:`z_k = X W_v`, are not read; the noise variance is σ².
+    r"""Condition :math:`z_q` on :math:`z_k = X W_v` (58), from right to left; padding is not read.
 
     Raises:
         CholeskyError: a matrix holds NaN or infinity.
@@ -131,6 +119,7 @@ def sparse_posterior(
     key_values = features.keys.mT @ values
     cholesky = factorise(gram[..., :m, :m])
     key_cholesky = factorise(plus_diagonal(key_gram, variance))
+    # D_k⁻¹ W_kᵀ z_k, and D⁻¹ Aᵀ C times it.
     canonical_mean = torch.cholesky_solve(key_values, key_cholesky)
     coefficients = torch.cholesky_solve(gram[..., :m, m:] @ canonical_mean, cholesky)
     return SparsePosterior(coefficients, gram, cholesky, key_gram, key_cholesky, key_values)
@@ -145,6 +134,7 @@ def covariance_root(
     D^{-1}`, so S = :math:`\sigma D^{-1}` times the Cholesky factor of the bracket.
     """
     m = posterior.coefficients.shape[-2]
+    # AᵀC, and AᵀC D_k⁻¹ CᵀA.
     cross = posterior.gram[..., :m, m:]
     through_keys = cross @ torch.cholesky_solve(cross.mT, posterior.key_cholesky)
     variance = noise_variance[:, None, None, None]
@@ -191,9 +181,6 @@ def factorise(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"
 
     They need no jitter; ``safe_cholesky``, which adds one always, is called where one fails all the
     same, and reports.
-
-    Raises:
-        CholeskyError: a matrix holds NaN or infinity, or is indefinite beyond repair.
     """
     epsilon = torch.finfo(matrix.dtype).eps
     if torch.compiler.is_compiling():  # a graph cannot look at values

@@ -13,8 +13,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from cgpt.inducing import INITIAL_VARIANCE, FreeInducingInputs, MixedInducingInputs
-from cgpt.kernel import from_kernel_attention
+from cgpt.base import CorrelatedAttention
+from cgpt.inducing import FreeInducingInputs, MixedInducingInputs
 from cgpt.names import CanonicalPrior, InducingName, RegulariserName, SparseConditional
 from cgpt.sparse import (
     SparseFeatures,
@@ -28,13 +28,13 @@ from cgpt.sparse import (
 from cgpt.sparse_regulariser import log_density
 from probseq.checks import check_choice, check_counts, check_positive
 from probseq.gaussians import DiagonalGaussian, standard_normal
-from probseq.transformers.attention import MultiHeadAttention, full_precision
+from probseq.transformers.attention import full_precision
 from probseq.transformers.names import ATTENTION_JITTER
 from probseq.transformers.protocol import TokenMap
 from probseq.transformers.sampling import repeat_samples
 
 
-class SparseCorrelatedGPAttention(MultiHeadAttention):
+class SparseCorrelatedGPAttention(CorrelatedAttention):
     r"""Multi-head attention between two correlated GPs, through inducing inputs (SCGPT).
 
     Queries, keys and canonical inputs are three projections of the tokens, so that attention is not
@@ -45,10 +45,8 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
     Time O(T m²) a head and sequence, but for the penalty's exact K_oo, which is summed in tiles:
     O(T² m). Memory is O(T m) throughout.
 
-    The kernel is :math:`\exp(-\tfrac12 \sum_j (x_j - x_j')^2 / \ell_j^2)` with lengthscales for
-    each head. The paper has none; they start at the distance that two projected tokens have at
-    initialisation, :math:`\ell^2 = \tfrac23` times the head width. With :math:`\ell = 1` all
-    kernel values would start near zero: no output and no gradient.
+    The kernel has learned lengthscales for each head, which the paper's has not; see
+    :mod:`cgpt.base`.
 
     Args:
         dim: token width.
@@ -56,7 +54,6 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
         num_inducing: inducing inputs m between queries and canonical inputs.
         num_key_inducing: inducing inputs l between canonical inputs and keys; ``None``: as many.
         noise: standard deviation σ; the paper's are 0.1 (CIFAR-10) and 0.5 (CoLA).
-        learn_noise: learn σ, one a head, from ``noise`` on; fixed otherwise (the paper).
         conditional: ``"sor"`` (the paper), whose variance falls to σ² far from the inducing inputs,
             or ``"fitc"``, whose variance goes back to the prior's; see
             :func:`cgpt.sparse.row_noise`.
@@ -71,9 +68,6 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
         dropout: rate on the output.
         jitter: relative jitter of the inducing inputs' Cholesky factors, the same in all dtypes.
 
-    Raises:
-        ValueError: an argument is out of range, or ``max_tokens`` is missing or without a use.
-
     Example:
         >>> import torch
         >>> from cgpt import SparseCorrelatedGPAttention
@@ -84,6 +78,7 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
     """
 
     first = "to_qokv"
+    raw_noise: Tensor
 
     def __init__(
         self,
@@ -93,7 +88,6 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
         *,
         num_key_inducing: int | None = None,
         noise: float = 0.1,
-        learn_noise: bool = False,
         conditional: SparseConditional = "sor",
         regulariser: RegulariserName = "joint",
         canonical_prior: CanonicalPrior = "noise-free",
@@ -103,10 +97,15 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
         dropout: float = 0.0,
         jitter: float = ATTENTION_JITTER,
     ) -> None:
-        super().__init__(dim, num_heads, dropout)
+        super().__init__(
+            dim,
+            num_heads,
+            dropout,
+            regulariser=regulariser,
+            canonical_prior=canonical_prior,
+            sample_in_training=sample_in_training,
+        )
         check_choice("conditional", conditional, SparseConditional)
-        check_choice("regulariser", regulariser, RegulariserName)
-        check_choice("canonical_prior", canonical_prior, CanonicalPrior)
         check_choice("inducing", inducing, InducingName)
         num_key_inducing = num_inducing if num_key_inducing is None else num_key_inducing
         check_counts(num_inducing=num_inducing, num_key_inducing=num_key_inducing)
@@ -117,9 +116,7 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
                 f"then, got inducing={inducing!r}, max_tokens={max_tokens}"
             )
         self.conditional: SparseConditional = conditional
-        self.regulariser: RegulariserName = regulariser
-        self.canonical_prior: CanonicalPrior = canonical_prior
-        self.sample_in_training, self.jitter = sample_in_training, jitter
+        self.jitter = jitter
         width = dim // num_heads
         self.to_qokv = nn.Linear(dim, 4 * dim, bias=False)
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
@@ -129,30 +126,7 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
             else MixedInducingInputs(num_heads, count, width, max_tokens)
             for count in (num_inducing, num_key_inducing)
         )
-        log_lengthscale = 0.5 * math.log(2 * INITIAL_VARIANCE * width)
-        self.raw_lengthscale = nn.Parameter(torch.full((num_heads, 1, width), log_lengthscale))
-        self.raw_query_scale = nn.Parameter(torch.zeros(num_heads))
-        self.raw_key_scale = nn.Parameter(torch.zeros(num_heads))
-        raw_noise = torch.full((num_heads,), math.log(noise))
-        if learn_noise:
-            self.raw_noise = nn.Parameter(raw_noise)
-        else:
-            self.register_buffer("raw_noise", raw_noise)
-
-    @property
-    def lengthscale(self) -> Float[Tensor, "heads 1 width"]:
-        """ℓ, one per head and dimension."""
-        return self.raw_lengthscale.exp()
-
-    @property
-    def query_scale(self) -> Float[Tensor, " heads"]:
-        """σ_q, the prior standard deviation of z_q."""
-        return self.raw_query_scale.exp()
-
-    @property
-    def key_scale(self) -> Float[Tensor, " heads"]:
-        """σ_k, the prior standard deviation of z_k."""
-        return self.raw_key_scale.exp()
+        self.register_buffer("raw_noise", torch.full((num_heads,), math.log(noise)))
 
     @property
     def noise(self) -> Float[Tensor, " heads"]:
@@ -182,12 +156,8 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
     ) -> DiagonalGaussian:
         """Return the marginals of the heads' predictions, before ``to_out`` mixes them.
 
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at real tokens.
-
-        Returns:
-            A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
+        Tokens ``x`` are already normalised by the block, the mask is true at real ones; the
+        Gaussian is ``(heads, batch, tokens, dim / heads)``.
         """
         inputs = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
@@ -198,8 +168,8 @@ class SparseCorrelatedGPAttention(MultiHeadAttention):
             return DiagonalGaussian(mean, variance.expand(mean.shape))
 
     def from_kernel(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return its state with what asymmetric kernel attention has; inducing inputs stay."""
-        converted = from_kernel_attention(weights)
+        """Return its state with that of asymmetric kernel attention; inducing inputs stay."""
+        converted = self.convert_kernel(weights)
         queries, keys, values = (converted.pop(f"to_{name}.weight") for name in ("q", "k", "v"))
         latent = self.to_qokv.weight.detach().chunk(4)[1]
         stacked = torch.cat([queries, latent, keys, values])

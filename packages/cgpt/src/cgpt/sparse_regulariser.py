@@ -52,23 +52,20 @@ def prior_root(
 ) -> Float[Tensor, "heads batch both both"]:
     r"""Return S with :math:`\Omega = S S^\top`, so that :math:`U \Omega U^\top` is the prior.
 
-    Args:
-        canonical: :math:`X_o`, divided by the lengthscales.
-        features: see :func:`cgpt.sparse.sparse_features`.
-        posterior: see :func:`cgpt.sparse.sparse_posterior`.
-        noise_variance: σ².
-        canonical_prior: covariance of :math:`z_o`: ``"noise-free"`` :math:`K_{oo}` (the paper) or
-            ``"noisy"`` :math:`K_{oo} + \sigma^2 I`.
-        joint: keep what :math:`z_q` and :math:`z_k` have in common; Ω is block-diagonal without.
+    The covariance of :math:`z_o` is :math:`K_{oo}` at ``canonical`` (the paper), ``"noisy"``
+    :math:`K_{oo} + \sigma^2 I`. Unless ``joint``, Ω is block-diagonal: :math:`z_q` and :math:`z_k`
+    have nothing in common.
 
     Raises:
         CholeskyError: a matrix holds NaN or infinity.
     """
+    # X = diag(chol(D)⁻ᵀ, chol(D_kk)⁻ᵀ), and Φ X.
     m = posterior.coefficients.shape[-2]
     key_cholesky = factorise(posterior.gram[..., m:, m:])
     whiteners = [triangular_inverse(L).mT for L in (posterior.cholesky, key_cholesky)]
     blocks = features.canonical[..., :m], features.canonical[..., m:]
     whitened = torch.cat([block @ X for block, X in zip(blocks, whiteners, strict=True)], -1)
+    # Xᵀ Φᵀ K_oo Φ X.
     covariance = kernel_form(canonical, whitened)
     variance = noise_variance[:, None, None, None]
     if canonical_prior == "noisy":
@@ -78,6 +75,7 @@ def prior_root(
         covariance = torch.where(first[:, None] == first, covariance, 0.0)
     eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     cholesky = factorise(covariance + variance * eye)
+    # S = X chol(σ²I + Xᵀ Φᵀ K_oo Φ X).
     rows = cholesky[..., :m, :], cholesky[..., m:, :]
     return torch.cat([X @ row for X, row in zip(whiteners, rows, strict=True)], -2)
 
@@ -109,7 +107,7 @@ def log_density(
     for the queries and the same for the keys.
 
     Args:
-        canonical: :math:`X_o`, divided by the lengthscales.
+        canonical: :math:`X_o`.
         features: see :func:`cgpt.sparse.sparse_features`.
         posterior: see :func:`cgpt.sparse.sparse_posterior`.
         values: :math:`z_k`; rows of padding are zero.
@@ -117,8 +115,8 @@ def log_density(
             above, see :func:`cgpt.sparse.row_noise`.
         noise_variance: σ².
         mask: true at real tokens.
-        regulariser: which.
-        canonical_prior: covariance of :math:`z_o`, see :func:`prior_root`.
+        regulariser: one of the three.
+        canonical_prior: see :func:`prior_root`.
 
     Raises:
         CholeskyError: a matrix holds NaN or infinity.
@@ -132,6 +130,7 @@ def log_density(
         joint=regulariser == "joint",
     )
     m, channels = posterior.coefficients.shape[-2:]
+    # W_qᵀ Λ_q⁻¹ W_q, W_kᵀ Λ_k⁻¹ W_k, W_kᵀ Λ_k⁻¹ z_k, W_qᵀ Λ_q⁻¹ ν, with Λ the noise.
     query_noise, key_noise = noise
     query_gram = _weighted(features.queries, features.queries, query_noise)
     key_gram = _weighted(features.keys, features.keys, key_noise, posterior.key_gram)
@@ -139,19 +138,20 @@ def log_density(
     query_values = query_gram @ posterior.coefficients
     # |ν|² and |z_k|², over the noise.
     squares = (posterior.coefficients * query_values).sum((-2, -1)) + _squares(values, key_noise)
+    # n log 2π + log |Λ|.
     real = torch.ones_like(values[:1, :, :, :1]) if mask is None else mask[None, :, :, None]
     log_noise = sum((real * (math.log(2 * math.pi) + row.log())).sum((-2, -1)) for row in noise)
 
-    # Uᵀ Λ⁻¹ U root, with Λ the noise.
+    # Uᵀ Λ⁻¹ U S.
     gram_root = torch.cat([query_gram @ root[..., :m, :], key_gram @ root[..., m:, :]], -2)
     if regulariser == "jensen":
         trace = (root * gram_root).sum((-2, -1))
         return -0.5 * (squares + channels * (trace + log_noise))
 
-    # |Λ + UΩUᵀ| = |Λ| |inner|.
+    # |Λ + UΩUᵀ| = |Λ| |inner|, inner = I + Sᵀ Uᵀ Λ⁻¹ U S.
     eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
     inner = eye + root.mT @ gram_root
-    # yᵀ(Λ + UΩUᵀ)⁻¹y = yᵀΛ⁻¹y - rightᵀ inner⁻¹ right.
+    # yᵀ(Λ + UΩUᵀ)⁻¹y = yᵀΛ⁻¹y - rightᵀ inner⁻¹ right, right = Sᵀ Uᵀ Λ⁻¹ y, y = [ν; z_k].
     right = root.mT @ torch.cat([query_values, key_values], -2)
     cholesky = factorise(inner)
     log_determinant = 2.0 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -164,12 +164,7 @@ def kernel_form(
     inputs: Float[Tensor, "heads batch tokens dim"],
     features: Float[Tensor, "heads batch tokens channels"],
 ) -> Float[Tensor, "heads batch channels channels"]:
-    r"""Compute :math:`\Phi^\top K_{oo} \Phi` in O(T) memory.
-
-    Args:
-        inputs: :math:`X_o`, divided by the lengthscales.
-        features: Φ; rows that are zero take no part.
-    """
+    r"""Compute :math:`\Phi^\top K_{oo} \Phi` in O(T) memory; zero rows of Φ take no part."""
     smoothed = kernel_attention(inputs, inputs, features, kernel="rbf")
     # The sum over tokens in float64: what is factorised next has a small floor.
     return (features.double().mT @ smoothed.double()).to(features.dtype)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _CorrelatedConfig(AttentionConfig):
-    """What both methods have."""
+    """Settings of both methods."""
 
     noise: Positive = 0.1
     regulariser: RegulariserName = "joint"
@@ -44,7 +44,7 @@ class _CorrelatedConfig(AttentionConfig):
 
 
 class CGPTConfig(_CorrelatedConfig):
-    """Settings of correlated GP attention, O(T³).
+    """Settings of :class:`~cgpt.attention.CorrelatedGPAttention`, O(T³).
 
     Attributes:
         noise: σ.
@@ -58,11 +58,6 @@ class CGPTConfig(_CorrelatedConfig):
             exact.
         nugget: variance added in the regulariser.
         jitter: relative jitter of Cholesky factors; None for machine epsilon.
-
-    See :class:`~cgpt.attention.CorrelatedGPAttention` for what these mean.
-
-    Raises:
-        ValueError: a setting is unknown, out of range, or means nothing to the others.
     """
 
     conditional: ConditionalName = "nystrom"
@@ -93,7 +88,7 @@ class CGPTConfig(_CorrelatedConfig):
 
 
 class SCGPTConfig(_CorrelatedConfig):
-    """Settings of sparse correlated GP attention.
+    """Settings of :class:`~cgpt.sparse_attention.SparseCorrelatedGPAttention`.
 
     Attributes:
         noise: σ; the paper has 0.1 for images, 0.5 for CoLA.
@@ -108,11 +103,6 @@ class SCGPTConfig(_CorrelatedConfig):
         inducing: inducing inputs: free parameters, or mixed of the tokens, which have a
             longest length.
         jitter: relative jitter of Cholesky factors.
-
-    See :class:`~cgpt.sparse_attention.SparseCorrelatedGPAttention` for what these mean.
-
-    Raises:
-        ValueError: a setting is unknown or out of range.
     """
 
     num_inducing: Count = 16
