@@ -3,24 +3,18 @@
 from functools import wraps
 
 import torch
-from hypothesis import strategies as st
 
 import sgpa
 from fuzzing.annotations import backbone_targets, derive, instances
-from fuzzing.arguments import COUNTS, GENERATORS, SCALES, tensors
+from fuzzing.arguments import COUNTS, GENERATORS, tensors
 from fuzzing.fuzz import FuzzSuite, Target
 from probseq.transformers import TransformerOutput
 
 NOT_FUZZED = {
     "*Config.build": "called by the builders of transformers",
     "SGPAConfig.check": "a part of its constructor",
-    "QueryProcess.[!s]*": "called by the residual layer, which checks",
     "*.from_kernel": "takes another layer's state",
     "RegressionModel*": "a transformer and a likelihood, each fuzzed by itself",
-}
-ENTRIES = {
-    "QueryProcess.set_deviation": {"deviation": SCALES},
-    "kl_annealing": {"fraction": st.sampled_from([0.0, 0.5, 1.0])},
 }
 
 
@@ -46,13 +40,7 @@ PREDICTION = Target(
     ),
 )
 BACKBONES = backbone_targets(instances(sgpa.SGPAConfig))
-TARGETS = derive(
-    [sgpa],
-    NOT_FUZZED,
-    [PREDICTION, *BACKBONES],
-    entries=ENTRIES,
-    words={"QueryProcess.set_deviation": ""},
-)
+TARGETS = derive([sgpa], NOT_FUZZED, [PREDICTION, *BACKBONES])
 
 
 class TestFuzz(FuzzSuite):

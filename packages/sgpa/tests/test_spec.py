@@ -124,7 +124,7 @@ def test_the_residual_s_divergence_is_paid_once_for_all_data():
     assert (config.penalty_weight(0.0), config.penalty_weight(1.0)) == (0.2, 0.2)
     # ½ (ρ² − 1 − 2 log ρ) for each of M = 16 inducing outputs of 128 dimensions.
     expected = torch.tensor(0.5 * (0.25 - 1 + 2 * math.log(2.0)) * 16 * 128)
-    torch.testing.assert_close(modules[0].kl(), expected)
+    torch.testing.assert_close(modules[0].process.kl(), expected)
 
 
 def test_the_penalty_s_weight_rises_to_its_scale():

@@ -1,5 +1,8 @@
 """Sparse Gaussian process attention (Chen and Li 2023; thesis chapter 3).
 
+Arguments that are out of range, or of a wrong shape or dtype, raise a ``ValueError`` that names
+them.
+
 Example:
     >>> import torch, sgpa
     >>> from probseq.transformers import predict_probabilities, vision_transformer

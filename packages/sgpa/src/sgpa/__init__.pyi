@@ -1,5 +1,4 @@
 from .attention import SparseGPAttention
-from .beyond.process import QueryProcess
 from .beyond.residual import ResidualSparseGPAttention
 from .beyond.spec import ResidualSGPAConfig
 from .regression import (
@@ -17,7 +16,6 @@ __all__ = [
     "COLA",
     "IMDB",
     "LaplaceLikelihood",
-    "QueryProcess",
     "RegressionModel",
     "RegressionPrediction",
     "ResidualSGPAConfig",

@@ -4,7 +4,7 @@ NaN and infinity in a tensor reach the result.
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from einops import einsum, rearrange
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts, check_positive
 from probseq.gaussians import DiagonalGaussian, standard_normal
-from probseq.kernels import RBF, Exponential
 from probseq.transformers.attention import MultiHeadAttention, attention_kernel, full_precision
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.protocol import TokenMap
@@ -31,57 +30,7 @@ from sgpa.posterior import (
 )
 
 
-class InducingAttention(MultiHeadAttention):
-    """Base of sparse GP attention: what depends on global inducing inputs, computed once."""
-
-    key: str = "to_qk"
-    kernel: RBF | Exponential
-    kernel_name: KernelName
-    inducing_inputs: nn.Parameter
-    raw_inducing_factor: nn.Parameter
-    jitter: float
-
-    def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
-        super().__init__(dim, num_heads, dropout)
-        self._cache = ParameterCache[InducingTerms]()
-
-    def train(self, mode: bool = True) -> "InducingAttention":
-        """Set training or evaluation mode; either way the cache starts empty."""
-        self._cache.clear()
-        return super().train(mode)
-
-    def _head_kernel(self) -> HeadKernel:
-        return HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
-
-    def _global_terms(self, token_map: TokenMap | None) -> InducingTerms:
-        weight: Tensor = getattr(self, self.key).weight
-
-        def compute() -> InducingTerms:
-            inducing = (
-                self.inducing_inputs if token_map is None else token_map(self.inducing_inputs)
-            )
-            rows = rearrange(weight, "(h k) d -> h k d", h=self.num_heads)
-            return self._terms_of(einsum(inducing, rows, "h m d, h k d -> h m k"))
-
-        def tensors() -> "list[Tensor] | None":  # torch 2.6 cannot trace the type itself
-            inputs = [self.inducing_inputs, self.raw_inducing_factor, weight, *self.buffers()]
-            inputs += self.kernel.parameters()
-            mean: Any = self.inducing_mean  # None in the plain variant
-            inputs += [] if mean is None else [mean]
-            if token_map is None:
-                return inputs
-            # In training mode its dropout may be active, each time anew.
-            return None if token_map.training else [*inputs, *token_map.parameters()]
-
-        return self._cache.get(compute, tensors, fresh=self.training)
-
-    def _terms_of(self, inducing: Tensor) -> InducingTerms:
-        """Return what depends on the projected global inducing inputs alone."""
-        kernel, factor, mean = self._head_kernel(), self.raw_inducing_factor, self.inducing_mean
-        return global_terms(inducing, kernel, cast("Any", mean), factor, jitter=self.jitter)
-
-
-class SparseGPAttention(InducingAttention):
+class SparseGPAttention(MultiHeadAttention):
     r"""Multi-head self-attention whose heads are sparse Gaussian processes (thesis Eq. 3.15).
 
     Each head's output is a sample from a GP posterior: its mean is kernel attention corrected by M
@@ -125,9 +74,6 @@ class SparseGPAttention(InducingAttention):
             RBF, e^-4 for exponential. It is the power of the noise that training starts under.
         dropout: rate on the output.
         jitter: relative jitter of Cholesky factors, the same in all dtypes.
-
-    Raises:
-        ValueError: an argument is out of range, or ``num_data`` is missing.
 
     Example:
         >>> import torch
@@ -192,6 +138,12 @@ class SparseGPAttention(InducingAttention):
         )
         raw = initial(num_heads, width, num_inducing, num_inducing)
         self.raw_inducing_factor = nn.Parameter(raw.tril())
+        self._cache = ParameterCache[InducingTerms]()
+
+    def train(self, mode: bool = True) -> "SparseGPAttention":
+        """Set training or evaluation mode; either way the cache starts empty."""
+        self._cache.clear()
+        return super().train(mode)
 
     def _attend(
         self,
@@ -216,16 +168,9 @@ class SparseGPAttention(InducingAttention):
     ) -> DiagonalGaussian:
         """Return the posterior marginals of the heads' outputs, before ``to_out`` mixes them.
 
-        Args:
-            x: tokens, already normalised by the block.
-            mask: true at real tokens.
-            token_map: as in :meth:`forward`.
-
-        Returns:
-            A Gaussian of shape ``(heads, batch, tokens, dim / heads)``.
-
-        Raises:
-            ValueError: ``x`` or ``mask`` has a wrong shape or dtype, or ``x`` is not finite.
+        Tokens ``x`` are already normalised by the block, the mask is true at real ones, and the
+        token map is that of :meth:`forward`; the Gaussian is ``(heads, batch, tokens, dim /
+        heads)``.
         """
         queries, values = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
@@ -249,6 +194,31 @@ class SparseGPAttention(InducingAttention):
         )
         return queries, values
 
+    def _head_kernel(self) -> HeadKernel:
+        return HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
+
+    def _global_terms(self, token_map: TokenMap | None) -> InducingTerms:
+        """Return what depends on the global inducing inputs, computed once where it is cached."""
+        mean, factor, weight = self.inducing_mean, self.raw_inducing_factor, self.to_qk.weight
+
+        def compute() -> InducingTerms:
+            inputs = self.inducing_inputs
+            inputs = inputs if token_map is None else token_map(inputs)
+            # k_g = G(Z_g) W_qk, each head with its own rows.
+            rows = rearrange(weight, "(h k) d -> h k d", h=self.num_heads)
+            inducing = einsum(inputs, rows, "h m d, h k d -> h m k")
+            return global_terms(inducing, self._head_kernel(), mean, factor, jitter=self.jitter)
+
+        def tensors() -> "list[Tensor] | None":  # torch 2.6 cannot trace the type itself
+            inputs = [self.inducing_inputs, factor, weight, *self.kernel.parameters()]
+            inputs += [] if mean is None else [mean]
+            if token_map is None:
+                return inputs
+            # In training mode its dropout may be active, each time anew.
+            return None if token_map.training else [*inputs, *token_map.parameters()]
+
+        return self._cache.get(compute, tensors, fresh=self.training)
+
     def _sample(
         self,
         queries: Tensor,
@@ -267,6 +237,7 @@ class SparseGPAttention(InducingAttention):
         if not self.sample:
             samples = mean.expand(num_samples or 1, *mean.shape)
         elif self.covariance == "diag":
+            # m + √(1 − |w|² + |Rᵀw|²) ε, a token on its own.
             deviation = relative_variance(posterior.whitened, terms.factors).sqrt()
             samples = torch.addcmul(mean, deviation, noise(*mean.shape))
         else:

@@ -20,7 +20,7 @@ class ParameterCache(Generic[T]):
     def __init__(self) -> None:
         # Key, value and tensors together, for other threads that read them; while the tensors live,
         # no other can be given their address.
-        self._known: tuple[tuple[object, ...], T, list[Tensor]] | None = None
+        self._entry: tuple[tuple[object, ...], T, list[Tensor]] | None = None
 
     def get(
         self, compute: Callable[[], T], tensors: Callable[[], list[Tensor] | None], *, fresh: bool
@@ -39,17 +39,17 @@ class ParameterCache(Generic[T]):
         if inputs is None or any(t.is_inference() for t in inputs):  # no version counter there
             return compute()
         key = tuple((t.data_ptr(), t._version, t.device, t.dtype) for t in inputs)
-        known = self._known
-        if known is None or key != known[0]:
+        entry = self._entry
+        if entry is None or key != entry[0]:
             # Not in inference mode, or a later pass with plain no_grad could not use the value.
             with torch.inference_mode(False), torch.no_grad():
-                known = key, compute(), [tensor.detach() for tensor in inputs]
-            self._known = known
-        return known[1]
+                entry = key, compute(), [tensor.detach() for tensor in inputs]
+            self._entry = entry
+        return entry[1]
 
     def clear(self) -> None:
         """Forget the value."""
-        self._known = None
+        self._entry = None
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return type(self), ()

@@ -37,39 +37,32 @@ _VARIANCE_FLOOR = 1e-10
 class HeadKernel(NamedTuple):
     """Kernel hyperparameters of all heads."""
 
-    name: KernelName  # ``"rbf"`` or ``"exponential"``
-    lengthscale: Float[Tensor, "heads 1 dim"]  # ``(H, 1, s)``
-    outputscale: Float[Tensor, " heads"]  # σ_f², ``(H,)``
+    name: KernelName
+    lengthscale: Float[Tensor, "heads 1 dim"]
+    outputscale: Float[Tensor, " heads"]  # σ_f²
 
 
 class InducingTerms(NamedTuple):
     """All that depends on the global inducing inputs and not on the sequences; cached in eval."""
 
-    # Mean scaled inducing input, the origin for squared distances, ``(H, 1, s)``
-    centre: Float[Tensor, "heads 1 dim"]
-    # Scaled and centred inducing inputs, ``(H, M, s)``, in float64
-    features: Float[Tensor, "heads inducing width"]
-    # Inverse Cholesky factor of the inducing inputs' correlation matrix, ``(H, M, M)``, in float64
-    whitener: Float[Tensor, "heads inducing inducing"]
-    # Whitened inducing mean Lᵀ v_g, ``(H, M, s)``; ``None`` in the plain variant
-    mean: Float[Tensor, "heads inducing channels"] | None
-    # R, lower triangular, ``(H, s, M, M)``
-    factors: Float[Tensor, "heads channels inducing inducing"]
-    # The part of the KL divergence that no sequence enters, summed over heads, in nats
+    centre: Float[Tensor, "heads 1 dim"]  # mean scaled inducing input, the origin for distances
+    features: Float[Tensor, "heads inducing dim"]  # scaled and centred inducing inputs, float64
+    whitener: Float[Tensor, "heads inducing inducing"]  # chol(C + jI)⁻¹, float64
+    # Lᵀ v_g; None in the plain variant
+    whitened_mean: Float[Tensor, "heads inducing channels"] | None
+    factors: Float[Tensor, "heads channels inducing inducing"]  # R, lower triangular
+    # The KL divergence that no sequence enters, summed over heads, in nats
     kl: Float[Tensor, ""]
 
 
 class AttentionPosterior(NamedTuple):
     """Posterior of every head's output at every token, in units of the prior standard deviation."""
 
-    # Posterior mean over ``prior_deviation``, ``(H, B, T, s)``
     mean: Float[Tensor, "heads batch tokens channels"]
-    # W over ``prior_deviation``, ``(H, B, T, M)``
-    whitened: Float[Tensor, "heads batch tokens inducing"]
-    # d(q), the prior standard deviation, broadcastable to ``(H, B, T, 1)``
-    prior_deviation: Float[Tensor, "heads batch_or_1 tokens_or_1 1"]
-    # The part of the KL divergence in which the sequences enter, summed over heads and output
-    # dimensions, averaged over the batch, in nats
+    whitened: Float[Tensor, "heads batch tokens inducing"]  # W
+    prior_deviation: Float[Tensor, "heads batch_or_1 tokens_or_1 1"]  # d(q)
+    # The KL divergence that the sequences enter, summed over heads and output dimensions, averaged
+    # over the batch, in nats
     kl: Float[Tensor, ""]
 
 
@@ -83,7 +76,7 @@ def factor_from_raw(
 def global_terms(
     inducing: Float[Tensor, "heads inducing dim"],
     kernel: HeadKernel,
-    mean: Float[Tensor, "heads inducing channels"] | None,
+    inducing_mean: Float[Tensor, "heads inducing channels"] | None,
     raw_factor: Float[Tensor, "heads channels inducing inducing"],
     *,
     jitter: float = ATTENTION_JITTER,
@@ -97,14 +90,9 @@ def global_terms(
         - 2 \sum_d \sum_m \log R_{d,mm} - M s\Big]
         = \sum_d \mathrm{KL}[N(L^\top v_{g,d}, R_d R_d^\top) \,\|\, N(0, I)],
 
-    which :func:`~probseq.gaussians.gauss_kl` adds up from terms that are not negative.
-
-    Args:
-        inducing: projected global inducing inputs k_g.
-        kernel: hyperparameters.
-        mean: v_g, or ``None`` for the plain decoupled variant (B.14), which has no such term.
-        raw_factor: see :func:`factor_from_raw`.
-        jitter: relative jitter of the Cholesky factor.
+    which :func:`~probseq.gaussians.gauss_kl` adds up from terms that are not negative. The inducing
+    inputs k_g are projected; v_g, their mean, is ``None`` in the plain decoupled variant (B.14),
+    which has no such term; the jitter is relative.
 
     Raises:
         CholeskyError: the covariance of the inducing inputs cannot be factorised.
@@ -121,8 +109,9 @@ def global_terms(
     factors = factor_from_raw(raw_factor)
     # Lᵀ v_g = chol(C + jI)ᵀ D v_g.
     whitened_mean = None
-    if mean is not None:
-        whitened_mean = cholesky.mT.to(mean.dtype) @ (prior_scale(scaled, kernel) * mean)
+    if inducing_mean is not None:
+        scaled_mean = prior_scale(scaled, kernel) * inducing_mean
+        whitened_mean = cholesky.mT.to(inducing_mean.dtype) @ scaled_mean
     # Σ_d KL[N(Lᵀ v_g,d, R_d R_dᵀ) ‖ N(0, I)].
     means = torch.zeros_like(factors[..., 0]) if whitened_mean is None else whitened_mean.mT
     kl = gauss_kl(means, factors).sum()
@@ -141,41 +130,39 @@ def attention_posterior(
     .. math::
         m = K_{qq} v_a + W (L^\top v_g - W^\top v_a)
 
-    or, if ``terms.mean`` is ``None``, the plain decoupled mean :math:`K_{qq} v_a` (B.14). The KL
-    part, per head and sequence:
+    or the plain decoupled mean :math:`K_{qq} v_a` (B.14). The KL part, per head and sequence:
 
     .. math::
         \tfrac12 \sum_d \big[v_{a,d}^\top K_{qq} v_{a,d} - \|W^\top v_{a,d}\|^2\big]
         = \tfrac12 \sum_d v_{a,d}^\top B v_{a,d}, \quad B = K_{qq} - W W^\top,
 
-    without the second term in the plain variant, whose B is :math:`K_{qq}`.
-
-    Args:
-        queries: q = k_a, not yet divided by the lengthscale.
-        values: v_a.
-        kernel: hyperparameters.
-        terms: see :func:`global_terms`.
-        mask: true at real tokens; padding enters neither the mean of other tokens nor the KL.
+    without the second term in the plain variant, whose B is :math:`K_{qq}`. Queries are q = k_a,
+    not yet divided by the lengthscale, values are v_a. Padding, where the mask is false, enters
+    neither the mean of other tokens nor the KL.
     """
     # a = q/ℓ and d(q); K_qq = D C D with C = exp(-½|a - a'|²), D = diag d(q). From here on all is
     # over d(q): K_qq v_a is C v with v = D v_a, and W is C_qg chol(C_gg + jI)⁻ᵀ.
     scaled = queries / kernel.lengthscale[:, None]
     scale = prior_scale(scaled, kernel)
     # v = D v_a, zero at padding.
-    values = scale * values
+    v = scale * values
     if mask is not None:
-        values = values.masked_fill(~mask[None, :, :, None], 0.0)
+        v = v.masked_fill(~mask[None, :, :, None], 0.0)
     # C v.
-    mean = kernel_attention(
-        scaled, scaled, values, kernel="rbf", key_mask=None if mask is None else mask[None]
+    smoothed = kernel_attention(
+        scaled, scaled, v, kernel="rbf", key_mask=None if mask is None else mask[None]
     )
+    # W.
     whitened = whiten(scaled - terms.centre[:, None], terms)
-    # B v = C v - W Wᵀ v, or C v in the plain variant.
-    residual = mean if terms.mean is None else mean - whitened @ (whitened.mT @ values)
+    if terms.whitened_mean is None:
+        # B v = C v, and m = B v.
+        mean = residual = smoothed
+    else:
+        # B v = C v - W Wᵀ v, and m = B v + W Lᵀ v_g.
+        residual = smoothed - whitened @ (whitened.mT @ v)
+        mean = residual + whitened @ terms.whitened_mean[:, None]
     # ½ Σ_d v_dᵀ B v_d, averaged over the batch.
-    kl = 0.5 * _quadratic_form(values, residual, mask).sum() / values.shape[1]
-    # m = B v + W Lᵀ v_g.
-    mean = residual if terms.mean is None else residual + whitened @ terms.mean[:, None]
+    kl = 0.5 * _quadratic_form(v, residual, mask).sum() / v.shape[1]
     return AttentionPosterior(mean, whitened, scale, kl)
 
 
@@ -189,7 +176,7 @@ def whiten(
     return rearrange(whitened, "h (b t) m -> h b t m", b=centred.shape[1])
 
 
-def _quadratic_form(values: Tensor, residual: Tensor, mask: Tensor | None) -> Tensor:
+def _quadratic_form(v: Tensor, residual: Tensor, mask: Tensor | None) -> Tensor:
     """Return vᵀBv from v and Bv, ``(H, B, s)``, for a covariance B with variances of at most one.
 
     Where the inducing inputs know nearly all that the tokens say, Bv is little more than round-off,
@@ -200,7 +187,7 @@ def _quadratic_form(values: Tensor, residual: Tensor, mask: Tensor | None) -> Te
     if mask is not None:
         residual = residual.masked_fill(~mask[None, :, :, None], 0.0)
     bound = residual.square().sum(-2) / residual.shape[-2]
-    return torch.maximum((values * residual).sum(-2), bound)
+    return torch.maximum((v * residual).sum(-2), bound)
 
 
 def relative_variance(
@@ -241,18 +228,13 @@ def residual_cholesky(
     All output dimensions share it, so that a sample from the full covariance costs one T×T
     factorisation a head and sequence:
     :math:`f_d = m_d + \mathrm{chol}(K_{qq} - WW^\top)\,\epsilon + W R_d\,\epsilon'`.
-
-    Args:
-        queries: q = k_a, not yet divided by the lengthscale.
-        kernel: hyperparameters.
-        posterior: see :func:`attention_posterior`.
-        mask: true at real tokens; padding is independent of all else.
-        jitter: jitter relative to the prior variance.
+    Padding is independent of all else; the jitter is relative to the prior variance.
 
     Raises:
         CholeskyError: the covariance cannot be factorised.
     """
     scaled = queries / kernel.lengthscale[:, None]
+    # C - W Wᵀ.
     whitened = flush_subnormals(posterior.whitened)
     residual = correlation_matrix(scaled) - whitened @ whitened.mT
     eye = torch.eye(residual.shape[-1], dtype=residual.dtype, device=residual.device)
@@ -282,6 +264,7 @@ def correlation_matrix(scaled: Float[Tensor, "*b n dim"]) -> Float[Tensor, "*b n
 
 def prior_scale(scaled: Tensor, kernel: HeadKernel) -> Tensor:
     """Prior standard deviation d(x), ``(H, ..., 1)``, axes of 1 where it is constant."""
+    # σ_f, times exp(½|a|²) for the exponential kernel.
     sigma = kernel.outputscale.sqrt()
     sigma = sigma.reshape(-1, *(1,) * (scaled.ndim - 1))
     if kernel.name == "rbf":

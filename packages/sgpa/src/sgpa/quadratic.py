@@ -36,13 +36,7 @@ def quadratic_forms(
     r"""Compute :math:`\|R_{hd}^\top w_{ht}\|^2 - \|w_{ht}\|^2` for all rows t and dimensions d.
 
     A difference of sums of squares, so that it is no smaller than minus the second to round-off.
-
-    Args:
-        rows: the vectors w.
-        factors: the matrices R, lower triangular; what lies above the diagonal is not read.
-
-    Returns:
-        The quadratic forms :math:`w^\top (R R^\top - I) w`, ``(heads, rows, dims)``.
+    Rows are the vectors w, factors the matrices R, whose lower triangles are read.
     """
     result: Tensor = _QuadraticForms.apply(rows, factors)  # pyright: ignore[reportAssignmentType]
     return result

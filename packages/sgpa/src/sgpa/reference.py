@@ -36,17 +36,8 @@ def literal_attention(
 
     of which the plain decoupled variant keeps the first term of the mean (B.14).
 
-    Args:
-        module: holds the parameters; in the first block, and with ``covariance="diag"``.
-        x: tokens.
-        mask: true at real tokens.
-        noise: standard normal draws; drawn here if ``None``.
-
-    Returns:
-        What the module returns for the same noise, to round-off.
-
-    Raises:
-        ValueError: ``x`` or ``mask`` has a wrong shape or type.
+    The module stands in the first block, with ``covariance="diag"``; its output for the same
+    standard normal ``noise``, which is drawn if ``None``, is equal to round-off.
     """
     check_tokens(x, mask, module.dim, getattr(module.to_qk, "weight", x))
     heads = module.num_heads

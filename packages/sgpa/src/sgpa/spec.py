@@ -20,7 +20,7 @@ Weight = Annotated[float, Bound("above 0 and at most 1", lambda value: 0 < value
 
 
 class SGPAConfig(AttentionConfig):
-    """Settings of sparse GP attention (thesis Eq. 3.15).
+    """Settings of :class:`~sgpa.attention.SparseGPAttention`.
 
     Attributes:
         num_inducing: global inducing inputs M of each head; unused by variant=standard.
@@ -38,11 +38,6 @@ class SGPAConfig(AttentionConfig):
             start.
         kl_scale: final weight of the KL; 1 is the ELBO, less tempers it.
         jitter: relative jitter of Cholesky factors.
-
-    See :class:`~sgpa.attention.SparseGPAttention` for what these mean.
-
-    Raises:
-        ValueError: a setting is out of range, unknown, or means nothing to the others.
     """
 
     num_inducing: Count = 16

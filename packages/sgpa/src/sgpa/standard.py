@@ -46,9 +46,6 @@ class StandardSparseGPAttention(MultiHeadAttention):
         initial_variance: prior variance to start from; ``None``: 1 for RBF, e^-4 for exponential.
         dropout: rate on the output.
         jitter: relative jitter of Cholesky factors, the same in all dtypes.
-
-    Raises:
-        ValueError: an argument is out of range.
     """
 
     def __init__(

@@ -138,7 +138,7 @@ def test_the_divergence_is_that_of_the_inducing_outputs_whatever_the_tokens():
             zero = torch.zeros_like(mean)
             q, p = MultivariateNormal(mean, covariance), MultivariateNormal(zero, prior)
             expected += kl_divergence(q, p)
-    assert_close(layer.kl(), expected)
+    assert_close(layer.process.kl(), expected)
     for x in (tokens(1, 3, DIM), 5.0 + tokens(4, 2, DIM)):
         assert_close(layer(x, num_samples=2).penalty, expected)
         assert_close(shared(x).penalty, expected / 50)
@@ -147,7 +147,7 @@ def test_the_divergence_is_that_of_the_inducing_outputs_whatever_the_tokens():
 @torch.no_grad()
 def test_at_the_prior_the_divergence_is_zero_and_the_variance_the_same_everywhere():
     layer = ResidualSparseGPAttention(DIM, HEADS, INDUCING, rho=1.0, initial_variance=0.3).double()
-    assert float(layer.kl()) == 0.0
+    assert float(layer.process.kl()) == 0.0
     variance = layer.posterior(tokens(2, 5, DIM)).variance
     assert_close(variance, torch.full_like(variance, 0.3), rtol=1e-6, atol=0.0)
 

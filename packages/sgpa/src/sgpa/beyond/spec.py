@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ResidualSGPAConfig(AttentionConfig):
-    """Settings of softmax attention with a sparse GP as its deviation.
+    """Settings of :class:`~sgpa.beyond.residual.ResidualSparseGPAttention`.
 
     Attributes:
         num_inducing: inducing inputs M of each head.
@@ -21,11 +21,6 @@ class ResidualSGPAConfig(AttentionConfig):
         rho: standard deviation of the whitened inducing outputs to start from; 1 is the prior's.
         kl_scale: weight of the KL, which all training examples pay together; 1 is the ELBO.
         jitter: relative jitter of Cholesky factors.
-
-    See :class:`~sgpa.beyond.residual.ResidualSparseGPAttention` for what these mean.
-
-    Raises:
-        ValueError: a setting is out of range.
     """
 
     num_inducing: Count = 16
