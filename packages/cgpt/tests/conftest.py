@@ -1,5 +1,6 @@
 """Shape annotations are checked while the tests run; dense algebra to compare with."""
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -8,6 +9,8 @@ from jaxtyping import install_import_hook
 from torch import Tensor
 
 install_import_hook(["probseq", "cgpt"], "beartype.beartype")
+
+from cgpt.covariances import Scales, exact_covariance, latent_covariances  # noqa: E402
 
 
 def kernel(a: Tensor, b: Tensor) -> Tensor:
@@ -30,6 +33,26 @@ class Dense:
     key_scale: float
     noise: float
     canonical_prior: str
+
+    @property
+    def scales(self) -> Scales:
+        log_q, log_k = (
+            torch.tensor([math.log(scale)], dtype=torch.float64)
+            for scale in (self.query_scale, self.key_scale)
+        )
+        return Scales(log_q, log_k, self.noise)
+
+    def through_latents(self, mask: Tensor | None = None, pad: int = 0):
+        """The covariances under test, with so many tokens of junk behind."""
+        tokens = [
+            torch.cat([x, torch.full((pad, 3), 7.0, dtype=torch.float64)])[None, None]
+            for x in (self.queries, self.keys, self.latent)
+        ]
+        return latent_covariances(*tokens, self.scales, mask, canonical_prior=self.canonical_prior)
+
+    def exactly(self):
+        """The exact covariance under test."""
+        return exact_covariance(self.queries[None, None], self.keys[None, None], self.scales)
 
     @property
     def identity(self) -> Tensor:

@@ -1,6 +1,5 @@
 """Joint covariances against linear-Gaussian models written out as matrices."""
 
-import math
 import warnings
 
 import pytest
@@ -11,29 +10,12 @@ from cgpt.covariances import (
     Scales,
     conditional_covariances,
     density_joint,
-    exact_covariance,
     latent_covariances,
     masked_cholesky,
     predictive_joint,
 )
 
 PRIORS = ("noise-free", "noisy")
-
-
-def scales(dense):
-    log_q, log_k = (
-        torch.tensor([math.log(s)], dtype=torch.float64)
-        for s in (dense.query_scale, dense.key_scale)
-    )
-    return Scales(log_q, log_k, dense.noise)
-
-
-def latent_of(dense):
-    return latent_covariances(
-        *(x[None, None] for x in (dense.queries, dense.keys, dense.latent)),
-        scales(dense),
-        canonical_prior=dense.canonical_prior,
-    )
 
 
 def full(joint):
@@ -45,7 +27,7 @@ def full(joint):
 @pytest.mark.parametrize("canonical_prior", PRIORS)
 def test_both_joints_equal_the_generative_model(make_dense, canonical_prior):
     dense = make_dense(canonical_prior)
-    latent = latent_of(dense)
+    latent = dense.through_latents()
     predictive = predictive_joint(latent)
     density = density_joint(latent, predictive)
     assert_close(full(predictive), dense.predictive_joint())
@@ -57,14 +39,14 @@ def test_both_joints_equal_the_generative_model(make_dense, canonical_prior):
 
 def test_the_exact_joint_is_that_of_one_process_seen_twice(make_dense):
     dense = make_dense()
-    joint = exact_covariance(dense.queries[None, None], dense.keys[None, None], scales(dense))
+    joint = dense.exactly()
     assert_close(full(joint), dense.exact_joint())
 
 
 @pytest.mark.parametrize("canonical_prior", PRIORS)
 def test_conditionals_given_the_canonical_process(make_dense, canonical_prior):
     dense = make_dense(canonical_prior)
-    queries, keys = conditional_covariances(latent_of(dense))
+    queries, keys = conditional_covariances(dense.through_latents())
     assert_close(queries[0, 0], dense.conditional("queries")[1])
     assert_close(keys[0, 0], dense.conditional("keys")[1])
 
@@ -75,7 +57,7 @@ def test_the_printed_formula_is_indefinite_below_a_scale_of_one_and_ours_is_not(
     unscaled = dense.k_qo / dense.query_scale
     printed = dense.k_q - unscaled @ dense.inverse @ unscaled.mT
     assert torch.linalg.eigvalsh(printed).min() < -0.1
-    ours, _ = conditional_covariances(latent_of(dense))
+    ours, _ = conditional_covariances(dense.through_latents())
     assert torch.linalg.eigvalsh(ours[0, 0]).min() > -1e-12
     for joint in (dense.predictive_joint(), dense.density_joint()):
         assert torch.linalg.eigvalsh(joint).min() > -1e-12
@@ -85,7 +67,7 @@ def test_the_printed_formula_is_indefinite_below_a_scale_of_one_and_ours_is_not(
 def test_inducing_at_the_keys_without_noise_is_exact(make_dense, canonical_prior):
     dense = make_dense(canonical_prior, noise=1e-4)
     dense = make_dense(canonical_prior, noise=1e-4, latent=dense.keys)
-    joint = full(predictive_joint(latent_of(dense)))
+    joint = full(predictive_joint(dense.through_latents()))
     assert_close(joint, dense.exact_joint(), rtol=0, atol=1e-4)
 
 

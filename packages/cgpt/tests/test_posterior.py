@@ -1,35 +1,19 @@
 """The predictive distribution against conditioning of the joint, and against simulation."""
 
-import math
 import warnings
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from cgpt.covariances import (
-    Scales,
-    exact_covariance,
-    latent_covariances,
-    predictive_joint,
-)
+from cgpt.covariances import Scales, latent_covariances, predictive_joint
 from cgpt.posterior import draw_samples, predictive_covariance, predictive_mean
 
 PRIORS = ("noise-free", "noisy")
 
 
-def joint_of(dense, *, exact=False):
-    log_q, log_k = (
-        torch.tensor([math.log(s)], dtype=torch.float64)
-        for s in (dense.query_scale, dense.key_scale)
-    )
-    scales = Scales(log_q, log_k, dense.noise)
-    queries, keys, latent = (x[None, None] for x in (dense.queries, dense.keys, dense.latent))
-    if exact:
-        return exact_covariance(queries, keys, scales)
-    return predictive_joint(
-        latent_covariances(queries, keys, latent, scales, canonical_prior=dense.canonical_prior)
-    )
+def joint_of(dense):
+    return predictive_joint(dense.through_latents())
 
 
 def condition(joint, observations):
@@ -45,7 +29,7 @@ def test_equals_the_conditional_of_the_dense_joint(make_dense, canonical_prior):
     dense = make_dense("noise-free" if exact else canonical_prior)
     expected = dense.exact_joint() if exact else dense.predictive_joint()
     mean, covariance = condition(expected, dense.observations)
-    joint = joint_of(dense, exact=exact)
+    joint = dense.exactly() if exact else joint_of(dense)
     assert_close(predictive_mean(joint, dense.values[None, None])[0, 0], mean)
     assert_close(predictive_covariance(joint)[0, 0], covariance)
 

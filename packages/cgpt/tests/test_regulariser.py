@@ -1,20 +1,11 @@
 """Regularisers against torch.distributions and against Monte Carlo."""
 
-import math
-
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from cgpt.covariances import (
-    Scales,
-    conditional_covariances,
-    density_joint,
-    exact_covariance,
-    latent_covariances,
-    predictive_joint,
-)
+from cgpt.covariances import conditional_covariances, density_joint, predictive_joint
 from cgpt.posterior import predictive_covariance, predictive_mean
 from cgpt.regulariser import jensen_bound, joint_log_density, marginals_log_density
 
@@ -24,21 +15,8 @@ NUGGET = 0.05
 
 def problem(dense, mask=None, pad=0):
     """Everything the densities take, for one sequence and one head, with junk behind it."""
-    log_q, log_k = (
-        torch.tensor([math.log(s)], dtype=torch.float64)
-        for s in (dense.query_scale, dense.key_scale)
-    )
-    tokens = [
-        torch.cat([x, torch.full((pad, 3), 7.0, dtype=torch.float64)])[None, None]
-        for x in (dense.queries, dense.keys, dense.latent)
-    ]
     values = torch.cat([dense.values, torch.zeros(pad, 3, dtype=torch.float64)])[None, None]
-    latent = latent_covariances(
-        *tokens,
-        Scales(log_q, log_k, dense.noise),
-        mask,
-        canonical_prior=dense.canonical_prior,
-    )
+    latent = dense.through_latents(mask, pad)
     predictive = predictive_joint(latent)
     return (
         latent,
@@ -73,13 +51,7 @@ def test_joint_equals_a_multivariate_normal_of_both(make_dense, canonical_prior)
 
 def test_joint_of_the_exact_conditional(make_dense):
     dense = make_dense()
-    log_q, log_k = (
-        torch.tensor([math.log(s)], dtype=torch.float64)
-        for s in (dense.query_scale, dense.key_scale)
-    )
-    joint = exact_covariance(
-        dense.queries[None, None], dense.keys[None, None], Scales(log_q, log_k, dense.noise)
-    )
+    joint = dense.exactly()
     mean = dense.k_qk @ dense.values
     normal = MultivariateNormal(
         torch.zeros(12, dtype=torch.float64), dense.exact_joint() + nugget_on_queries(6)
