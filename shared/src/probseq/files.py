@@ -27,11 +27,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import numpy as np
 from filelock import FileLock, Timeout
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 MANIFEST = "manifest.json"
@@ -172,8 +171,10 @@ def read_json(path: Path, form: Format) -> dict[str, Any]:
     return unpack_head(path.read_bytes(), form, str(path))
 
 
-def write_arrays(path: Path, form: Format, arrays: Mapping[str, NDArray[Any]]) -> None:
+def write_arrays(path: Path, form: Format, arrays: "Mapping[str, NDArray[Any]]") -> None:
     """Write arrays by name, as `numpy.load` reads them."""
+    import numpy as np  # late: a command line reads JSON alone
+
     content = io.BytesIO()
     np.savez(content, **cast("dict[str, Any]", arrays))
     with zipfile.ZipFile(content, "a") as archive:
@@ -181,8 +182,10 @@ def write_arrays(path: Path, form: Format, arrays: Mapping[str, NDArray[Any]]) -
     write_atomic(path, bytes(_sealed(content.getvalue())))
 
 
-def read_arrays(path: Path, form: Format) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path, form: Format) -> "dict[str, NDArray[Any]]":
     """Read what `write_arrays` wrote."""
+    import numpy as np  # late: a command line reads JSON alone
+
     content = path.read_bytes()
     unpack_head(content, form, str(path))
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
