@@ -44,7 +44,7 @@ from pseudovideo import (
     MaskedPrior,
     VideoDiffusion,
 )
-from pseudovideo.diffusion.stages import stage_window
+from pseudovideo.diffusion.frame_windows import stage_window
 from pseudovideo.spec import (
     AutoregressiveConfig,
     HVAEConfig,

@@ -33,7 +33,7 @@ NEW |= {"--trend", "--no-trend", "--season", "--inputs", "--hyperparameters", "-
 NEW |= {"--kernel-noise.initial-variance", "--kernel-noise.symmetric"}
 NEW |= {f"--sgpa-residual.{name}" for name in ("num-inducing", "initial-variance", "rho")}
 NEW |= {"--sgpa-residual.kl-scale", "--sgpa-residual.jitter"}
-NEW |= {"--mask-patch", "--process.prediction", "--metrics", "--diversity-weights"}
+NEW |= {"--process.prediction", "--metrics", "--diversity-weights"}
 NEW |= {"--skip-unreadable", "--no-skip-unreadable"}
 NEW |= {"--separator", "--decimal", "--encoding", "--widen", "--no-widen", "--page"}
 NEW |= {
@@ -49,10 +49,6 @@ NEW |= {
 NEW |= {f"--slurm.{name}" for name in ("partition", "gpus", "minutes")}
 NEW |= {"--png", "folder-hvae", ("--method", "fading")}
 NEW |= {"--labels", "--no-labels", "--label-dropout", "--guidance"}
-NEW |= {("--sampler", solver) for solver in ("dpm++", "unipc", "heun")}
-NEW |= {
-    ("--corruption", kind) for kind in ("pyramid", "low-pass", "colour", "patch-mask", "blur-noise")
-}
 NEW |= {
     "--kernel-noise.no-symmetric",
     "digits-few",

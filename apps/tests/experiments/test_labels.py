@@ -11,7 +11,7 @@ from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import read_json
 from probseq_apps.experiments import image_models
-from probseq_apps.experiments.stages import Samples, load_drawn
+from probseq_apps.experiments.stages import load_drawn
 from probseq_apps.experiments.tokens import open_prior
 from probseq_apps.report.generate import generate_report
 from probseq_apps.settings.generate import Classes, ClassTraining, PriorSettings
@@ -79,7 +79,7 @@ def digits():
 
 
 def drawn(folder, model):
-    return load_drawn(Samples, folder / "samples" / f"{model.rpartition('/')[2]}.npz")
+    return load_drawn(folder / "samples" / f"{model.rpartition('/')[2]}.npz")
 
 
 @each
@@ -136,12 +136,12 @@ def test_samples_are_of_the_classes_that_are_asked_for_by_name_or_number(whole, 
         sample = f"generate sample --device cpu --num 20 --model {folder / model} --run-dir"
         own, asked = tmp_path / f"{model[7]}-own", tmp_path / f"{model[7]}-asked"
         assert tell(sample, own) == 0
-        found, expected = load_drawn(Samples, own / "samples.npz"), drawn(folder, model)
+        found, expected = load_drawn(own / "samples.npz"), drawn(folder, model)
         assert torch.equal(found.labels, expected.labels[:20])
         # Of the run, guidance too; round-off of another batch size is at most one level.
         assert (found.images.int() - expected.images[:20].int()).abs().max() <= 1
         assert tell(f"{sample} {asked} --labels 3 7") == 0
-        found = load_drawn(Samples, asked / "samples.npz")
+        found = load_drawn(asked / "samples.npz")
         assert found.labels.tolist() == [3, 7] * 10
         with Image.open(asked / "plots/samples.png") as picture:
             wide = picture.width
@@ -165,7 +165,7 @@ def test_priors_and_hvaes_draw_the_classes_that_are_asked_for(whole, tmp_path):
         at = tmp_path / str(number)
         told = f"generate sample --num 4 --labels 9 --device cpu {given} --run-dir {at}"
         assert tell(told) == 0
-        assert load_drawn(Samples, at / "samples.npz").labels.tolist() == [9] * 4
+        assert load_drawn(at / "samples.npz").labels.tolist() == [9] * 4
     priors = [open_prior(run / name).maker.settings.classes for name in MODELS["run"]]
     assert priors == [ClassTraining(labels=True, label_dropout=0.2)] * 4
 
@@ -222,8 +222,6 @@ def test_settings_that_need_labels_are_refused_without():
         for settings in (DiffusionSettings, HvaeSettings):
             with pytest.raises(ValueError, match=said):
                 settings.from_dict({"classes": given})
-    with pytest.raises(ValueError, match="init_weights are those of a model without classes"):
-        DiffusionSettings(arms=("1-frame",), init_weights="w.pt", classes=Classes(labels=True))
     counts = {"a": 3, "b": 1}
     named = {"class_names": ("a", "b"), "class_counts": (3, 1)}
     assert Classes().spec(counts) == ClassSpec()
@@ -270,7 +268,7 @@ def test_a_folder_of_other_classes_is_not_gone_on_with_nor_the_prior_of_an_hvae(
     assert list(read_json(run / "config.json")["classes"]) == ["cat", "dog"]
     sample = f"generate sample --num 3 --labels dog --device cpu --model {run}/models/heat-seed0"
     assert tell(f"{sample} --run-dir", tmp_path / "s") == 0
-    assert load_drawn(Samples, tmp_path / "s/samples.npz").labels.tolist() == [1] * 3
+    assert load_drawn(tmp_path / "s/samples.npz").labels.tolist() == [1] * 3
     shutil.move(data / "dog", data / "eel")
     capsys.readouterr()
     with pytest.raises(SystemExit):

@@ -18,7 +18,7 @@ from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_json
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.engine.trainer import Step
-from probseq_apps.experiment import Job, RunFolder
+from probseq_apps.experiment import Job
 from probseq_apps.experiments import features, tokens
 from probseq_apps.experiments.features import make_extractor, make_reference
 from probseq_apps.experiments.single import (
@@ -27,10 +27,10 @@ from probseq_apps.experiments.single import (
     SAMPLE_WORKFLOW,
     TOKENIZER_WORKFLOW,
 )
-from probseq_apps.experiments.stages import ImageRun, Objective, Samples, load_drawn
+from probseq_apps.experiments.stages import Objective, load_drawn
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, open_prior, open_tokenizer
 from probseq_apps.options import Options
-from probseq_apps.report.results import FLOOR, groups_of, unranked
+from probseq_apps.report.results import groups_of, unranked
 from probseq_apps.run import run
 from probseq_apps.settings.common import DefaultSelectors, config_values
 from probseq_apps.settings.generate import (
@@ -59,9 +59,7 @@ from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.evaluation import mean_nats
 from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import fingerprint
-from pseudovideo.samples import Film
 from pseudovideo.spec import ObjectiveConfig, TokenizerSpec
-from pseudovideo.tokenizers import PatchKMeans
 
 pytestmark = pytest.mark.slow
 
@@ -114,14 +112,13 @@ def weights(folder):
 
 
 def assert_same(report_of, one, other):
-    for part in ("results", "floors"):
-        assert report_of(one)[part] == report_of(other)[part]
+    assert report_of(one)["results"] == report_of(other)["results"]
     first, second = weights(one), weights(other)
     assert first.keys() == second.keys()
     for name, own in first.items():
         assert all(torch.equal(tensor, second[name][key]) for key, tensor in own.items()), name
     for file in (one / "samples").glob("*.npz"):
-        a, b = load_drawn(Samples, file), load_drawn(Samples, other / "samples" / file.name)
+        a, b = load_drawn(file), load_drawn(other / "samples" / file.name)
         assert torch.equal(a.images, b.images)
         assert torch.equal(a.videos, b.videos)
 
@@ -129,7 +126,6 @@ def assert_same(report_of, one, other):
 def test_a_run_leaves_results_models_samples_pictures_and_a_report(whole, report_of):
     report = report_of(whole)
     assert [found["arm"] for found in report["results"]] == list(ARMS)
-    assert [found["arm"] for found in report["floors"]] == list(ARMS)
     bits = {found["arm"]: found["bits"] for found in report["results"]}
     # One slot of 4x4 tokens from 8 codes; half patches have four times as many.
     assert bits == dict(zip(ARMS, (48, 48, 48, 192), strict=True))
@@ -262,30 +258,6 @@ def test_weights_and_tokens_depend_on_the_seed_alone_and_a_prior_knows_its_token
     assert prior.tokenizer_fingerprint == fingerprint(tokenizer.model)
 
 
-def test_the_floor_clusters_training_images_and_is_measured_on_test_images(
-    tmp_path, monkeypatch, digits
-):
-    seen = []
-
-    class Noted(PatchKMeans):
-        def fit(self, videos, **options):
-            seen.extend((self, videos))
-            return super().fit(videos, **options)
-
-    monkeypatch.setattr(tokens, "PatchKMeans", Noted)
-    monkeypatch.setattr(tokens, "_KMEANS_IMAGES", 50)
-    run_of_images = ImageRun(digits, TINY)
-    found = tokens.measure_patch_kmeans(TINY, run_of_images, JOB, RunFolder(tmp_path, "r"))
-    rows = {tuple(image.tolist()) for image in to_unit(digits.train).flatten(1)}
-    chosen = [tuple(image.tolist()) for image in seen[1][:, -1].flatten(1)]
-    assert len(chosen) == 50
-    assert set(chosen) < rows
-    frames = seen[0].reconstruct(videos_of(digits.test[:30], "test videos"))[:, -1]
-    expected = mean_decibels(frames, digits.test[:30])
-    assert found["reconstruction"]["psnr"] == pytest.approx(expected, abs=1e-4)
-    assert (found["parameters"], found["stem"]) == (8 * 32, FLOOR)
-
-
 def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_image(digits):
     order, seen = torch.tensor([5, 2, 9]), []
 
@@ -340,8 +312,8 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, prior, tmp
     where["png"] = str(tmp_path / "png")
     settings = SampleSettings(**where, num=20, device="cpu", sampling=TINY.sampling)
     run(SAMPLE_WORKFLOW, settings, Options(run_dir=tmp_path / "s"), recipe="")
-    found = load_drawn(Samples, tmp_path / "s" / "samples.npz")
-    expected = load_drawn(Samples, whole / "samples" / f"masked-{JOB.name}.npz")
+    found = load_drawn(tmp_path / "s" / "samples.npz")
+    expected = load_drawn(whole / "samples" / f"masked-{JOB.name}.npz")
     assert torch.equal(found.images, expected.images)
     plots = {path.name for path in (tmp_path / "s" / "plots").iterdir()}
     assert plots == {"samples.png", "samples-videos.png", "samples.gif"}
@@ -366,7 +338,7 @@ def test_evaluation_takes_the_images_and_noise_of_the_run_and_prints_numbers_alo
     expected = mean_decibels(frames, digits.test)
     assert found["reconstruction"]["psnr"] == pytest.approx(expected, abs=1e-4)
     extractor = RandomConvolution(1)
-    images = load_drawn(Samples, file).images
+    images = load_drawn(file).images
     # Of real images as many as samples.
     for name, part in (("generation", images), ("real images", digits.test[: len(images)])):
         pair = (extractor(to_unit(each)).features for each in (digits.train, part))
@@ -450,13 +422,12 @@ def test_a_classifier_of_the_digits_knows_them_and_has_never_seen_the_test_image
     assert wrong["is"] < 0.7 * real["is"]
 
 
-@pytest.mark.parametrize("kind", [Samples, Film])
-def test_files_that_are_missing_or_of_something_else_are_refused_by_name(tmp_path, kind):
+def test_files_that_are_missing_or_of_something_else_are_refused_by_name(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.npz is not there"):
-        load_drawn(kind, tmp_path / "none.npz")
+        load_drawn(tmp_path / "none.npz")
     save_arrays(tmp_path / "other.npz", {"a": torch.zeros(2)})
-    flat = {name: torch.zeros(2, 3) for name in ("frames", "done", "images", "videos", "seconds")}
+    flat = {name: torch.zeros(2, 3) for name in ("images", "videos", "seconds")}
     save_arrays(tmp_path / "flat.npz", flat)
     for name, found in (("other", "none"), ("flat", "2")):
         with pytest.raises(ValueError, match=rf"dimensions, and .*{name}\.npz has {found}"):
-            load_drawn(kind, tmp_path / f"{name}.npz")
+            load_drawn(tmp_path / f"{name}.npz")

@@ -2,11 +2,9 @@
 
 import gzip
 import hashlib
-import importlib.util
 import itertools
 import struct
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +17,6 @@ from sklearn.datasets import load_digits
 WORDS = "the a cat dog small red book sleeps reads runs quickly never old man saw her"
 SMILES = """CCO CCCO CC(C)O c1ccccc1 CCN CC(=O)O CCCCC C1CCCCC1 CC#N CCOC CNC c1ccncc1 CC(C)=O
 OCCO C=CC CCS CCCl Cc1ccccc1 NCCO CC(N)C(=O)O C1CCOC1 CCBr FC(F)F O=CO CC=O"""
-UNET_TEST = "packages/pseudovideo/tests/diffusion/improved_ddpm.py"
 
 
 def write_files(folder: Path, *, weights: bool) -> None:
@@ -162,7 +159,7 @@ def write_molecules(folder: Path) -> None:
 
 
 def write_weights(own: Path) -> None:
-    """Random weights in the published layouts: VGG-16's trunk, Inception, improved DDPM's UNet."""
+    """Random weights in the published layouts: VGG-16's trunk and Inception."""
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
     from torchvision.models import vgg16
 
@@ -172,11 +169,3 @@ def write_weights(own: Path) -> None:
     kept = {"load_state_dict": lambda self, state: None}  # its own, random weights
     network = type("Random", (FeatureExtractorInceptionV3,), kept)
     torch.save(network("random", ["2048"], own / "vgg.pth").state_dict(), own / "inception.pth")
-    path = Path(__file__).resolve().parents[3] / UNET_TEST
-    spec = importlib.util.spec_from_file_location("improved_ddpm", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sizes = {"image_size": 8, "base_channels": 8, "channel_multipliers": (1, 2), "dropout": 0.0}
-    sizes |= {"num_res_blocks": 1, "attention_sizes": (4,), "num_heads": 2, "num_groups": 4}
-    unet = module.randomised(module.ImprovedDDPM(SimpleNamespace(**sizes), 1, 2), 0)
-    torch.save(unet.state_dict(), own / "unet.pt")

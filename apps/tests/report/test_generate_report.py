@@ -25,7 +25,6 @@ from probseq_apps.report.generate_plots import Drawn, Quantity, save_curves
 from probseq_apps.report.results import REAL
 from probseq_apps.settings.models import DiffusionSettings
 from pseudovideo.arms import DiffusionArm
-from pseudovideo.samples import Film
 
 REAL_IMAGES = {"fd": 2.5, "fd_name": "FD(classifier)", "is": 9.0, "num_samples": 40}
 ARMS = ("1-frame", "4-frame-first-order", "4-frame-high-order")
@@ -41,9 +40,6 @@ def tokenizer(arm, stem, seed, psnr, **changes):
     }
 
 
-FLOORS = [tokenizer("1-frame", "patch-k-means", seed, 18.0, steps=None) for seed in (0, 1)]
-
-
 @pytest.fixture
 def tokenizers():
     drawn, found = {"is": 7.0, "num_samples": 500, "nats_per_token": 1.5}, []
@@ -55,15 +51,15 @@ def tokenizers():
     return found
 
 
-def test_tokenizers_and_samples_stand_beside_patch_k_means_and_real_images(tokenizers):
-    table, drawn = token_tables([*tokenizers, *FLOORS], REAL_IMAGES)
+def test_tokenizers_and_samples_stand_beside_real_images(tokenizers):
+    table, drawn = token_tables(tokenizers, REAL_IMAGES)
     # Standard error of (20, 22): 1.
     assert table.rows[0] == [
         *("1-frame, plain", "2", "160", "16", "700", "12,345"),
         *("21.00±1.00", "22.00±1.00", "79.00±1.00", "25%", "11"),
     ]
-    names = [row[0] for row in table.rows[1:4]]
-    assert names == ["8-frame, plain", "1-frame, layernorm", "1-frame, patch-k-means"]
+    names = [row[0] for row in table.rows[1:3]]
+    assert names == ["8-frame, plain", "1-frame, layernorm"]
     assert table.rows[-1][1:] == [*["—"] * 7, "2.50", "—", "—"]
     assert [row[0] for row in drawn.rows] == ["1-frame, plain", "8-frame, plain", REAL]
     assert drawn.rows[1][4:] == ["22.00±1.00", "7.000±0.000", "1.500±0.000", "500"]
@@ -76,7 +72,6 @@ def test_tokenizers_and_samples_stand_beside_patch_k_means_and_real_images(token
     table, drawn = token_tables(tokenizers, REAL_IMAGES)
     assert table.rows[0][6] == "—"
     assert not [head for head in drawn.heads if "IS" in head]
-    assert len(token_tables(FLOORS, REAL_IMAGES)) == 1
 
 
 def test_controls_are_those_of_the_same_stem_and_length_with_no_more_bits():
@@ -210,7 +205,7 @@ def test_what_came_out_is_of_ranked_samples_or_of_reconstructions_at_equal_bits(
     )
     # Rows of more bits than others are not compared with them.
     more = [tokenizer("8-frame", "layernorm", seed, 30.0, bits=640.0) for seed in (0, 1)]
-    made = [*tokenizers, *FLOORS, *more]
+    made = [*tokenizers, *more]
     text = conclusion_of(made, headline_columns(made, token_measures(made), REAL_IMAGES))
     assert text.startswith("PSNR: 8 frames (160 bits) (25.000) leads image alone (160 bits)")
 
@@ -228,13 +223,12 @@ def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result)
     settings, arm = DiffusionSettings(arms=(name,), seeds=(0,)), DiffusionArm.parse(name)
     grey = torch.zeros(50, 1, 8, 8, dtype=torch.uint8)
     moving = grey[:20, None].expand(-1, 4, -1, -1, -1)
-    film = Film(moving[:16, None].expand(-1, 5, -1, -1, -1, -1), torch.arange(5), torch.tensor(1))
     report = generate_report(
         *("generate-diffusion", found, REAL_IMAGES),
         **{"settings": settings.to_dict(), "recipe": "own"},
         data=GenerationData("digits", grey, grey[:10], grey[:40], notes=("!",)),
         videos={name: (arm.videos(settings.frames), arm.context(settings.frames))},
-        drawn={name: Drawn(grey, moving, film, moving[:4])},
+        drawn={name: Drawn(grey, moving)},
         logs={name: [write_log(tmp_path / name, 1.0, 0.5)]},
     )
     report.write(tmp_path)
@@ -242,9 +236,8 @@ def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result)
     assert (numbers["experiment"], numbers["results"]) == ("generate-diffusion", found)
     # The theorem is about noise.
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
-        *("samples.png", "losses.png", f"process-{name}.gif"),
+        *("samples.png", "losses.png"),
         *(f"videos-{name}.{end}" for end in ("png", "gif")),
-        f"between-{name}.png",
     }
 
 

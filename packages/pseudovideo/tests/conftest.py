@@ -40,3 +40,18 @@ def shared_data() -> Path:
         if (folder / "uv.lock").is_file() and data.is_dir():
             return data
     pytest.skip("no folder shared/data beside the repository")
+
+
+@pytest.fixture
+def video_covariance():
+    """A function from a covariance of images, and settings of noise, to that of whole videos."""
+    from pseudovideo.corruptions import noise_coefficients
+
+    def of_videos(covariance, config):
+        mean, mixing = noise_coefficients(config)
+        # Cov(z_s, z_t) = a_s a_t Σ + (L Lᵀ)_st I, with axes (T, n, T, n)
+        signal = torch.einsum("s,t,ij->sitj", mean, mean, covariance)
+        eye = torch.eye(len(covariance), dtype=covariance.dtype)
+        return signal + torch.einsum("st,ij->sitj", mixing @ mixing.T, eye)
+
+    return of_videos

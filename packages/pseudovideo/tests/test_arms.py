@@ -41,7 +41,6 @@ def test_every_video_has_a_control_of_identical_frames_and_all_share_one_of_half
         ("2-frame-matched", 2, "matched-noise", None),
         ("12-frame-blur", 12, "high-order-blur", None),
         ("4-frame-first-order-blur", 4, "blur", None),
-        ("4-frame-patch-mask", 4, "patch-mask", None),
     ],
 )
 def test_an_arms_name_tells_frames_corruption_and_steps(name, frames, corruption, steps):

@@ -15,7 +15,6 @@ from pseudovideo.labels import (
     sample_classes,
 )
 from pseudovideo.pretrained import fingerprint, load_pretrained
-from pseudovideo.samples import draw_samples, film
 from pseudovideo.spec import ClassSpec, ImageDiffusionConfig
 
 NONE, PLAIN = ClassSpec(), ClassSpec(num_classes=3)
@@ -168,24 +167,3 @@ def test_folders_name_classes_only_where_there_are_any(tmp_path):
         for one in (known, load_pretrained(tmp_path / "with"))
     ]
     assert torch.equal(*drawn)
-
-
-def test_samples_and_films_have_the_labels_that_were_asked_for():
-    """Batches of two have theirs; a film's predictions are of the class, too."""
-    known = model(num_classes=3, label_dropout=0.2)
-    for parameter in known.parameters():  # much is 0 at first, and hides the class
-        torch.nn.init.normal_(parameter, std=0.3)
-    labels = torch.tensor([2, 0, 1, 1])
-
-    found, _ = draw_samples(known, 4, labels=labels, batch_size=2, generator=seeded(1))
-    generator = seeded(1)
-    parts = [known.sample(2, labels=part, generator=generator) for part in (labels[:2], labels[2:])]
-    expected = ((torch.cat(parts) + 1) * 127.5).round().to(torch.uint8)
-    assert torch.equal(found, expected)
-    shown = [
-        film(known, 4, labels=each, generator=seeded(1)).frames for each in (labels, labels * 0)
-    ]
-    assert torch.equal(shown[0][1], shown[1][1])
-    assert not torch.equal(shown[0][0, 1], shown[1][0, 1])
-    last = known.sample(4, labels=labels, generator=seeded(1))
-    assert torch.equal(shown[0][:, -1, 0], ((last + 1) * 127.5).round().to(torch.uint8))

@@ -21,9 +21,9 @@ from probseq_apps.bench import Case, Row, measure, one_thread, show, timed, trai
 from probseq_apps.bench.ranks import rank_rows
 from probseq_apps.settings.bench import BenchGenerateSettings
 from pseudovideo.corruptions import PseudoVideoConfig, counter_normal, pseudo_videos
+from pseudovideo.diffusion.frame_windows import stage_window
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
-from pseudovideo.diffusion.stages import stage_window
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig, MaskedPrior
 from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig, channel_multipliers_for

@@ -60,7 +60,7 @@ def _seconds(config: ImageDiffusionConfig, rank: int, ranks: int, port: int) -> 
         return LossParts.of(model(*batch, generator=step.generator))
 
     training = TrainConfig(batch_size=_BATCH, steps=_STEPS, learning_rate=1e-4, device="cpu")
-    trainer = Trainer(objective, (images,), training, CPU, loss, by_row=True)
+    trainer = Trainer(objective, (images,), training, CPU, loss)
     seconds: list[float] = []
     for _ in range(_STEPS):
         start = time.perf_counter()

@@ -50,7 +50,6 @@ def fit(
     held_out: Batch | None = None,
     label: str = "",
     metadata: Mapping[str, object] | None = None,
-    by_row: bool = False,
 ) -> FitResult:
     """Train a model; afterwards it holds the selected weights, in eval mode.
 
@@ -69,8 +68,6 @@ def fit(
         held_out: data to score on, as `train`; None exactly if `score` is.
         label: name of the run in the progress bar.
         metadata: further JSON values that define the run; compared on resume.
-        by_row: whether the loss draws its random numbers by `draw_rows`: with several ranks or
-            pieces of a batch they are then those of one.
     """
     if (held_out is None) != (score is None):
         raise ValueError("held_out and score must be given together: one of them is not")
@@ -91,7 +88,7 @@ def fit(
         checkpoint = load_latest_checkpoint(folder / CHECKPOINTS)
     checkpoint, stop = distributed.broadcast(checkpoint), StopRequest()
     with fork_random(device), handling(stop, signal.SIGTERM, signal.SIGINT):
-        trainer = Trainer(model, train, config, device, loss, by_row=by_row)
+        trainer = Trainer(model, train, config, device, loss)
         if checkpoint is not None:
             trainer.restore(checkpoint)
         if trainer.step < trainer.total_steps:

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from probseq.draws import RowGenerator
 from probseq_apps.engine import distributed
 from probseq_apps.engine.checkpoints import Checkpoint, copy_weights, load_weights
 from probseq_apps.engine.config import TrainConfig, derive_seed
@@ -68,8 +67,7 @@ class Trainer:
 
     Seeds the global random generators, and moves model and data to the device. `step` counts the
     optimizer steps done; it determines epoch, place in the epoch and step size. A model of several
-    networks that play against each other has them in `networks`: each has a gradient to clip. With
-    `by_row` the loss draws its random numbers by `draw_rows`, and they don't depend on the ranks.
+    networks that play against each other has them in `networks`: each has a gradient to clip.
     """
 
     def __init__(
@@ -79,8 +77,6 @@ class Trainer:
         config: TrainConfig,
         device: torch.device,
         loss: Loss,
-        *,
-        by_row: bool = False,
     ) -> None:
         self._loss, self._config, self.device = loss, config, device
         self._train = tuple(tensor.to(device) for tensor in train)
@@ -118,8 +114,8 @@ class Trainer:
         self._average = None if decay is None else WeightAverage(self._trained, decay)
         rank = distributed.rank()
         torch.manual_seed(derive_seed(config.seed, "global", rank))
-        self._generator = RowGenerator(device) if by_row else torch.Generator(device)
-        self._generator.manual_seed(derive_seed(config.seed, "loss", 0 if by_row else rank))
+        self._generator = torch.Generator(device)
+        self._generator.manual_seed(derive_seed(config.seed, "loss", rank))
         self.monitor = LossMonitor(_CHECK_EVERY_CUDA if device.type == "cuda" else 1)
         self.step = self.best_step = 0
         self.best_score = self.last_score = cast("float | None", None)
@@ -269,18 +265,11 @@ class Trainer:
         chosen, pieces = self._next_batch()
         epoch, progress = self.step // self.steps_per_epoch, self.step / self.total_steps
         step, ranks = Step(self.step, epoch, progress, self._generator), distributed.world_size()
-        state = self._generator.get_state() if len(pieces) > 1 else None
         loss, terms = torch.zeros(()), dict[str, Tensor]()
         if self._sharded is not None:
             share_buffers(self._sharded)
         for number, rows in enumerate(pieces, 1):
             share = (rows.stop - rows.start) / len(chosen)
-            if isinstance(self._generator, RowGenerator):
-                if state is not None:
-                    self._generator.set_state(state)  # each piece has its rows of the same draws
-                self._generator.rows, self._generator.total = rows, len(chosen)
-                self._generator.first = number == 1
-                self._generator.last = number == len(pieces)
             if not share:
                 # Every rank must take part in every exchange: the first example stands in.
                 rows = slice(0, 1)

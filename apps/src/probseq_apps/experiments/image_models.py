@@ -1,11 +1,10 @@
 """`probseq generate diffusion` and `probseq generate hvae`: a model for each variant and seed.
 
 The folder has `models/ARM-seedS` (runs of `fit`, with the trained model in `pretrained/`),
-`classifier/`, `samples/`, `process/` and `results/`.
+`classifier/`, `samples/` and `results/`.
 """
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,25 +32,19 @@ from probseq_apps.settings.models import (
     HvaeSettings,
 )
 from pseudovideo.arms import DiffusionArm
-from pseudovideo.beyond.interpolation import interpolate
-from pseudovideo.beyond.solvers import SOLVERS
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
-from pseudovideo.diffusion.sampling import sampling_process
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import frame_prediction, mean_bound
 from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
-from pseudovideo.integrations.improved_ddpm import load_improved_ddpm
-from pseudovideo.pixels import to_bytes, to_unit
+from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import Pretrained
-from pseudovideo.samples import Film, film
 from pseudovideo.spec import HVAEConfig, UNetConfig, unet_values
 
 MODELS = "models"
-DRAWN = (stages.SAMPLES, "process", "interpolations")  # folders of what is drawn from a model
-# Samples of a film; images at once; samples beside training images; pairs of samples.
-_FILMED, _BATCH, _PAIRS = 16, 250, 4
+# Images at once.
+_BATCH = 250
 
 
 class DiffusionVariant:
@@ -77,24 +70,14 @@ class DiffusionVariant:
     def check(self, data: GenerationData) -> None:
         """Raise if sizes or weights don't fit the images."""
         # Without memory for the weights, and without their initialisation, which takes seconds.
-        with nullcontext() if self.settings.init_weights else torch.device("meta"):
+        with torch.device("meta"):
             self.build(data)
         pseudo_videos(to_unit(data.train[:1]), self.videos)
 
     def build(self, data: GenerationData) -> tuple[DiffusionObjective, Pretrained]:
-        """Return an objective, and the new model in it, with published weights if named."""
-        file, importance = self.settings.init_weights, self.settings.training.importance
-        if file is None:
-            model: Any = new_model(self, data)
-        else:
-            try:
-                config = cast("Any", self.config(data.image_size, data.channels, {})[1])
-                model = load_improved_ddpm(file, config)
-            except (FileNotFoundError, ValueError) as error:
-                raise type(error)(
-                    f"init_weights must hold weights of this UNet: {error}"
-                ) from error
-        return DiffusionObjective(model, importance=importance), model
+        """Return an objective, and the new model in it."""
+        model = cast("Any", new_model(self, data))
+        return DiffusionObjective(model, importance=self.settings.training.importance), model
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
         """Return the hybrid loss of images and their numbers, each at a random diffusion step."""
@@ -103,28 +86,24 @@ class DiffusionVariant:
 
     def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
         """Return what the model's `sample` takes."""
-        return {**self._sampling(), "guidance": self.settings.classes.guidance}
-
-    def _sampling(self) -> dict[str, Any]:
-        options = self.settings.sampling.options()
-        return options | {"solver": SOLVERS.get(options["solver"])}
+        guidance = self.settings.classes.guidance
+        return {**self.settings.sampling.options(), "guidance": guidance}
 
     def measure(
         self, model: ImageDiffusion | VideoDiffusion, data: GenerationData
     ) -> dict[str, Any]:
         """Measure the likelihood of images, or the errors of frames."""
         sampling, asked = self.settings.sampling, self.settings.evaluation
-        taken, solver = sampling.sampling_steps or self.steps, self._sampling()["solver"]
-        process = sampling_process(model.diffusion, sampling.sampling_steps, None, solver)
-        evaluations = process.num_steps if solver is None else solver.evaluations(process)
+        taken = sampling.sampling_steps or self.steps
+        evaluations = taken
         likelihood, errors, counted = None, None, 0
         if isinstance(model, VideoDiffusion):
-            evaluations = model.evaluations_per_sample(sampling.sampling_steps, solver)
+            evaluations = model.evaluations_per_sample(sampling.sampling_steps)
             errors = self._frame_errors(model, data) if asked.frame_error_images else None
         elif asked.likelihood_images:
             images = data.test[: asked.likelihood_images]
             counted = len(images)
-            generator = stages.row_generator_for(model, derive_seed(self.seed, "likelihood"))
+            generator = stages.generator_for(model, derive_seed(self.seed, "likelihood"))
             total = -(-counted // _BATCH) * self.steps
             with log.bar(total=total, unit=" steps", desc="likelihood") as bar:
                 labels = stages.labels_of(self.settings.classes, data, "test", counted)
@@ -154,9 +133,9 @@ class DiffusionVariant:
                 *(model, self.videos, images, data.train),
                 labels=labels,
                 num_samples=samples,
-                **self._sampling(),
+                **self.settings.sampling.options(),
                 seed=derive_seed(self.seed, "test videos"),
-                generator=stages.row_generator_for(model, derive_seed(self.seed, "frame errors")),
+                generator=stages.generator_for(model, derive_seed(self.seed, "frame errors")),
                 progress=bar.update,
             )
 
@@ -208,7 +187,7 @@ class HvaeVariant:
         evaluations = levels * self.settings.classes.passes
         drawn = {"sampler": "ancestral", "sampling_steps": levels, "evaluations": evaluations}
         labels = stages.labels_of(self.settings.classes, data, "test", len(images))
-        generator = stages.row_generator_for(model, derive_seed(self.seed, "bound"))
+        generator = stages.generator_for(model, derive_seed(self.seed, "bound"))
         return {
             "levels": levels,
             "noise_std": model.config.noise_std,
@@ -237,7 +216,7 @@ def training_of(variant: Variant, data: GenerationData) -> stages.Training:
     batch = (data.train, torch.arange(len(data.train)))
     labels = stages.labels_of(variant.settings.classes, data, "train")
     training, machine = variant.settings.training, variant.settings.machine
-    config = training.train_config(machine, seed=variant.seed) if training.steps else None
+    config = training.train_config(machine, seed=variant.seed)
     if labels is not None:
         batch = (*batch, labels)
     return stages.Training(objective, model, batch, variant.loss, config, torch.channels_last)
@@ -316,11 +295,11 @@ def train_and_measure(
     distributed.main_alone(partial(run.reference, at))
     trained = train_variant(variant, run.data, folder, recipe=at.recipe, label=job.name)
     model = trained.model.to(stages.device_of(settings))
-    files = draw_files(settings, run, job, at)
-    measured = variant.measure(model, run.data)
+    file = draw_file(settings, run, job, at)
+    measured = distributed.main_alone(partial(variant.measure, model, run.data)) or {}
 
     def drawn() -> dict[str, Any]:
-        samples = stages.load_drawn(stages.Samples, files[0])
+        samples = stages.load_drawn(file)
         reference = run.reference(at)
         metrics = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
         if isinstance(variant, DiffusionVariant) and samples.videos.shape[1] > 1:
@@ -334,23 +313,21 @@ def train_and_measure(
         "steps": trained.steps,
         "training_seconds": trained.seconds,
         **measured,
-        "generation": {**(distributed.main_alone(drawn) or {}), **measured["generation"]},
+        "generation": (distributed.main_alone(drawn) or {}) | measured.get("generation", {}),
     }
 
 
 def report(settings: ModelSettings, run: stages.ImageRun, results: Results, at: RunFolder) -> str:
     """Write the report and return it as text; samples that were deleted are drawn anew."""
     drawn, logs, variants = dict[str, Drawn](), dict[str, list[Path]](), variants_of(settings)
-    files = {job: draw_files(settings, run, job, at) for job in variants}
-    for job, (samples_file, process, between) in files.items():
+    files = {job: draw_file(settings, run, job, at) for job in variants}
+    for job, samples_file in files.items():
         logs.setdefault(job.row, []).append(at.path / MODELS / job.name)
         if job.seed == settings.seeds[0]:
-            samples = stages.load_drawn(stages.Samples, samples_file)
+            samples = stages.load_drawn(samples_file)
             drawn[job.row] = Drawn(
                 samples.images,
                 samples.videos,
-                stages.load_drawn(Film, process),
-                stages.load_drawn(stages.Between, between).images,
                 samples.labels,
             )
     shown: dict[str, Any] = {"drawn": drawn, "logs": logs}
@@ -368,7 +345,7 @@ def report(settings: ModelSettings, run: stages.ImageRun, results: Results, at: 
 DIFFUSION_WORKFLOW = Workflow[ModelSettings, stages.ImageRun](
     kind=GENERATE_DIFFUSION,
     command="generate diffusion",
-    folders=(*DRAWN, MODELS, stages.CLASSIFIER),
+    folders=(stages.SAMPLES, MODELS, stages.CLASSIFIER),
     jobs=variants_of,
     load=stages.load,
     config=stages.run_config,
@@ -381,32 +358,17 @@ DIFFUSION_WORKFLOW = Workflow[ModelSettings, stages.ImageRun](
 HVAE_WORKFLOW = replace(DIFFUSION_WORKFLOW, kind=GENERATE_HVAE, command="generate hvae")
 
 
-def draw_files(
-    settings: ModelSettings, run: stages.ImageRun, job: Job, at: RunFolder
-) -> list[Path]:
-    """Return the files of samples, of their process and of images between, drawn where missing."""
-    files = [at.path / folder / f"{job.name}.npz" for folder in DRAWN]
+def draw_file(settings: ModelSettings, run: stages.ImageRun, job: Job, at: RunFolder) -> Path:
+    """Return the file of samples, drawn where it is missing."""
+    file = at.path / stages.SAMPLES / f"{job.name}.npz"
 
-    def draw() -> list[Any]:
+    def draw() -> stages.Samples:
         variant, device = variants_of(settings)[job], stages.device_of(settings)
         num, seed = settings.evaluation.num_samples, derive_seed(job.seed, "samples")
         model = read_variant(variant, at.path / MODELS / job.name).model.to(device)
         options = variant.sample_options(run.data, device)
-        labels, few = stages.labels_for(model, num, seed=seed), min(num, _FILMED)
-        first, pairs = (None if labels is None else labels[:n] for n in (few, _PAIRS))
-        generator = stages.generator_for(model, derive_seed(variant.seed, "samples"))
-        filmed = partial(film, model, few, labels=first, generator=generator, **options)
-        # Between two samples by DDIM without noise, whatever draws them
-        plain = {name: value for name, value in options.items() if name not in ("eta", "solver")}
-        plain["generator"] = stages.generator_for(
-            model, derive_seed(variant.seed, "interpolations")
-        )
+        labels = stages.labels_for(model, num, seed=seed)
+        return stages.draw_timed(model, num, seed=seed, labels=labels, **options)
 
-        def between() -> stages.Between:
-            return stages.Between(to_bytes(interpolate(model, _PAIRS, labels=pairs, **plain)))
-
-        few_drawn = [distributed.main_alone(make) for make in (filmed, between)]
-        return [stages.draw_timed(model, num, seed=seed, labels=labels, **options), *few_drawn]
-
-    stages.store_drawn(files, draw, job.name, job, at)
-    return files
+    stages.store_drawn(file, draw, job.name, job, at)
+    return file

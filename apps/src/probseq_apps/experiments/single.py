@@ -26,6 +26,7 @@ from probseq_apps.experiments.tokens import (
     open_tokenizer,
 )
 from probseq_apps.options import Options
+from probseq_apps.report.generate_plots import draw_samples
 from probseq_apps.settings.generate import (
     GENERATE_EVALUATE,
     GENERATE_PRIOR,
@@ -43,7 +44,7 @@ from probseq_apps.settings.models import (
 )
 from pseudovideo.evaluation import reconstruction
 from pseudovideo.labels import check_guidance, class_numbers
-from pseudovideo.plots import save_pngs, save_samples
+from pseudovideo.plots import save_pngs
 
 SAMPLES, METRICS = "samples.npz", "metrics.json"
 
@@ -166,8 +167,7 @@ def draw(settings: SampleSettings, source: Draw, results: Results, at: RunFolder
     """Draw, write array and pictures into the folder, and return what came out."""
     samples = source.make()
     stages.save_drawn(samples, at.path / SAMPLES)
-    classes: Any = {"labels": samples.labels, "class_names": source.class_names}
-    save_samples(samples.images, samples.videos, at.path / "plots", "samples", **classes)
+    draw_samples(samples, at.path / "plots", "samples", class_names=source.class_names)
     if settings.png:
         save_pngs(samples.images, settings.png)
     return f"{len(samples.images)} images in {float(samples.seconds):.1f} s: {at.path}"
@@ -287,7 +287,7 @@ def load_evaluated(settings: EvaluateSettings, options: Options) -> Evaluated:
     distributed.resolve_device(settings.device)
     samples = trained = None
     if settings.samples is not None:
-        samples = stages.load_drawn(stages.Samples, Path(settings.samples))
+        samples = stages.load_drawn(Path(settings.samples))
     name, size = settings.data, reading.image_size
     if settings.tokenizer is not None:
         trained = open_tokenizer(Path(settings.tokenizer))

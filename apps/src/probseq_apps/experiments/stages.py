@@ -1,7 +1,7 @@
 """What the commands of `probseq generate` share: files of samples, and trained models."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -10,18 +10,14 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
-from probseq.draws import RowGenerator
 from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import (
     CONFIG,
-    FINISHED,
     load_arrays,
-    prepare_run_dir,
     read_finished,
     save_arrays,
-    write_json,
 )
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, Loss, Step, fork_random
@@ -35,7 +31,7 @@ from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.labels import draw_labels
 from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import Pretrained, load_pretrained
-from pseudovideo.samples import Film, draw_samples
+from pseudovideo.samples import draw_samples
 
 CLASSIFIER, REFERENCE, SAMPLES, PRETRAINED = "classifier", "reference", "samples", "pretrained"
 # Levels above are white.
@@ -55,41 +51,32 @@ class Samples(NamedTuple):
     labels: Int64[Tensor, " n"] | None = None  # of samples of classes
 
 
-class Between(NamedTuple):
-    """Images between pairs of samples, a row for each pair."""
-
-    images: UInt8[Tensor, "n k c h w"]
-
-
 MakerT = TypeVar("MakerT")
 ModelT = TypeVar("ModelT")
 Module = TypeVar("Module", bound=nn.Module)
 PretrainedT = TypeVar("PretrainedT", bound=Pretrained)
-Drawn = TypeVar("Drawn", Samples, Film, Between)
-_DIMENSIONS = {Samples: (4, 5, 0, 1), Film: (6, 1, 0), Between: (5,)}
-_NAMES = {Samples: "samples", Film: "process", Between: "interpolations"}
+_DIMENSIONS = {"images": 4, "videos": 5, "seconds": 0, "labels": 1}
 
 
-def load_drawn(kind: type[Drawn], file: Path) -> Drawn:
-    """Read what was drawn; raise if it is not there, damaged, or something else."""
-    what = _NAMES[kind]
+def load_drawn(file: Path) -> Samples:
+    """Read samples; raise if they are not there, damaged, or something else."""
     if not file.is_file():
-        raise FileNotFoundError(f"{what} must be a file of {what}, and {file} is not there")
+        raise FileNotFoundError(f"samples must be a file of samples, and {file} is not there")
     arrays = load_arrays(file)
-    for name, count in zip(kind._fields, _DIMENSIONS[kind], strict=True):
-        if name in kind._field_defaults and name not in arrays:
+    for name, count in _DIMENSIONS.items():
+        if name in Samples._field_defaults and name not in arrays:
             continue
         dimensions = f"{arrays[name].ndim}" if name in arrays else "none"
         if dimensions != str(count):
             raise ValueError(
-                f"{what} must have {name} of {count} dimensions, and {file} has {dimensions}"
+                f"samples must have {name} of {count} dimensions, and {file} has {dimensions}"
             )
-    return kind(**{name: arrays[name] for name in kind._fields if name in arrays})
+    return Samples(**{name: arrays[name] for name in _DIMENSIONS if name in arrays})
 
 
-def save_drawn(drawn: Samples | Film | Between, file: Path) -> None:
-    """Write what was drawn."""
-    arrays = drawn._asdict().items()
+def save_drawn(samples: Samples, file: Path) -> None:
+    """Write samples."""
+    arrays = samples._asdict().items()
     save_arrays(file, {name: array for name, array in arrays if array is not None})
 
 
@@ -98,10 +85,10 @@ def draw_timed(
 ) -> Samples:
     """Draw from a model on its device, and keep what is needed, and how long it took.
 
-    All ranks draw together. Without labels those of a model of classes are drawn, see `labels_for`.
+    Without labels those of a model of classes are drawn, see `labels_for`.
     """
     labels = labels_for(model, num, seed=seed) if labels is None else labels
-    generator, start = row_generator_for(model, seed), time.perf_counter()
+    generator, start = generator_for(model, seed), time.perf_counter()
     with log.bar(total=num, unit=" images", desc="samples") as bar:
         options |= {"generator": generator, "progress": bar.update, "keep": _WHOLE_VIDEOS}
         images, videos = draw_samples(model, num, labels=labels, **options)
@@ -119,13 +106,6 @@ def labels_for(model: Any, num: int, *, seed: int) -> Int64[Tensor, " n"] | None
 def generator_for(model: nn.Module, seed: int) -> torch.Generator:
     """Return a generator on a model's device."""
     return torch.Generator(next(model.parameters()).device).manual_seed(seed)
-
-
-def row_generator_for(model: nn.Module, seed: int) -> RowGenerator:
-    """Return a generator on a model's device for draws that all ranks share."""
-    generator = RowGenerator(next(model.parameters()).device)
-    generator.manual_seed(seed)
-    return generator
 
 
 # -- Comparisons ----------------------------------------------------------------------------------
@@ -198,32 +178,23 @@ def make_features(settings: ImageSettings, run: ImageRun, at: RunFolder) -> None
 
 
 def store_drawn(
-    files: Sequence[Path],
-    draw: Callable[[], Sequence[Samples | Film | Between | None]],
-    name: str,
-    job: Job,
-    at: RunFolder,
+    file: Path, draw: Callable[[], Samples], name: str, job: Job, at: RunFolder
 ) -> None:
-    """Write what all ranks draw, unless the files of a job are there.
+    """Write what the main process draws, unless the file of a job is there.
 
     Tells that a finished job draws anew, and what to do if its model is not there.
     """
-    if distributed.broadcast(all(file.exists() for file in files)):
+    if distributed.broadcast(file.exists()):
         return
     if at.has(job.name):
         log.say(f"samples of {name} are not there and are drawn anew")
     try:
-        drawn = draw()
+        distributed.main_alone(lambda: save_drawn(draw(), file))
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error}; delete {at.results_file(job.name)} and resume, so that all of this "
             "arm is made anew"
         ) from error
-    if distributed.is_main():
-        for file, each in zip(files, drawn, strict=True):
-            if each is not None:
-                save_drawn(each, file)
-    distributed.barrier()
 
 
 # -- Images and classes ---------------------------------------------------------------------------
@@ -316,7 +287,7 @@ class Training(NamedTuple):
     model: Pretrained  # in it: what is stored
     batch: Batch  # all examples
     loss: Loss
-    config: TrainConfig | None  # None for a model that is taken as it is
+    config: TrainConfig
     layout: torch.memory_format = torch.contiguous_format  # of convolutions under bf16
 
 
@@ -353,17 +324,14 @@ def train_model(
     if distributed.broadcast(trained):
         return
     training = make()
-    if config := training.config:
-        if config.precision == "bf16":
-            # Typed for tensors alone, in torch's own words.
-            training.objective.to(memory_format=training.layout)  # pyright: ignore[reportCallIssue]
-        options: Any = {"loss": training.loss, "label": label, "metadata": identity}
-        fit(training.objective, training.batch, config, folder, by_row=True, **options)
+    config = training.config
+    if config.precision == "bf16":
+        # Typed for tensors alone, in torch's own words.
+        training.objective.to(memory_format=training.layout)  # pyright: ignore[reportCallIssue]
+    options: Any = {"loss": training.loss, "label": label, "metadata": identity}
+    fit(training.objective, training.batch, config, folder, **options)
 
     def store() -> None:
-        if training.config is None:
-            prepare_run_dir(folder, identity, resume=True)
-            write_json(folder / FINISHED, {"steps": 0, "seconds": 0.0})
         training.model.save_pretrained(folder / PRETRAINED)
 
     distributed.main_alone(store)

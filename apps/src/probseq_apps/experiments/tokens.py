@@ -21,7 +21,7 @@ from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import stages
 from probseq_apps.report.generate import generate_report
-from probseq_apps.report.results import FLOOR, words
+from probseq_apps.report.results import words
 from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.generate import (
     GENERATE,
@@ -33,18 +33,16 @@ from probseq_apps.settings.generate import (
 )
 from pseudovideo.arms import TokenArm
 from pseudovideo.corruptions import pseudo_videos
-from pseudovideo.evaluation import ImageCoder, encode_images, mean_nats, reconstruction
+from pseudovideo.evaluation import encode_images, mean_nats, reconstruction
 from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior, build_token_prior
 from pseudovideo.priors.base import TokenPrior
 from pseudovideo.spec import PriorName, TokenGrid, TokenizerConfig, TokenSampling
 from pseudovideo.token_cache import TokenCache, cached_tokens
-from pseudovideo.tokenizers import PatchKMeans, Tokenizer, build_tokenizer
+from pseudovideo.tokenizers import Tokenizer, build_tokenizer
 from pseudovideo.tokenizers.objective import TokenizerObjective
 
 TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
-# Images that k-means clusters: enough for its codebook, few enough for minutes.
-_KMEANS_IMAGES = 4000
 # Test images whose reconstructions are shown; samples beside training images.
 _SHOWN = 10
 Prior = AutoregressivePrior | MaskedPrior
@@ -319,17 +317,13 @@ def _measured_samples(
 def report(
     settings: GenerateSettings, run: stages.ImageRun, results: Results, at: RunFolder
 ) -> str:
-    """Measure patch k-means, write the report, and return it as text."""
+    """Write the report, and return it as text."""
     seed, variants = settings.seeds[0], variants_of(settings)
-    floors: list[dict[str, Any]] = []
     shown: dict[str, dict[str, Tensor]] = {}
     samples: dict[str, tuple[str, stages.Samples]] = {}
     logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
     for job, (arm, maker, _) in variants.items():
         stem, folder = maker.settings.stem, at.path / TOKENIZERS / job.name
-        if stem == settings.stem[0]:  # patch k-means knows no stem
-            name = f"{arm.name}-{FLOOR}-seed{job.seed}"
-            floors.append(at.once(name, partial(measure_patch_kmeans, settings, run, job, at)))
         logs[TOKENIZERS].setdefault(f"{arm.name}, {stem}", []).append(folder)
         if job.seed == seed:
             images = _reconstructed(folder, run.data.test[:_SHOWN])
@@ -348,7 +342,7 @@ def report(
                 samples[name] = (title, draw_from_prior(settings, kind, job, at))
     return generate_report(
         GENERATE,
-        [*results.values(), *floors],
+        [*results.values()],
         run.real(at),
         settings=settings.to_dict(),
         data=run.data,
@@ -387,7 +381,7 @@ def prior_maker(
 def measure_reconstruction(
     settings: GenerateSettings,
     maker: TokenizerPart,
-    coder: ImageCoder,
+    coder: Tokenizer,
     run: stages.ImageRun,
     at: RunFolder,
 ) -> dict[str, Any]:
@@ -404,34 +398,15 @@ def draw_from_prior(
     name, device = f"{kind}-{job.name}", stages.device_of(settings)
     file = at.path / stages.SAMPLES / f"{name}.npz"
 
-    def draw() -> list[stages.Samples]:
+    def draw() -> stages.Samples:
         tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).model.to(device)
         trained = open_prior(at.path / PRIORS / name)
         source = (trained.model.to(device), tokenizer, settings.evaluation.num_samples)
         options: Any = {"seed": job.seed, "guidance": settings.classes.guidance}
-        return [trained.maker.draw(*source, settings.sampling, **options)]
+        return trained.maker.draw(*source, settings.sampling, **options)
 
-    stages.store_drawn([file], draw, name, job, at)
-    return stages.load_drawn(stages.Samples, file)
-
-
-def measure_patch_kmeans(
-    settings: GenerateSettings, run: stages.ImageRun, job: Job, at: RunFolder
-) -> dict[str, Any]:
-    """Measure what k-means on raw patches makes of a variant's tokens."""
-    arm, maker, _ = variants_of(settings)[job]
-    config, device, train = maker.config(run.data), stages.device_of(settings), run.data.train
-    kmeans = PatchKMeans(config).to(device)
-    generator = torch.Generator().manual_seed(derive_seed(job.seed, "k-means"))
-    chosen = torch.randperm(len(train), generator=generator)[:_KMEANS_IMAGES]
-    images = to_unit(train[chosen].to(device))
-    kmeans.fit(pseudo_videos(images, maker.videos, seed=job.seed), generator=generator)
-    return _facts(arm, FLOOR, job.seed, config) | {
-        "parameters": kmeans.codebook.numel(),
-        "steps": None,
-        "tokenizer_seconds": None,
-        "reconstruction": measure_reconstruction(settings, maker, kmeans, run, at),
-    }
+    stages.store_drawn(file, draw, name, job, at)
+    return stages.load_drawn(file)
 
 
 def _facts(arm: TokenArm, stem: str, seed: int, config: TokenizerConfig) -> dict[str, Any]:

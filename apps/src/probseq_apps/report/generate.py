@@ -19,7 +19,6 @@ from probseq_apps.report.quality_tables import frame_table, quality_table
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.results import (
     BASE,
-    FLOOR,
     REAL,
     Group,
     Result,
@@ -70,7 +69,7 @@ Pair = tuple[str, str]
 
 
 def token_tables(results: Sequence[Result], real: Result) -> list[Table]:
-    """Return reconstructions of all tokenizers and patch k-means, and samples under each prior."""
+    """Return reconstructions of all tokenizers, and samples under each prior."""
     columns: list[Column] = [
         (Measure("bits"), _WHOLE),
         *_facts({name: name for name in ("tokens", "steps", "parameters")}),
@@ -183,7 +182,6 @@ def _table(
     name: str = REAL,
 ) -> Table:
     """Return a row for each group, and one of what is measured of real images, if anything is."""
-    trained = [group for group in groups if group.stem != FLOOR]
     paths = {m.path[:-1] for m, _ in columns if m.path[:1] + m.path[-1:] == ("generation", "fd")}
     poor = {path: unranked(groups, real or {}, path) for path in paths}
     # What is not ranked at all stands below.
@@ -199,7 +197,7 @@ def _table(
             cells.append([fact_text(group.fact(*path)) for group in groups])
             ends.append(fact_text((real or {}).get(path[-1])))
         else:
-            write = write or with_error(digits_of(trained, path))
+            write = write or with_error(digits_of(groups, path))
             shown = [write(group.summary(path)) for group in groups]
             if path[-1] == "fd":
                 shown = [
@@ -245,11 +243,11 @@ def total_steps(result: Result) -> int:
 
 
 def token_pairs(results: Sequence[Result]) -> list[Pair]:
-    """Return videos with one frame and with controls, and all with patch k-means.
+    """Return videos with one frame and with controls.
 
     A control spends a video's bits on the image alone; one of more bits proves nothing against it.
     """
-    groups = [group for group in groups_of(results) if group.stem != FLOOR]
+    groups = groups_of(results)
     pairs: list[Pair] = []
     for video in groups:
         if _is_control(video) or video.fact("frames") == 1:
@@ -262,7 +260,7 @@ def token_pairs(results: Sequence[Result]) -> list[Pair]:
             and other.fact("frames") in (1, video.fact("frames"))
             and other.fact("bits") <= video.fact("bits")
         ]
-    return [*pairs, *((group.name, f"{group.arm}, {FLOOR}") for group in groups)]
+    return pairs
 
 
 def diffusion_pairs(results: Sequence[Result]) -> list[Pair]:
@@ -395,8 +393,6 @@ def generate_report(
     size, channels = data.image_size, data.channels
     counts = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
     facts = {"channels": channels, "image_size": size, "notes": list(data.notes)}
-    trained = [result for result in results if result.get("stem") != FLOOR]
-    floors = [result for result in results if result.get("stem") == FLOOR]
     columns = headline_columns(results, measures(results), real)
     return Report(
         experiment=experiment,
@@ -410,8 +406,7 @@ def generate_report(
         ),
         facts=_class_facts(settings["classes"]),
         numbers={
-            "results": trained,
-            **({"floors": floors} if floors else {}),
+            "results": results,
             "real": real,
         },
         headline=headline_table(

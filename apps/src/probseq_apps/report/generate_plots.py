@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
@@ -27,22 +28,19 @@ from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pixels import to_unit
 from pseudovideo.plots import (
     FrameErrors,
-    frame_captions,
     frame_errors_plot,
     frame_heads,
-    save_classes,
     save_gif,
+    save_grid,
     save_grids,
-    save_process,
     save_rows,
-    save_samples,
-    save_strips,
     save_theorem,
 )
-from pseudovideo.samples import Film
 
-# Strips of generated videos, videos of a film, and those of a film of their process.
-_STRIPS, _FILM, _ROWS = 3, 16, 4
+# Strips of generated videos, and videos of a film.
+_STRIPS, _FILM = 3, 16
+# Samples of a grid; classes of a picture, and samples of each.
+_SAMPLES, _CLASSES, _OF_CLASS = 64, 20, 10
 # Videos below each other; images whose covariance the theorem is drawn for; samples of each model
 # beside others.
 _VIDEOS, _COVARIANCE, _GRID = 4, 2000, 36
@@ -68,8 +66,6 @@ class Drawn(NamedTuple):
 
     images: UInt8[Tensor, "n c h w"]  # samples
     videos: UInt8[Tensor, "m t c h w"]  # a few of them with all their frames
-    film: Film  # how a few came into being
-    between: UInt8[Tensor, "n k c h w"]  # images between pairs of samples
     labels: Int64[Tensor, " n"] | None = None  # classes of the samples, if they have any
 
 
@@ -94,7 +90,8 @@ def draw_tokens(
     files: list[Path] = []
     if videos.num_frames > 1:
         shown = pseudo_videos(to_unit(data.test[:_VIDEOS]), videos)
-        files.append(save_strips(shown, plots / "pseudo-videos.png"))
+        heads = frame_heads(videos.num_frames)
+        files.append(save_rows([""] * len(shown), [*shown], plots / "pseudo-videos.png", heads))
     if videos.is_noise and log.details:
         images = to_unit(data.train[:_COVARIANCE])
         files.append(save_theorem(images, plots / "theorem.png", videos))
@@ -107,11 +104,25 @@ def draw_tokens(
         shown = {title: drawn.images for title, drawn in samples.values()}
         files.append(_save_beside_real(shown, data, plots, seed=seed))
     for name, (title, drawn) in samples.items():
-        classes: Any = {"title": title, "labels": drawn.labels, "class_names": data.class_names}
-        files += save_samples(drawn.images, drawn.videos, plots, f"samples-{name}", **classes)
+        classes: Any = {"title": title, "class_names": data.class_names}
+        files += draw_samples(drawn, plots, f"samples-{name}", **classes)
     files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", CURVES["tokenizer"])
     files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", CURVES["codebook"])
     return files + save_curves(prior_logs, plots / "prior-loss.png", CURVES["prior"])
+
+
+def draw_samples(
+    drawn: Any, plots: Path, name: str, *, title: str | None = None, class_names: Sequence[str] = ()
+) -> list[Path]:
+    """Draw samples, with a row for each class where there are any, and a film of videos."""
+    file = plots / f"{name}.png"
+    if drawn.labels is None:
+        files = [save_grid(to_unit(drawn.images[:_SAMPLES]), file, title=title)]
+    else:
+        files = [_save_classes(drawn.images, drawn.labels, class_names, file, title=title)]
+    if drawn.videos.shape[1] > 1:
+        files.append(save_gif(to_unit(drawn.videos[:_FILM]), file.with_suffix(".gif")))
+    return files
 
 
 def draw_models(
@@ -144,7 +155,7 @@ def draw_models(
         if one.labels is not None:
             options: Any = {"title": f"{words(name)}, seed {seed}: samples by class"}
             file = plots / f"classes-{name}.png"
-            files.append(save_classes(one.images, one.labels, data.class_names, file, **options))
+            files.append(_save_classes(one.images, one.labels, data.class_names, file, **options))
     for name, (config, _) in (videos or {}).items():
         rows = to_unit(drawn[name].videos)
         file, heads = plots / f"videos-{name}.png", frame_heads(rows.shape[1])
@@ -152,21 +163,7 @@ def draw_models(
         labels = ["made of a test image"] + ["generated"] * (len(strips) - 1)
         title = f"{words(name)}, seed {seed}: frames of videos"
         files.append(save_rows(labels, strips, file, heads, title=title))
-        captions = frame_captions(words(name), rows.shape[1])
-        files.append(save_gif(rows[:_FILM], file.with_suffix(".gif"), captions=captions))
-    for name, one in drawn.items():
-        title = f"{words(name)}, seed {seed}: images between two samples"
-        pairs = [to_unit(row) for row in one.between]
-        labels = [f"pair {number + 1}" for number in range(len(pairs))]
-        heads = ["sample", *[""] * (one.between.shape[1] - 2), "sample"]
-        files.append(save_rows(labels, pairs, plots / f"between-{name}.png", heads, title=title))
-    caption, unit = ("{} HVAE", "level") if kind == "hvae" else ("{}, predicted image", "step")
-    for name, one in drawn.items():
-        file, is_video = plots / f"process-{name}.gif", one.videos.shape[1] > 1
-        what = words(name) if is_video else caption.format(words(name))
-        frames = one.film.frames[: _ROWS if is_video else None]
-        options: Any = {"name": what, "unit": unit, "stages": int(one.film.stages)}
-        files.append(save_process(frames, one.film.done, file, **options))
+        files.append(save_gif(rows[:_FILM], file.with_suffix(".gif")))
     return files + save_curves(logs, plots / "losses.png", CURVES[kind])
 
 
@@ -241,3 +238,19 @@ def _save_beside_real(
     shown = {title: to_unit(images[:_GRID]) for title, images in drawn.items()}
     shown = {REAL: to_unit(data.test[: max(map(len, shown.values()))]), **shown}
     return save_grids(shown, plots / "samples.png", title=f"{data.name}: samples, seed {seed}")
+
+
+def _save_classes(
+    images: UInt8[Tensor, "n c h w"],
+    labels: Int64[Tensor, " n"],
+    class_names: Sequence[str],
+    file: Path,
+    *,
+    title: str | None,
+) -> Path:
+    """Write samples in a row for each class; white where a class has fewer."""
+    classes: list[int] = labels.unique()[:_CLASSES].tolist()
+    rows = [to_unit(images[labels == label][:_OF_CLASS]) for label in classes]
+    longest = max(map(len, rows))
+    rows = [torch.cat([row, row.new_ones(longest - len(row), *row.shape[1:])]) for row in rows]
+    return save_rows([class_names[label] for label in classes], rows, file, title=title)

@@ -13,7 +13,6 @@ from pseudovideo.beyond.reference import is_ranked
 Result = Mapping[str, Any]
 
 BASE = "1-frame"
-FLOOR = "patch-k-means"
 REAL = "real images, test part"
 _WORDS = {
     **{"heat": "heat equation", "learned": "learned encoder", "repeat": "repeated"},
@@ -26,13 +25,13 @@ class Group(NamedTuple):
 
     name: str  # the arm's name; of tokenizers, with the stem
     arm: str
-    stem: str | None  # of a tokenizer: `plain`, `layernorm`, or `patch-k-means` for the baseline
+    stem: str | None  # of a tokenizer: `plain` or `layernorm`
     results: tuple[Result, ...]  # one for each seed
 
     @property
     def title(self) -> str:
         """Its name in words; of a tokenizer with the bits of its tokens."""
-        stem = {None: "", "plain": "", FLOOR: "k-means, "}.get(self.stem, f"{self.stem}, ")
+        stem = {None: "", "plain": ""}.get(self.stem, f"{self.stem}, ")
         bits = self.fact("bits")
         return f"{stem}{words(self.arm)}{'' if bits is None else f' ({bits:,.0f} bits)'}"
 

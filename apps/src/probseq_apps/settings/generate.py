@@ -104,8 +104,7 @@ class Training(Settings):
 
     def check(self) -> None:
         """Refuse what `TrainConfig` refuses."""
-        if self.steps:
-            self.train_config(Machine(), seed=0)
+        self.train_config(Machine(), seed=0)
 
     def train_config(self, machine: Machine, *, seed: int, **others: Any) -> TrainConfig:
         """Return the settings of the training loop for one model."""
@@ -123,9 +122,7 @@ class Videos(CorruptionSpec):
     corruption: CorruptionKind = "blur"
     """What makes the frames before the image: blur (recursive), high-order-blur (of the mean of all
     cleaner frames), first-order-noise, high-order-noise, matched-noise (first-order noise at the
-    levels of high-order-noise), repeat (identical frames), pyramid (means of blocks), low-pass (low
-    frequencies), colour (grey first), patch-mask (hidden patches), or blur-noise (blur and
-    first-order noise)."""
+    levels of high-order-noise), or repeat (identical frames)."""
 
 
 class ClassTraining(Settings):

@@ -35,7 +35,6 @@ from pseudovideo.spec import (
     CorruptionSpec,
     DiffusionSpec,
     HVAESpec,
-    SolverName,
     TokenSampling,
     UNetSpec,
     VideoSpec,
@@ -67,9 +66,8 @@ class DiffusionSampling(Settings):
 
     sampling_steps: AtLeastTwo | None = None
     """Diffusion steps that are taken, evenly spread; None: all."""
-    sampler: Literal["ancestral", "ddim"] | SolverName = "ancestral"
-    """ancestral (each step draws noise as in training), ddim (few steps, less or no noise), or a
-    solver of the equation without noise: dpm++, unipc, or heun (up to two evaluations a step)."""
+    sampler: Literal["ancestral", "ddim"] = "ancestral"
+    """ancestral (each step draws noise as in training), or ddim (few steps, less or no noise)."""
     eta: Share = 0.0
     """ddim: noise of its steps, from 0 for none to 1 for that of ancestral ones."""
 
@@ -81,12 +79,7 @@ class DiffusionSampling(Settings):
     def options(self) -> dict[str, Any]:
         """Return the arguments of the models' `sample`; eta for ddim alone."""
         eta = self.eta if self.sampler == "ddim" else None
-        return {"num_steps": self.sampling_steps, "eta": eta, "solver": self.solver}
-
-    @property
-    def solver(self) -> SolverName | None:
-        """The solver among the samplers."""
-        return None if self.sampler in ("ancestral", "ddim") else self.sampler
+        return {"num_steps": self.sampling_steps, "eta": eta}
 
     def check_steps(self, diffusion_steps: int) -> None:
         """Raise if more steps are asked for than there are."""
@@ -102,8 +95,6 @@ class Frames(VideoSpec, CorruptionSpec):
 class DiffusionTraining(ModelTraining):
     """Training: Adam, the same number of steps for all variants."""
 
-    steps: Index = 500_000
-    """Optimizer steps of each model; 0 measures --init-weights as they are."""
     importance: bool = False
     """Draw diffusion steps by their past losses, instead of all alike."""
 
@@ -147,12 +138,7 @@ class DiffusionSettings(_Models):
     arms: Names = ("1-frame", "4-frame-first-order", "4-frame-high-order")
     """Models to compare: 1-frame (improved DDPM), 1-frame-4000 (with 4,000 diffusion steps),
     T-frame-first-order, T-frame-high-order, T-frame-matched (first-order noise at the levels of the
-    high-order one), T-frame-blur (high-order blur), T-frame-first-order-blur, T-frame-pyramid,
-    T-frame-low-pass, T-frame-colour, T-frame-patch-mask, T-frame-blur-noise, for any even T."""
-    init_weights: str | None = None
-    """File of published improved-DDPM weights (.pt) that 1-frame arms start from; the UNet must be
-    theirs: for CIFAR-10 --unet.num-res-blocks 3 --unet.dropout 0.3 --process.schedule cosine, arm
-    1-frame-4000."""
+    high-order one), T-frame-blur (high-order blur) or T-frame-first-order-blur, for any even T."""
     process: DiffusionSpec = DiffusionSpec()
     frames: Flat[Frames] = Frames()
     training: Flat[DiffusionTraining] = DiffusionTraining()
@@ -163,20 +149,11 @@ class DiffusionSettings(_Models):
         """Refuse unknown names and settings that don't go together."""
         super().check()
         arms = [DiffusionArm.parse(name) for name in self.arms]
-        trained, videos = self.init_weights is not None, all(arm.is_video for arm in arms)
+        videos = all(arm.is_video for arm in arms)
         for arm in arms:
             self.sampling.check_steps(arm.diffusion_steps or self.process.num_steps)
             fits = not arm.is_video or arm.context(self.frames) < arm.frames
             require(fits, f"context must be less than the {arm.frames} frames of {arm.name}")
-            require(
-                not (trained and arm.is_video),
-                f"init_weights are those of an image model, and {arm.name} is one of videos",
-            )
-        both = trained and self.classes.labels
-        require(not both, "init_weights are those of a model without classes: leave labels out")
-        require(
-            self.training.steps or trained, "steps must be at least 1 without init_weights, got 0"
-        )
         require(
             not (self.evaluation.likelihood_images and videos),
             f"likelihood_images is for 1-frame arms, and arms are {', '.join(self.arms)}",

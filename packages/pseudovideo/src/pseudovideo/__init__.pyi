@@ -28,7 +28,7 @@ from .spec import (
     VideoSpec,
 )
 from .token_cache import TokenCache, write_token_cache
-from .tokenizers import VQVAE, CViViT, PatchKMeans, build_tokenizer
+from .tokenizers import VQVAE, CViViT, build_tokenizer
 from .tokenizers.objective import TokenizerObjective
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "MaskedConfig",
     "MaskedPrior",
     "ObjectiveConfig",
-    "PatchKMeans",
     "PseudoVideoConfig",
     "TokenCache",
     "TokenGrid",

@@ -31,11 +31,6 @@ CORRUPTION_OF: dict[str, CorruptionKind] = {
     "matched": "matched-noise",
     "blur": "high-order-blur",
     "first-order-blur": "blur",
-    "pyramid": "pyramid",
-    "low-pass": "low-pass",
-    "colour": "colour",
-    "patch-mask": "patch-mask",
-    "blur-noise": "blur-noise",
 }
 _NAME = re.compile(r"1-frame-(?P<steps>\d+)|(?P<frames>[1-9]\d*)-frame-(?P<kind>.+)")
 
@@ -91,9 +86,8 @@ class DiffusionArm(NamedTuple):
 
         - ``1-frame``: the image model; ``1-frame-4000`` with 4,000 diffusion steps.
         - ``T-frame-first-order``, ``T-frame-high-order``, ``T-frame-matched`` (first-order noise at
-          the levels of the high-order one), ``T-frame-blur`` (high-order blur),
-          ``T-frame-first-order-blur``, or by the kind's own name ``T-frame-pyramid`` and others,
-          for any even T.
+          the levels of the high-order one), ``T-frame-blur`` (high-order blur) and
+          ``T-frame-first-order-blur``, for any even T.
         """
         match = _NAME.fullmatch(name)
         frames = int(match["frames"] or 1) if match else 1

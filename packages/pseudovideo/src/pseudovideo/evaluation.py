@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from probseq.metrics.image import (
@@ -27,25 +27,15 @@ from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.hvae import HVAE
 from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior
-from pseudovideo.priors.base import TokenDecoder
-from pseudovideo.ranks import shared_rows
+from pseudovideo.tokenizers.tokenizer import Tokenizer
 
 # Enough for the covariance of 32x32 colour images; with more of them its product alone takes long.
 _SPECTRUM_IMAGES = 20_000
 _BATCH = 250
 
 
-@runtime_checkable
-class ImageCoder(TokenDecoder, Protocol):
-    """A tokenizer, or `PatchKMeans`."""
-
-    def encode(self, videos: Float[Tensor, "b f c y x"]) -> Int64[Tensor, "b t h w"]:
-        """Return the tokens of videos."""
-        ...
-
-
 def reconstruction(
-    tokenizer: ImageCoder,
+    tokenizer: Tokenizer,
     images: UInt8[Tensor, "n c h w"],
     corruption: PseudoVideoConfig,
     extractor: FeatureExtractor,
@@ -105,27 +95,19 @@ def mean_bound(
 ) -> float:
     """Return the mean bound on −log p of images, in bits per dimension; of HVAEs in nats.
 
-    Images are bytes of the test part; a `RowGenerator` shares them among ranks. Options are those
-    of `ImageDiffusion.bits_per_dim`.
+    Images are bytes of the test part. Options are those of `ImageDiffusion.bits_per_dim`.
     """
     device = model.device
     bound = model.bound if isinstance(model, HVAE) else model.bits_per_dim
-    bounds: list[Tensor] = []
-    for batch, classes in _labelled(images, labels, device):
-
-        def of(
-            rows: slice, batch: Tensor = batch, classes: Tensor | None = classes
-        ) -> Float[Tensor, " b"]:
-            shown = to_unit(batch[rows].to(device))
-            chosen = None if classes is None else classes[rows]
-            return bound(shown, chosen, generator=generator, **options).total
-
-        bounds.append(shared_rows(of, len(batch), generator))
+    bounds = [
+        bound(to_unit(batch.to(device)), classes, generator=generator, **options).total
+        for batch, classes in _labelled(images, labels, device)
+    ]
     return float(torch.cat(bounds).double().mean())
 
 
 def encode_images(
-    tokenizer: ImageCoder,
+    tokenizer: Tokenizer,
     images: UInt8[Tensor, "n c h w"],
     corruption: PseudoVideoConfig,
     *,
@@ -173,8 +155,8 @@ def frame_prediction(
     """Measure how well a model predicts each frame from the true frames before it.
 
     Images are bytes of both parts; the exact errors have the covariance of the training part. The
-    seed is that of the videos' noise, the generator that of the predictions': a `RowGenerator`
-    shares images among ranks. Options are those of `VideoDiffusion.predict_frames`.
+    seed is that of the videos' noise, the generator that of the predictions'. Options are those
+    of `VideoDiffusion.predict_frames`.
 
     Returns:
         frames: numbers from 1 of those that are predicted from others, the image last.
@@ -191,20 +173,16 @@ def frame_prediction(
     predicted = range(context, model.config.num_frames)
     errors: list[float] = []
     for frame in predicted:
-
-        def errors_of(rows: slice, frame: int = frame) -> Float[Tensor, " n"]:
-            samples = model.predict_frames(
-                truth[rows],
-                frame,
-                labels=None if classes is None else classes[rows],
-                num_samples=num_samples,
-                generator=generator,
-                batch_size=_BATCH,
-                **options,
-            )
-            return frame_errors(truth[rows, frame], samples)
-
-        errors.append(float(shared_rows(errors_of, len(truth), generator).mean()))
+        samples = model.predict_frames(
+            truth,
+            frame,
+            labels=classes,
+            num_samples=num_samples,
+            generator=generator,
+            batch_size=_BATCH,
+            **options,
+        )
+        errors.append(float(frame_errors(truth[:, frame], samples).mean()))
     exact = None
     if corruption.is_noise:
         spectrum = image_spectrum(to_unit(train[:_SPECTRUM_IMAGES]).to(device))

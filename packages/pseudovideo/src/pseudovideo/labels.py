@@ -5,14 +5,13 @@ token K, which says nothing of the class.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from probseq.checks import check_integers, check_not_negative
-from probseq.draws import draw_rows
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.spec import ClassSpec
 
@@ -30,7 +29,7 @@ class Classes(NamedTuple):
     guidance: float = 1.0
     none: int = 0  # the token that says nothing of the class
 
-    def of(self, numbers: Int64[Tensor, " b"]) -> "Classes":
+    def select(self, numbers: Int64[Tensor, " b"]) -> "Classes":
         """Return the classes of some samples."""
         return self if self.labels is None else self._replace(labels=self.labels[numbers])
 
@@ -47,11 +46,11 @@ class Classes(NamedTuple):
         none = torch.full_like(self.labels, self.none)
         return torch.cat([self.labels, none]) if self.guided else none
 
-    def twice(self, x: Shaped[Tensor, "b ..."]) -> Shaped[Tensor, "m ..."]:
+    def duplicate_for_guidance(self, x: Shaped[Tensor, "b ..."]) -> Shaped[Tensor, "m ..."]:
         """Return the network's input for `tokens`."""
         return torch.cat([x, x]) if self.guided else x
 
-    def mixed(self, output: Float[Tensor, "m ..."]) -> Float[Tensor, "b ..."]:
+    def apply_guidance(self, output: Float[Tensor, "m ..."]) -> Float[Tensor, "b ..."]:
         """Return f_u + g (f_c − f_u) of the network's output for `tokens`."""
         if not self.guided:
             return output
@@ -83,7 +82,7 @@ def sample_classes(
     if labels is None and spec.num_classes is not None:
         where = None if generator is None else generator.device
         seed = int(torch.randint(2**63 - 1, (), generator=generator, device=where))
-        labels = draw_rows(lambda k: draw_labels(spec, k, seed=seed), n, generator)
+        labels = draw_labels(spec, n, seed=seed)
     # On the CPU, where labels out of range are seen: on a GPU they would end the process.
     check_labels(labels.cpu() if isinstance(labels, Tensor) else labels, spec, n)
     placed = None if labels is None else labels.to(device)
@@ -190,6 +189,5 @@ def dropped_labels(
     if labels is None or not (training and spec.label_dropout):
         return labels
     device = labels.device if generator is None else generator.device
-    options: Any = {"generator": generator, "device": device}
-    chance = draw_rows(lambda n: torch.rand(n, **options), count, generator).to(labels.device)
+    chance = torch.rand(count, generator=generator, device=device).to(labels.device)
     return labels.masked_fill(chance < spec.label_dropout, spec.num_classes or 0)

@@ -29,7 +29,6 @@ _WRAPPERS = ("_orig_mod", "module")
 _MODELS = (
     "VQVAE",
     "CViViT",
-    "PatchKMeans",
     "AutoregressivePrior",
     "MaskedPrior",
     "ImageDiffusion",
@@ -81,7 +80,7 @@ class Pretrained(nn.Module):
             plain = type(self)(self.config)
         tensors = {
             name: tensor.detach().to("cpu", copy=True).contiguous()
-            for name, tensor in plain_tensors(self, plain.state_dict()).items()
+            for name, tensor in unwrapped_state_dict(self, plain.state_dict()).items()
         }
         head = {"class": type(self).__name__, "config": settings}
         with write_folder(Path(folder), _FORMAT, head, manifest=CONFIG) as aside:
@@ -114,7 +113,7 @@ class Pretrained(nn.Module):
         return model.eval()
 
 
-def plain_tensors(module: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
+def unwrapped_state_dict(module: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
     """Return tensors of a module by their names without wrappers around its parts.
 
     Args:

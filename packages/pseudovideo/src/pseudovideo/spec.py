@@ -30,14 +30,7 @@ CorruptionKind = Literal[
     "high-order-noise",
     "matched-noise",
     "repeat",
-    "pyramid",
-    "low-pass",
-    "colour",
-    "patch-mask",
-    "blur-noise",
 ]
-# Those that add noise, and nothing else.
-_NOISES = ("first-order-noise", "high-order-noise", "matched-noise")
 # All kinds of corruption.
 CORRUPTIONS: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
 # How a tokenizer embeds patches.
@@ -47,7 +40,6 @@ PriorName = Literal["autoregressive", "masked"]
 ScheduleName = Literal["linear", "cosine"]
 Prediction = Literal["epsilon", "x0", "v"]
 PREDICTIONS: tuple[Prediction, ...] = get_args(Prediction)
-SolverName = Literal["dpm++", "unipc", "heun"]
 TrainingMasks = Literal["stages", "random"]
 
 AtLeastTwo = Annotated[int, Bound("a whole number of at least 2", lambda value: value >= 2)]
@@ -70,8 +62,6 @@ class CorruptionSpec(Settings):
     """Variance of the noise step next to the image."""
     beta_max: Rate = 0.05
     """Variance of the last noise step; linear between."""
-    mask_patch: Count = 4
-    """Side of a patch that patch-mask hides, in pixels; must divide the images' sides."""
 
     def check(self) -> None:
         """Refuse noise that falls."""
@@ -95,9 +85,7 @@ class PseudoVideoConfig(CorruptionSpec):
     """`blur` (recursive), `high-order-blur` (blur of the mean of all cleaner frames),
     `first-order-noise` and `high-order-noise` (section 5.4.2), `matched-noise` (first-order noise
     with the signal-to-noise ratios of the high-order one, an ablation), `repeat` (T identical
-    frames, a control of equal bits); not of the thesis are `pyramid` (means of 2, 4, 8 ... pixels),
-    `low-pass` (a share t/T of the frequencies), `colour` (grey first), `patch-mask` (a share t/T of
-    the patches) and `blur-noise` (first-order noise on `blur`)."""
+    frames, a control of equal bits)."""
 
     def check(self) -> None:
         """Refuse what makes no video."""
@@ -109,14 +97,9 @@ class PseudoVideoConfig(CorruptionSpec):
             check_blur_rate("blur_rate", self.blur_rate, self.num_frames)
 
     @property
-    def random(self) -> bool:
-        """Whether videos of one image differ between epochs."""
-        return self.num_frames > 1 and self.kind.endswith(("noise", "mask"))
-
-    @property
     def is_noise(self) -> bool:
         """Whether frames are the image with noise, so that their least errors are closed forms."""
-        return self.num_frames > 1 and self.kind in _NOISES
+        return self.num_frames > 1 and self.kind.endswith("noise")
 
 
 def check_blur_rate(name: str, rate: float, num_frames: int) -> None:

@@ -12,7 +12,6 @@ from pseudovideo.corruptions import (
     image_spectrum,
     prediction_error,
     prediction_errors,
-    video_moments,
 )
 
 NOISE = ("first-order-noise", "high-order-noise", "matched-noise")
@@ -23,13 +22,13 @@ def config(kind, num_frames=5, **changes):
 
 
 @pytest.mark.parametrize("kind", NOISE)
-def test_the_errors_are_the_traces_of_dense_gaussian_conditioning(kind):
+def test_the_errors_are_the_traces_of_dense_gaussian_conditioning(kind, video_covariance):
     """Images with a full covariance, every frame, every subset of the frames before it."""
     generator = torch.Generator().manual_seed(0)
     factor = torch.randn(3, 3, generator=generator, dtype=torch.float64)
     covariance = factor @ factor.mT
     settings = config(kind, beta_min=0.01, beta_max=0.3)
-    joint = video_moments(torch.zeros(1, 1, 3).double(), covariance, settings).covariance
+    joint = video_covariance(covariance, settings)
     spectrum = torch.linalg.eigvalsh(covariance)
     for frame in range(5):
         for size in range(frame + 1):

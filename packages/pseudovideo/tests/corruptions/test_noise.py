@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pseudovideo.corruptions import PseudoVideoConfig, noise_coefficients
-from pseudovideo.corruptions.noise import NOISES
+from pseudovideo.corruptions.noise import noise_betas
 
 NOISE = ("first-order-noise", "high-order-noise", "matched-noise")
 
@@ -54,7 +54,7 @@ def test_the_two_orders_differ_from_the_third_frame_on():
 
 
 @pytest.mark.parametrize("kind", NOISE)
-def test_the_last_frame_is_the_image_and_noise_grows_away_from_it(kind):
+def test_the_last_frame_is_the_predict_x0_and_eps_grows_away_from_it(kind):
     mean, mixing = noise_coefficients(config(kind))
     assert float(mean[-1]) == 1
     assert not mixing[-1].any()
@@ -69,7 +69,7 @@ def test_matched_noise_is_first_order_with_the_signal_to_noise_ratios_of_high_or
     high, matched = (
         config(kind, num_frames=8, beta_min=beta_min, beta_max=beta_max) for kind in NOISE[1:]
     )
-    betas = NOISES["matched-noise"].schedule(matched)
+    betas = noise_betas(matched)
     assert ((betas >= -1e-15) & (betas < 1)).all()
     ratios = []
     for settings in (high, matched):

@@ -57,7 +57,7 @@ def test_the_posterior_of_step_0_is_the_image_with_the_next_steps_variance(diffu
     assert torch.equal(first, second)
 
 
-def test_image_and_noise_are_predicted_as_they_were_mixed(diffusion):
+def test_predict_x0_and_eps_are_predicted_as_they_were_mixed(diffusion):
     x0, noise, t = normal(3, 2, 4, 4), normal(3, 2, 4, 4, seed=1), torch.tensor([0, 400, 999])
     x_t = diffusion.add_noise(x0, noise, t)
     torch.testing.assert_close(diffusion.predict_x0(x_t, noise, t), x0, rtol=1e-9, atol=1e-9)
@@ -66,11 +66,11 @@ def test_image_and_noise_are_predicted_as_they_were_mixed(diffusion):
 
 @pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_what_is_learned_gives_image_and_noise_back(schedule, prediction):
+def test_what_is_learned_gives_predict_x0_and_eps_back(schedule, prediction):
     diffusion = GaussianDiffusion.make(1000, schedule, prediction)
     x0, noise, t = normal(3, 2, 4, 4), normal(3, 2, 4, 4, seed=1), torch.tensor([1, 400, 990])
     x_t = diffusion.add_noise(x0, noise, t)
-    found = diffusion.image_and_noise(diffusion.target(x0, noise, t), x_t, t)
+    found = diffusion.predict_x0_and_eps(diffusion.target(x0, noise, t), x_t, t)
     torch.testing.assert_close(found, (x0, noise), rtol=1e-8, atol=1e-8)
 
 
@@ -112,7 +112,7 @@ def test_the_best_prediction_of_gaussian_images_gives_the_exact_reversal(t, pred
         "v": math.sqrt(kept) * noise - math.sqrt(1 - kept) * x0,
     }
     output = torch.cat((best[prediction], torch.zeros_like(x_t)), dim=1)
-    reverse = diffusion.reverse(output, x_t, t, limit=None)
+    reverse = diffusion.p_mean_variance(output, x_t, t, limit=None)
     torch.testing.assert_close(reverse.x0, x0, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(reverse.mean, earlier, rtol=1e-8, atol=1e-8)
     # Without noise DDIM moves image and noise to the level before.
@@ -203,7 +203,7 @@ def test_a_ddim_step_is_diffusers(diffusion, place, eta, clip):
 def test_ddim_with_eta_1_has_the_posteriors_mean_and_variance(diffusion):
     x_t, output = normal(3, 1, 4, 4), normal(3, 2, 4, 4, seed=1)
     t = torch.tensor([1, 40, 999])
-    reverse = diffusion.reverse(output, x_t, t)
+    reverse = diffusion.p_mean_variance(output, x_t, t)
     mean, log_variance = diffusion.posterior(reverse.x0, x_t, t)
     zero, one = torch.zeros_like(x_t), torch.ones_like(x_t)
     found = diffusion.ddim_step(output, x_t, t, zero, eta=1.0)
@@ -217,7 +217,7 @@ def test_the_variance_lies_between_the_posteriors_and_beta(diffusion):
     ends = []
     for place in (-1.0, 1.0):
         output = torch.cat((x_t, torch.full_like(x_t, place)), dim=1)
-        ends.append(diffusion.reverse(output, x_t, t).log_variance[:, 0, 0, 0].exp())
+        ends.append(diffusion.p_mean_variance(output, x_t, t).log_variance[:, 0, 0, 0].exp())
     torch.testing.assert_close(ends[1], diffusion.betas[t], rtol=1e-12, atol=0)
     kept = diffusion.alpha_bars
     expected = diffusion.betas[t] * (1 - kept[t - 1]) / (1 - kept[t])
@@ -226,8 +226,8 @@ def test_the_variance_lies_between_the_posteriors_and_beta(diffusion):
 
 def test_predicted_images_are_clipped_only_when_asked(diffusion):
     x_t, output = 3 * normal(2, 1, 4, 4), normal(2, 2, 4, 4, seed=1)
-    free = diffusion.reverse(output, x_t, 200, limit=None)
-    clipped = diffusion.reverse(output, x_t, 200)
+    free = diffusion.p_mean_variance(output, x_t, 200, limit=None)
+    clipped = diffusion.p_mean_variance(output, x_t, 200)
     assert free.x0.abs().max() > 1
     assert torch.equal(clipped.x0, free.x0.clamp(-1, 1))
     assert torch.equal(clipped.log_variance, free.log_variance)
@@ -332,7 +332,7 @@ def test_the_exact_network_of_the_tests_reverses_the_chain():
     for t in range(1, 40):
         times = diffusion.model_times(torch.tensor([t]))
         at_zero, at_one = (
-            diffusion.reverse(network(x, times), x, t, limit=None) for x in (zero, one)
+            diffusion.p_mean_variance(network(x, times), x, t, limit=None) for x in (zero, one)
         )
         offset, slope = float(at_zero.mean), float(at_one.mean - at_zero.mean)
         kept, before = diffusion.alpha_bars[t], diffusion.alpha_bars[t - 1]

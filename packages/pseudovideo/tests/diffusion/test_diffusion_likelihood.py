@@ -16,7 +16,7 @@ from pseudovideo.diffusion.likelihood import (
     normal_kl,
     vlb_terms,
 )
-from pseudovideo.diffusion.sampling import draw_noise, draw_seed
+from pseudovideo.sampling import draw_noise, draw_seed
 
 LEVELS = torch.linspace(-1, 1, 256, dtype=torch.float64)
 

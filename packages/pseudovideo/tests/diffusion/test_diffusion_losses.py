@@ -111,7 +111,7 @@ def test_the_bound_is_least_at_the_best_variance():
     x_t = diffusion.add_noise(x0, noise, steps)
     eps = noise + 0.3 * error
     # Where the predicted mean lies does not depend on the place of the variance.
-    predicted = diffusion.reverse(torch.cat((eps, eps), dim=1), x_t, steps, limit=None).mean
+    predicted = diffusion.p_mean_variance(torch.cat((eps, eps), dim=1), x_t, steps, limit=None).mean
     mean, least = diffusion.posterior(x0, x_t, steps)
     least, most = least.flatten()[0], diffusion.betas[t].log()
     best = (least.exp() + (predicted - mean).square().mean()).log()

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from probseq.draws import RowGenerator
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective, HybridLosses, hybrid_losses
-from pseudovideo.diffusion.sampling import noise_like
+from pseudovideo.sampling import noise_like
 
 
 class Model(nn.Module):
@@ -94,26 +93,6 @@ def test_importance_sampling_learns_from_training_and_weights_what_it_draws():
     for name, value in parts.items():
         expected = (getattr(model.last, name) / (4 * p[t])).mean()
         torch.testing.assert_close(value, expected)
-
-
-def test_importance_sampling_learns_from_pieces_what_it_does_from_the_batch():
-    whole, pieces = (DiffusionObjective(Model(), importance=True).double() for _ in range(2))
-    generator, rows = torch.Generator().manual_seed(2), RowGenerator().manual_seed(2)
-    rows.total = 8
-    for step in range(20):
-        batch = videos(step).double()
-        loss, state = whole(batch, generator=generator)["loss"], rows.get_state()
-        parts = torch.zeros((), dtype=torch.float64)
-        rows.rows, rows.first, rows.last = slice(0, 3), True, False
-        pieces(batch[:3], generator=rows)  # of a batch that is given up
-        for piece in (slice(0, 3), slice(3, 8), slice(8, 8)):
-            rows.set_state(state)
-            rows.rows, rows.first, rows.last = piece, piece.start == 0, piece.start == 8
-            part = pieces(batch[piece] if piece.start < 8 else batch[:1], generator=rows)["loss"]
-            parts += (piece.stop - piece.start) / 8 * part
-        assert float(parts.detach()) == pytest.approx(float(loss.detach()), rel=1e-12)
-    assert float(whole.times.probabilities.max()) > 1.2 / 4
-    torch.testing.assert_close(pieces.times.state_dict(), whole.times.state_dict())
 
 
 def test_importance_sampling_has_the_uniform_losses_mean():

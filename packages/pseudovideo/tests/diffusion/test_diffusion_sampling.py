@@ -1,4 +1,4 @@
-"""Sampling: exact moments, noise by place alone, and what is watched."""
+"""Sampling: exact moments, and noise by place alone."""
 
 import math
 
@@ -11,12 +11,13 @@ from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.likelihood import bits_per_dim
 from pseudovideo.diffusion.objective import hybrid_losses
-from pseudovideo.diffusion.sampling import denoise, draw_noise, draw_seed, noise_like
+from pseudovideo.diffusion.sampling import denoise
+from pseudovideo.sampling import draw_noise, draw_seed, noise_like
 
 MEAN, STD = 0.3, 0.15
 
 
-def sample(diffusion, network, numbers, *, eta=None, seed=5, shape=(1, 4, 4), watch=None):
+def sample(diffusion, network, numbers, *, eta=None, seed=5, shape=(1, 4, 4)):
     """Samples of given numbers in one batch."""
     numbers = torch.as_tensor(numbers)
 
@@ -24,7 +25,7 @@ def sample(diffusion, network, numbers, *, eta=None, seed=5, shape=(1, 4, 4), wa
         return draw_noise(numbers, shape, seed=seed, step=step).double()
 
     start = noise(diffusion.num_steps)
-    return denoise(network, start, diffusion, step_noise=noise, eta=eta, watch=watch)
+    return denoise(network, start, diffusion, step_noise=noise, eta=eta)
 
 
 def walked(diffusion, eta):
@@ -131,18 +132,6 @@ def test_noise_is_asked_for_where_it_has_a_part(eta, asked):
     network = exact_network(diffusion, MEAN, STD)
     denoise(network, start, diffusion, step_noise=noise, eta=eta)
     assert steps == asked
-
-
-def test_every_step_is_watched_and_the_last_is_the_result():
-    diffusion = GaussianDiffusion.make(10, "cosine")
-    network = exact_network(diffusion, MEAN, STD)
-    seen = []
-    result = sample(diffusion, network, [0, 1], watch=lambda t, x: seen.append((t, x)))
-    assert [t for t, _ in seen] == list(range(9, -1, -1))
-    assert torch.equal(seen[-1][1], result)
-    assert torch.equal(result, sample(diffusion, network, [0, 1]))
-    spread = [float(x.std()) for _, x in seen]
-    assert spread[0] > spread[5] > spread[-1]
 
 
 def test_images_lie_in_their_range_whatever_the_network_says():

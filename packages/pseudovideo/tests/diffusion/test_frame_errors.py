@@ -3,7 +3,6 @@ import torch
 
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.corruptions.gaussian import prediction_errors
-from pseudovideo.corruptions.moments import video_moments
 from pseudovideo.diffusion.errors import frame_errors
 
 COVARIANCE = torch.tensor(
@@ -20,7 +19,7 @@ def test_a_case_by_hand():
 
 
 @pytest.mark.parametrize("num_samples", [2, 5])
-def test_the_mean_of_the_estimator_is_that_of_the_best_predictor(num_samples):
+def test_the_mean_of_the_estimator_is_that_of_the_best_predictor(num_samples, video_covariance):
     # Videos of 2×2 Gaussian images; frame 3 is drawn exactly from its conditional.
     kind = PseudoVideoConfig(num_frames=4, kind="high-order-noise", beta_max=0.3)
     generator = torch.Generator().manual_seed(0)
@@ -29,7 +28,7 @@ def test_the_mean_of_the_estimator_is_that_of_the_best_predictor(num_samples):
     images = torch.randn(count, 4, generator=generator).double() @ root.T
     images = images.clamp(-1, 1).reshape(count, 1, 2, 2)
     videos = pseudo_videos(images, kind, seed=1)
-    K = video_moments(torch.zeros(1, 2, 2).double(), COVARIANCE, kind).covariance
+    K = video_covariance(COVARIANCE, kind)
     exact = prediction_errors(torch.linalg.eigvalsh(COVARIANCE), kind, context=2)
     for frame in (2, 3):
         given = [frame - 2, frame - 1]

@@ -11,7 +11,7 @@ from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.likelihood import bits_per_dim
 from pseudovideo.diffusion.objective import DiffusionObjective
-from pseudovideo.diffusion.sampling import draw_seed
+from pseudovideo.sampling import draw_seed
 from pseudovideo.spec import ImageDiffusionConfig
 
 
@@ -172,23 +172,6 @@ def test_fewer_steps_are_passes_of_the_network(monkeypatch):
         assert calls == [3] * count
 
 
-def test_those_who_watch_see_each_batch_from_noise_to_images():
-    net, seen, done = model(), [], []
-    found = net.sample(
-        5,
-        generator=seeded(),
-        batch_size=3,
-        progress=done.append,
-        watch=lambda step, x: seen.append((step, x.clone())),
-    )
-    assert done == [3, 2]
-    assert [step for step, _ in seen] == 2 * list(range(6, -1, -1))
-    assert torch.equal(torch.cat([seen[6][1], seen[13][1]]), found)
-    assert found.abs().max() <= 1
-    start = torch.cat([seen[0][1], seen[7][1]])
-    assert start.std() == pytest.approx(1.0, abs=0.15)
-
-
 def test_the_bound_is_the_process_s_own_of_this_network():
     net, x0 = model(), images(3)
     calls = []
@@ -269,7 +252,7 @@ def test_samples_and_the_bound_know_no_dropout_and_leave_the_mode_as_it_was():
     found = net.sample(2, generator=seeded()), net.bits_per_dim(x0, generator=seeded()).total
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     with pytest.raises(ZeroDivisionError):
-        net.sample(1, progress=lambda count: count / 0)
+        net.bits_per_dim(x0, progress=lambda count: count / 0)
     modes = {name for name, module in net.named_modules() if not module.training}
     assert modes == {"unet.conv_in"}
 

@@ -9,12 +9,12 @@ from tiny_video import SIZES, frames, seeded, shaken, video_model
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.diffusion import video as video_module
 from pseudovideo.diffusion.errors import frame_errors
+from pseudovideo.diffusion.frame_windows import FrameWindow, Stage, draw_windows, stage_window
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective, HybridLosses, hybrid_losses
-from pseudovideo.diffusion.sampling import draw_noise, draw_seed
-from pseudovideo.diffusion.stages import Stage, Window, draw_windows, stage_window
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.pretrained import load_pretrained
+from pseudovideo.sampling import draw_noise, draw_seed
 from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig
 
 STEPS = torch.tensor([3, 30, 11, 0, 22, 39])
@@ -52,7 +52,7 @@ def test_the_loss_is_that_of_the_latent_frames_one_video_at_a_time(settings):
         noisy = ab.sqrt() * x0 + (1 - ab).sqrt() * eps
         pixels = torch.where(latent[:, None, None, None], noisy, x0)
         # Without padding, and on its own.
-        alone = Window(window.frames[row, used][None], ~latent[None], latent[None])
+        alone = FrameWindow(window.frames[row, used][None], ~latent[None], latent[None])
         output = model.network(pixels[None], torch.tensor([t * 25.0]), alone)[0, latent]
         mse = (output[:, :1] - eps[latent]).square().mean()
         assert float(losses.mse[row]) == pytest.approx(float(mse), abs=1e-6)

@@ -1,5 +1,3 @@
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -10,8 +8,8 @@ from pseudovideo.corruptions.gaussian import prediction_errors
 from pseudovideo.corruptions.noise import noise_coefficients
 from pseudovideo.diffusion import base, video_unet
 from pseudovideo.diffusion.errors import frame_errors
-from pseudovideo.diffusion.sampling import draw_noise, draw_seed
-from pseudovideo.diffusion.stages import Window
+from pseudovideo.diffusion.frame_windows import FrameWindow
+from pseudovideo.sampling import draw_noise, draw_seed
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,7 @@ def slow_sample(model, number, seed, *, num_steps, eta):
     for latent, observed in plan:
         limit = 1.0 if latent == [config.num_frames - 1] else 6.1
         x = torch.stack([noise(frame, steps.num_steps) for frame in latent])
-        window = Window(
+        window = FrameWindow(
             torch.tensor([observed + latent]),
             torch.tensor([[True] * len(observed) + [False] * len(latent)]),
             torch.tensor([[False] * len(observed) + [True] * len(latent)]),
@@ -135,34 +133,6 @@ def test_frames_of_the_first_window_are_drawn_together(monkeypatch, models):
     monkeypatch.setattr(base, "draw_noise", altered)
     after = model.sample(2, num_steps=4, generator=seeded(0))
     assert (after[:, 0] - before[:, 0]).abs().max() > 1e-4
-
-
-@pytest.mark.parametrize("one_way", [False, True])
-def test_what_is_watched_is_the_process_and_frames_that_are_done_stay_bit_identical(
-    models, one_way
-):
-    seen, done = [], []
-    drawn = models[one_way].sample(
-        3,
-        num_steps=4,
-        generator=seeded(0),
-        batch_size=2,
-        progress=done.append,
-        watch=lambda left, videos: seen.append((left, videos)),
-    )
-    assert done == [2, 1]
-    assert [left for left, _ in seen] == 2 * list(range(12, -1, -1))
-    for batch, rows in ((seen[:13], drawn[:2]), (seen[13:], drawn[2:])):
-        states = [videos for _, videos in batch]
-        assert torch.equal(states[-1], rows)
-        for state in states[4:]:
-            assert torch.equal(state[:, :2], rows[:, :2])
-        for state in states[8:]:
-            assert torch.equal(state[:, 2], rows[:, 2])
-        # Frames that are not begun show the noise they start from.
-        for state in states[:9]:
-            assert torch.equal(state[:, 3], states[0][:, 3])
-        assert all(not torch.equal(a, b) for a, b in pairwise(states))
 
 
 @pytest.mark.parametrize("one_way", [False, True])

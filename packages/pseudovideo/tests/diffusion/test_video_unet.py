@@ -5,8 +5,8 @@ import torch
 from diffusers import UNet2DModel
 from tiny_video import SIZES, frames, shaken
 
+from pseudovideo.diffusion.frame_windows import FrameWindow, Stage, draw_windows, stage_window
 from pseudovideo.diffusion.image import ImageDiffusion
-from pseudovideo.diffusion.stages import Stage, Window, draw_windows, stage_window
 from pseudovideo.diffusion.temporal import distance_features, relative_positions
 from pseudovideo.diffusion.unet import build_unet
 from pseudovideo.diffusion.video_unet import VideoUNet
@@ -158,7 +158,7 @@ def test_a_pass_that_failed_leaves_no_trace(networks):
     with pytest.raises(RuntimeError):
         networks[0](x[..., :7], TIMES, WINDOW)
     assert torch.equal(networks[0](x, TIMES, WINDOW), expected)
-    one_frame = Window(*(part[:, :1] for part in WINDOW))
+    one_frame = FrameWindow(*(part[:, :1] for part in WINDOW))
     with pytest.raises(RuntimeError):
         networks[0](x[:, :1, :, :7], TIMES, one_frame)
     frame = torch.cat([x[:, 0], torch.ones_like(x[:, 0])], dim=1)
@@ -191,7 +191,7 @@ def test_padding_changes_nothing(networks, one_way):
         x = pixels(2, 2)
         for filled, frame in ((pixels(2, 2, seed=5), 0), (1e3 * pixels(2, 2, seed=6), 3)):
             rest = [torch.full((2, 2), frame), *[torch.zeros(2, 2, dtype=torch.bool)] * 2]
-            padded = Window(*(torch.cat(pair, 1) for pair in zip(slots, rest, strict=True)))
+            padded = FrameWindow(*(torch.cat(pair, 1) for pair in zip(slots, rest, strict=True)))
             out = network(torch.cat([x, filled], 1), TIMES, padded)[:, :2]
             torch.testing.assert_close(out, network(x, TIMES, alone), rtol=0, atol=1e-11)
 
@@ -205,7 +205,7 @@ def test_the_observed_pixels_the_indicator_and_the_frame_numbers_matter(networks
         assert far(network(other, TIMES, WINDOW)[:, 2], out)
         moved = WINDOW._replace(frames=torch.tensor([[0, 2, 3]]).expand(2, -1))
         assert far(network(x, TIMES, moved)[:, 2], out)
-        swapped = Window(WINDOW.frames, torch.zeros_like(WINDOW.observed), ~WINDOW.latent)
+        swapped = FrameWindow(WINDOW.frames, torch.zeros_like(WINDOW.observed), ~WINDOW.latent)
         assert far(
             network(x, TIMES, swapped._replace(latent=torch.ones_like(WINDOW.latent)))[:, 2], out
         )
@@ -219,7 +219,7 @@ def test_videos_of_a_batch_do_not_see_each_other(networks):
         whole = network(x, times, window)
         for row in range(6):
             single = network(
-                x[row, None], times[row, None], Window(*(part[row, None] for part in window))
+                x[row, None], times[row, None], FrameWindow(*(part[row, None] for part in window))
             )
             torch.testing.assert_close(single[0], whole[row], rtol=0, atol=1e-11)
 
@@ -242,7 +242,7 @@ def test_what_is_remembered_of_observed_frames_replaces_them(networks):
     one_way = networks[1]
     x = pixels(2, 3)
     memories = one_way.remember(x[:, :2], WINDOW.frames[:, :2])
-    latent = Window(*(part[:, 2:] for part in WINDOW))
+    latent = FrameWindow(*(part[:, 2:] for part in WINDOW))
     out = one_way(x[:, 2:], TIMES, latent, memories)
     torch.testing.assert_close(out, one_way(x, TIMES, WINDOW)[:, 2:], rtol=0, atol=1e-11)
     forgotten = one_way(x[:, 2:], TIMES, latent)
@@ -261,7 +261,7 @@ def test_a_new_network_predicts_zero_and_treats_frames_one_by_one():
     assert not network(x, TIMES, WINDOW).any()
     shaken(network.unet)
     single = [
-        network(x[:, i, None], TIMES, Window(*(part[:, i, None] for part in WINDOW)))
+        network(x[:, i, None], TIMES, FrameWindow(*(part[:, i, None] for part in WINDOW)))
         for i in range(3)
     ]
     torch.testing.assert_close(network(x, TIMES, WINDOW), torch.cat(single, 1), rtol=0, atol=1e-11)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudovideo.diffusion.sampling import draw_noise, draw_seed
 from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE, heat_blur
 from pseudovideo.pretrained import load_pretrained
+from pseudovideo.sampling import draw_noise, draw_seed
 
 Make = Callable[..., Any]
 KINDS = [HeatHVAE, LearnedEncoderHVAE]

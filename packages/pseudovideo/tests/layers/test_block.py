@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pseudovideo.layers.block import Block, FeedForward
+from pseudovideo.layers.block import Block, GatedFeedForward
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -25,13 +25,13 @@ def x() -> Tensor:
 
 
 def test_the_plain_network_is_two_maps_with_a_gelu_between(x: Tensor) -> None:
-    net = FeedForward(12, gated=False).double()
+    net = GatedFeedForward(12, gated=False).double()
     hidden = gelu(x @ net.inner.weight.T + net.inner.bias)
     torch.testing.assert_close(net(x), hidden @ net.outer.weight.T + net.outer.bias)
 
 
 def test_the_gated_network_multiplies_the_first_half_by_the_gelu_of_the_second(x: Tensor) -> None:
-    net = FeedForward(12).double()
+    net = GatedFeedForward(12).double()
     value, gate = (x @ net.inner.weight.T + net.inner.bias).split(32, dim=-1)
     expected = (value * gelu(gate)) @ net.outer.weight.T + net.outer.bias
     torch.testing.assert_close(net(x), expected)
@@ -39,7 +39,7 @@ def test_the_gated_network_multiplies_the_first_half_by_the_gelu_of_the_second(x
 
 def test_both_networks_have_about_eight_dim_squared_weights() -> None:
     for gated in (False, True):
-        count = sum(p.numel() for p in FeedForward(144, gated=gated).parameters())
+        count = sum(p.numel() for p in GatedFeedForward(144, gated=gated).parameters())
         assert count == pytest.approx(8 * 144**2, rel=0.01)
 
 
@@ -47,7 +47,7 @@ def test_both_networks_have_about_eight_dim_squared_weights() -> None:
 def test_the_gated_width_is_eight_thirds_rounded_up_to_a_multiple_of_eight(
     dim: int, hidden: int
 ) -> None:
-    net = FeedForward(dim)
+    net = GatedFeedForward(dim)
     assert net.inner.out_features == 2 * hidden
     assert net.outer.in_features == hidden
     assert hidden % 8 == 0

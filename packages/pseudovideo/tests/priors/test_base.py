@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from pseudovideo.corruptions import PseudoVideoConfig
 from pseudovideo.pretrained import fingerprint
-from pseudovideo.priors.base import AxisPositions, TokenDecoder
+from pseudovideo.priors.base import AxisPositions
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
 from pseudovideo.spec import TokenGrid
 from pseudovideo.token_cache import TokenCache
@@ -115,17 +115,6 @@ def test_another_tokenizer_of_the_same_grid_is_refused_where_the_prior_knows_its
         knowing.check_cache(cache_of(GRID, fingerprint(other)))
     prior().check_tokenizer(other)
     prior().check_cache(cache_of(GRID, fingerprint(other)))
-
-
-def test_a_decoder_that_is_no_module_needs_the_grid_alone() -> None:
-    class Plain:
-        grid = GRID
-
-        def decode(self, indices: Tensor) -> Tensor:
-            return indices[:, :, None].double()
-
-    assert isinstance(Plain(), TokenDecoder)
-    assert prior("a" * 32).sample(2, Plain(), num_steps=1).shape == (2, 2, 1, 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -333,7 +333,6 @@ def _train_one_of_two_ranks(rank, folder, initial, batches):
         mine = batch.split([20, 10])[rank]
         outputs.append([value.detach() for value in given(mine)])
         fresh(mine)
-    given(batches[0][:5], rows=5 * rank)  # rank 0 has a stand-in
     given.eval()(batches[0][rank:])  # ranks may evaluate different numbers of batches
     torch.save((given.state_dict(), fresh.state_dict(), outputs), f"{folder}/{rank}.pt")
     torch.distributed.barrier()  # gloo of torch 2.6 waits forever where the other has gone before
@@ -361,24 +360,17 @@ def test_two_ranks_have_the_codebook_of_the_whole_batch(tmp_path, processes):
         for statistic in (3, 4):
             assert one[statistic].item() == pytest.approx(getattr(out, out._fields[statistic]))
             assert torch.equal(one[statistic], other[statistic])
-    whole(batches[0][:5])
     for name, value in whole.state_dict().items():
         for given, _, _ in ranks:
             torch.testing.assert_close(given[name], value)
-    # Initialised and revived alike, from inputs of both.
+    # Initialised and revived alike, from inputs of the first.
     for name, value in ranks[0][1].items():
         assert torch.equal(value, ranks[1][1][name])
     inputs = torch.cat([whole.project_in(batch).detach() for batch in batches])
     revived = torch.cdist(ranks[0][1]["codebook"], inputs).min(dim=1)
     places = revived.indices[revived.values < 1e-12] % 30
-    assert (places < 20).any()
-    assert (places >= 20).any()
-
-
-@pytest.mark.parametrize("rows", [-1, 4])
-def test_rows_that_there_are_not_are_refused(rows):
-    with pytest.raises(ValueError, match=f"rows must be .*, got {rows}"):
-        _quantizer()(_inputs(3, 5, seed=0), rows=rows)
+    assert len(places)
+    assert (places < 20).all()
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from pseudovideo.hvae import HVAE
 from pseudovideo.pretrained import fingerprint, load_pretrained
 from pseudovideo.tokenizers import (
     VQVAE,
     CViViT,
-    PatchKMeans,
     Tokenizer,
     TokenizerConfig,
     build_tokenizer,
@@ -224,9 +224,8 @@ def test_folders_of_other_models_are_refused(tmp_path: Path) -> None:
     VQVAE(small(1)).save_pretrained(tmp_path / "image")
     with pytest.raises(ValueError, match="holds a VQVAE, not a CViViT"):
         CViViT.from_pretrained(tmp_path / "image")
-    PatchKMeans(small(1)).save_pretrained(tmp_path / "clusters")
-    with pytest.raises(ValueError, match="must hold a Tokenizer, got a PatchKMeans"):
-        load_pretrained(tmp_path / "clusters", Tokenizer)
+    with pytest.raises(ValueError, match="must hold a HVAE, got a VQVAE"):
+        load_pretrained(tmp_path / "image", HVAE)
     with pytest.raises(FileNotFoundError, match=r"has no file config\.json"):
         load_pretrained(tmp_path / "nothing")
 

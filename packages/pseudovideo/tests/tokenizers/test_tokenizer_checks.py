@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudovideo.tokenizers import VQVAE, CViViT, PatchKMeans, Tokenizer, TokenizerConfig
+from pseudovideo.tokenizers import VQVAE, CViViT, Tokenizer, TokenizerConfig
 
 CONFIG = TokenizerConfig(
     num_frames=4,
@@ -26,13 +26,6 @@ def tokenizer() -> Tokenizer:
     model = CViViT(CONFIG)
     model(torch.rand(2, 4, 3, 8, 8) * 2 - 1)
     return model.eval()
-
-
-@pytest.fixture(scope="module")
-def clusters() -> PatchKMeans:
-    model = PatchKMeans(CONFIG)
-    model.fit(torch.rand(2, 4, 3, 8, 8) * 2 - 1, iterations=1)
-    return model
 
 
 SHAPES = [
@@ -58,15 +51,6 @@ def test_videos_of_another_shape_or_type_are_refused(
         getattr(tokenizer, call)(videos)
 
 
-@pytest.mark.parametrize(("videos", "message"), SHAPES)
-@pytest.mark.parametrize("call", ["encode", "reconstruct", "fit"])
-def test_patch_k_means_refuses_the_same_videos(
-    call: str, videos: Tensor, message: str, clusters: PatchKMeans, plain_calls: None
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        getattr(clusters, call)(videos)
-
-
 def video(frame: int, value: float) -> Tensor:
     videos = torch.zeros(1, 4, 3, 8, 8)
     videos[0, frame, 2, 7, 7] = value
@@ -89,11 +73,10 @@ def video(frame: int, value: float) -> Tensor:
 )
 @pytest.mark.parametrize("call", ["encode", "reconstruct"])
 def test_values_that_are_no_pixels_are_refused(
-    call: str, videos: Tensor, message: str, tokenizer: Tokenizer, clusters: PatchKMeans
+    call: str, videos: Tensor, message: str, tokenizer: Tokenizer
 ) -> None:
-    for model in (tokenizer, clusters):
-        with pytest.raises(ValueError, match=message):
-            getattr(model, call)(videos)
+    with pytest.raises(ValueError, match=message):
+        getattr(tokenizer, call)(videos)
 
 
 def test_rounding_and_noise_beyond_the_range_are_taken(tokenizer: Tokenizer) -> None:
@@ -114,11 +97,10 @@ def test_rounding_and_noise_beyond_the_range_are_taken(tokenizer: Tokenizer) -> 
     ],
 )
 def test_tokens_of_another_grid_or_codebook_are_refused(
-    indices: Tensor, message: str, tokenizer: Tokenizer, clusters: PatchKMeans, plain_calls: None
+    indices: Tensor, message: str, tokenizer: Tokenizer, plain_calls: None
 ) -> None:
-    for model in (tokenizer, clusters):
-        with pytest.raises(ValueError, match=message):
-            model.decode(indices)
+    with pytest.raises(ValueError, match=message):
+        tokenizer.decode(indices)
 
 
 def test_colour_images_are_refused_where_grey_ones_are_expected(plain_calls: None) -> None:

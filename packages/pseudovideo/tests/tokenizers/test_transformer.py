@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pseudovideo.tokenizers import CViViT, TokenizerConfig, TokenizerOutput
 from pseudovideo.tokenizers.transformer import (
-    Decoder,
-    Encoder,
+    PatchDecoder,
+    PatchEncoder,
     SpatialTransformer,
     TemporalTransformer,
 )
@@ -53,7 +53,7 @@ def by_slot(frames: Tensor) -> Tensor:
 
 
 def test_nothing_is_added_by_biases_of_the_start() -> None:
-    encoder, decoder = Encoder(small()), Decoder(small())
+    encoder, decoder = PatchEncoder(small()), PatchDecoder(small())
     assert not decoder.head.bias.any()
     stacks = (encoder.spatial, encoder.temporal, decoder.spatial, decoder.temporal)
     blocks = [block for stack in stacks for block in stack.get_submodule("blocks").children()]
@@ -97,7 +97,7 @@ def test_positions_tell_rows_columns_and_slots_apart() -> None:
 @pytest.mark.parametrize("slot", range(SLOTS))
 def test_the_encoder_leaks_nothing_from_later_frames(slot: int, stem: Any) -> None:
     torch.manual_seed(0)
-    encoder = Encoder(small(stem=stem))
+    encoder = PatchEncoder(small(stem=stem))
     videos = torch.rand(2, 2 * SLOTS, 1, 8, 8) * 2 - 1
     seen = by_slot(reach(encoder, videos, (slice(None), slice(slot + 1))))
     assert seen.tolist() == 2 * [[i <= slot for i in range(SLOTS)]]
@@ -106,7 +106,7 @@ def test_the_encoder_leaks_nothing_from_later_frames(slot: int, stem: Any) -> No
 @pytest.mark.parametrize("slot", range(SLOTS))
 def test_the_decoder_leaks_nothing_from_later_tokens(slot: int) -> None:
     torch.manual_seed(0)
-    decoder = Decoder(small())
+    decoder = PatchDecoder(small())
     seen = reach(
         decoder, torch.randn(1, SLOTS, 2, 2, 16), (slice(None), slice(2 * slot, 2 * slot + 2))
     )
@@ -129,9 +129,9 @@ def test_full_attention_lets_the_first_slot_see_the_last_frame() -> None:
     torch.manual_seed(0)
     config = small(causal=False)
     videos = torch.rand(1, 2 * SLOTS, 1, 8, 8) * 2 - 1
-    assert by_slot(reach(Encoder(config), videos, (slice(None), slice(1)))).all()
+    assert by_slot(reach(PatchEncoder(config), videos, (slice(None), slice(1)))).all()
     codes = torch.randn(1, SLOTS, 2, 2, 16)
-    assert by_slot(reach(Decoder(config), codes, (slice(None), slice(1)))).all()
+    assert by_slot(reach(PatchDecoder(config), codes, (slice(None), slice(1)))).all()
 
 
 def test_tokens_and_frames_of_early_slots_stay_when_later_ones_change() -> None:

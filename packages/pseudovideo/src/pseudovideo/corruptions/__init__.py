@@ -1,6 +1,5 @@
 """Pseudo videos: an image behind its own corruptions."""
 
-from pseudovideo.corruptions.base import Corruption, ImageShape
 from pseudovideo.corruptions.blur import blur_matrices
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.corruptions.gaussian import (
@@ -9,8 +8,7 @@ from pseudovideo.corruptions.gaussian import (
     prediction_error,
     prediction_errors,
 )
-from pseudovideo.corruptions.kinds import KINDS, Mixture
-from pseudovideo.corruptions.moments import VideoMoments, video_moments
+from pseudovideo.corruptions.kinds import KINDS, Corruption
 from pseudovideo.corruptions.noise import noise_coefficients
 from pseudovideo.corruptions.videos import pseudo_videos
 from pseudovideo.spec import CORRUPTIONS, CorruptionKind, PseudoVideoConfig
@@ -20,11 +18,8 @@ __all__ = [
     "KINDS",
     "Corruption",
     "CorruptionKind",
-    "ImageShape",
-    "Mixture",
     "PredictionErrors",
     "PseudoVideoConfig",
-    "VideoMoments",
     "blur_matrices",
     "counter_normal",
     "image_spectrum",
@@ -32,5 +27,4 @@ __all__ = [
     "prediction_error",
     "prediction_errors",
     "pseudo_videos",
-    "video_moments",
 ]

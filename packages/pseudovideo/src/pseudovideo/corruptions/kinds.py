@@ -1,83 +1,123 @@
 """The kinds of pseudo videos: a new one is a class, an entry here, and its name in `spec`."""
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
-from pseudovideo.corruptions.base import (
-    Corruption,
-    Frames,
-    Hidden,
-    Images,
-    ImageShape,
-    Operators,
-    Repeat,
-)
-from pseudovideo.corruptions.noise import NOISES, Noise
-from pseudovideo.corruptions.pointwise import Colour, PatchMask
-from pseudovideo.corruptions.separable import Blur, HighOrderBlur, LowPass, Pyramid
+from pseudovideo.corruptions.blur import blur_matrices, cosine_basis, high_order_multipliers
+from pseudovideo.corruptions.noise import noise_coefficients
 from pseudovideo.spec import CorruptionKind, PseudoVideoConfig
 
+Images = Float[Tensor, "b c h w"]
+Frames = Float[Tensor, "b steps c h w"]
+"""The T-1 frames before the image, the most corrupted first."""
+Operators = tuple[Float[Tensor, "..."], ...]
+"""The tensors that A_t is made of, float64 where they are made; others for each kind."""
 
-@dataclass(frozen=True)
-class Mixture(Corruption):
-    """Noise around the frames of another corruption: z_t = a_t·A_t x + (L ε)_t.
 
-    Args:
-        frames: has A.
-        noise: has a and L.
+class Corruption:
+    """A kind of pseudo video: z_t = A_t x + Σ_k L_tk ε_k, for the frames before the image x.
+
+    A_t is linear; ε_k is white noise of the image's shape.
     """
 
-    frames: Corruption
-    noise: Noise
+    def operators(self, config: PseudoVideoConfig, height: int, width: int) -> Operators:
+        """Return what `signal` is made of; it is kept for images of one size."""
+        raise NotImplementedError
 
-    def operators(self, config: PseudoVideoConfig, shape: ImageShape) -> Operators:
-        """Return a, then the operators of A."""
-        return (*self.noise.operators(config, shape), *self.frames.operators(config, shape))
+    def signal(self, images: Images, operators: Operators) -> Frames:
+        """Return A_t x, with operators on the images' device and in their precision."""
+        raise NotImplementedError
 
-    def signal(self, images: Images, operators: Operators, hidden: Hidden) -> Frames:
-        """Return a_t·A_t x."""
-        factors, *others = operators
-        return factors[:, None, None, None] * self.frames.signal(images, tuple(others), hidden)
+    def mixing(self, config: PseudoVideoConfig) -> Float64[Tensor, "steps steps"] | None:
+        """Return L; None without noise."""
+        return None
 
-    def num_hidden(self, config: PseudoVideoConfig, shape: ImageShape) -> int:
-        """Return those of A."""
-        return self.frames.num_hidden(config, shape)
+
+class Repeat(Corruption):
+    """The image again: A_t = I."""
+
+    def operators(self, config: PseudoVideoConfig, height: int, width: int) -> Operators:
+        """Return a number for each frame."""
+        return (torch.ones(config.num_frames - 1, dtype=torch.float64),)
+
+    def signal(self, images: Images, operators: Operators) -> Frames:
+        """Return the images, without a copy."""
+        return images[:, None].expand(-1, len(operators[0]), -1, -1, -1)
+
+
+class Blur(Corruption):
+    """The recursive blur of section 5.3.2, see `blur_matrices`."""
+
+    def operators(self, config: PseudoVideoConfig, height: int, width: int) -> Operators:
+        """Return R and C, the products of the steps' matrices of rows and columns."""
+        frames, rate = config.num_frames, _rate(config)
+        return tuple(blur_matrices(size, frames, rate)[:-1] for size in (height, width))
+
+    def signal(self, images: Images, operators: Operators) -> Frames:
+        """Return R_t X C_tᵀ."""
+        rows, columns = operators
+        return torch.einsum("tih,bchw,tjw->btcij", rows, images, columns)
+
+
+class HighOrderBlur(Corruption):
+    """The blur of the mean of all cleaner frames (Table 5.5), see `high_order_multipliers`."""
+
+    def operators(self, config: PseudoVideoConfig, height: int, width: int) -> Operators:
+        """Return V, V⁻¹ of the rows, those of the columns, and the multipliers."""
+        multipliers = high_order_multipliers(height, width, config.num_frames, _rate(config))
+        return (*cosine_basis(height), *cosine_basis(width), multipliers[:-1])
+
+    def signal(self, images: Images, operators: Operators) -> Frames:
+        """Return V (Λ_t ∘ V⁻¹ X U⁻ᵀ) Uᵀ."""
+        V, V_inv, U, U_inv, multipliers = operators
+        spectrum = V_inv @ images @ U_inv.mT
+        return V @ (spectrum[:, None] * multipliers[:, None]) @ U.mT
+
+
+class Noise(Corruption):
+    """Frames a_t·x + (L ε)_t, see `noise_coefficients`."""
+
+    def operators(self, config: PseudoVideoConfig, height: int, width: int) -> Operators:
+        """Return a."""
+        return (noise_coefficients(config)[0][:-1],)
+
+    def signal(self, images: Images, operators: Operators) -> Frames:
+        """Return a_t·x."""
+        return operators[0][:, None, None, None] * images[:, None]
 
     def mixing(self, config: PseudoVideoConfig) -> Float64[Tensor, "steps steps"]:
         """Return L."""
-        return self.noise.mixing(config)
+        return noise_coefficients(config)[1][:-1]
 
 
 KINDS: dict[CorruptionKind, Corruption] = {
     "blur": Blur(),
     "high-order-blur": HighOrderBlur(),
-    **NOISES,
+    "first-order-noise": Noise(),
+    "high-order-noise": Noise(),
+    "matched-noise": Noise(),
     "repeat": Repeat(),
-    "pyramid": Pyramid(),
-    "low-pass": LowPass(),
-    "colour": Colour(),
-    "patch-mask": PatchMask(),
-    "blur-noise": Mixture(Blur(), Noise()),
 }
 """The corruption that each kind of a configuration names."""
 
 
 @lru_cache(maxsize=32)
 def cached_operators(
-    config: PseudoVideoConfig, shape: ImageShape, device: torch.device, dtype: torch.dtype
-) -> tuple[tuple[Tensor, ...], Tensor | None]:
-    """Return operators and L of a config's kind, cached on the device.
-
-    Raises:
-        ValueError: there are no such videos of images of this shape.
-    """
+    config: PseudoVideoConfig, height: int, width: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Operators, Tensor | None]:
+    """Return operators and L of a config's kind, cached on the device."""
     kind = KINDS[config.kind]
     # What is made in inference mode could not be used in training later.
     with torch.inference_mode(False):
-        operators = tuple(operator.to(device, dtype) for operator in kind.operators(config, shape))
+        operators = kind.operators(config, height, width)
         mixing = kind.mixing(config)
-        return operators, None if mixing is None else mixing.to(device, dtype)
+        moved = tuple(operator.to(device, dtype) for operator in operators)
+        return moved, None if mixing is None else mixing.to(device, dtype)
+
+
+def _rate(config: PseudoVideoConfig) -> float:
+    return cast(float, config.blur_rate)  # a config has a number in the place of None

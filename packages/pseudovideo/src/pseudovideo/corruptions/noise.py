@@ -5,72 +5,31 @@ all cleaner frames (high order; thesis section 5.4.2). Both recursions are linea
 video is z = a·x + L ε with a and L from the same recursion on their rows.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from pseudovideo.corruptions.base import Corruption, Frames, Hidden, Images, ImageShape, Operators
-from pseudovideo.spec import CorruptionKind, PseudoVideoConfig
+from pseudovideo.spec import PseudoVideoConfig
 
 
-@dataclass(frozen=True)
-class Noise(Corruption):
-    """Frames a_t·x + (L ε)_t.
+def noise_betas(config: PseudoVideoConfig) -> Float64[Tensor, " steps"]:
+    """Return β_1..β_{T−1}, the smallest next to the image.
 
-    Args:
-        high_order: around the mean of all cleaner frames, and not around the next one.
-        matched: first-order noise at the signal-to-noise ratios of the high-order one.
+    For `matched-noise` they are those of the first-order noise whose frames have the
+    signal-to-noise ratios of the high-order ones: ᾱ_t = r_t/(1+r_t) with r_t = a_t²/Σ_s L_ts², and
+    β_t = 1 − ᾱ_t/ᾱ_{t−1}. The two videos then tell the same of the image by any single frame and
+    differ only in what frames tell together. r never grows with t, because β doesn't fall.
     """
-
-    high_order: bool = False
-    matched: bool = False
-
-    def schedule(self, config: PseudoVideoConfig) -> Float64[Tensor, " steps"]:
-        """Return β_1..β_{T−1}, the smallest next to the image.
-
-        For `matched-noise` they are those of the first-order noise whose frames have the
-        signal-to-noise ratios of the high-order ones: ᾱ_t = r_t/(1+r_t) with
-        r_t = a_t²/Σ_s L_ts², and β_t = 1 − ᾱ_t/ᾱ_{t−1}. The two videos then tell the same of the
-        image by any single frame and differ only in what frames tell together. r never grows with
-        t, because β doesn't fall.
-        """
-        betas = torch.linspace(
-            config.beta_min, config.beta_max, config.num_frames - 1, dtype=torch.float64
-        )
-        if not self.matched:
-            return betas
-        mean, mixing = _recursion(betas, high_order=True)
-        signal, noise = mean.square(), mixing.square().sum(-1)
-        # From the image on: ᾱ = 1, …, the noisiest frame's.
-        alpha_bars = (signal / (signal + noise)).flip(0)
-        return 1 - alpha_bars[1:] / alpha_bars[:-1]
-
-    def coefficients(
-        self, config: PseudoVideoConfig
-    ) -> tuple[Float64[Tensor, " T"], Float64[Tensor, "T steps"]]:
-        """Return a and L of all frames, see `noise_coefficients`."""
-        return _recursion(self.schedule(config), high_order=self.high_order)
-
-    def operators(self, config: PseudoVideoConfig, shape: ImageShape) -> Operators:
-        """Return a."""
-        return (self.coefficients(config)[0][:-1],)
-
-    def signal(self, images: Images, operators: Operators, hidden: Hidden) -> Frames:
-        """Return a_t·x."""
-        return operators[0][:, None, None, None] * images[:, None]
-
-    def mixing(self, config: PseudoVideoConfig) -> Float64[Tensor, "steps steps"]:
-        """Return L."""
-        return self.coefficients(config)[1][:-1]
-
-
-NOISES: dict[CorruptionKind, Noise] = {
-    "first-order-noise": Noise(),
-    "high-order-noise": Noise(high_order=True),
-    "matched-noise": Noise(matched=True),
-}
+    betas = torch.linspace(
+        config.beta_min, config.beta_max, config.num_frames - 1, dtype=torch.float64
+    )
+    if config.kind != "matched-noise":
+        return betas
+    mean, mixing = _recursion(betas, high_order=True)
+    signal, noise = mean.square(), mixing.square().sum(-1)
+    # From the image on: ᾱ = 1, …, the noisiest frame's.
+    alpha_bars = (signal / (signal + noise)).flip(0)
+    return 1 - alpha_bars[1:] / alpha_bars[:-1]
 
 
 def noise_coefficients(
@@ -78,18 +37,11 @@ def noise_coefficients(
 ) -> tuple[Float64[Tensor, " T"], Float64[Tensor, "T steps"]]:
     """Return coefficients a and L of z = a·x + L ε, with independent standard normal ε_1..ε_{T−1}.
 
-    Args:
-        config: a kind of noise.
-
-    Returns:
-        a, 1 for the image, and L, its last row 0; ε_t enters with frame T−t.
-
-    Raises:
-        ValueError: `config.kind` is no noise.
+    a is 1 for the image and the last row of L 0; ε_t enters with frame T−t.
     """
-    if config.kind not in NOISES:
+    if not config.kind.endswith("noise"):
         raise ValueError(f"config.kind must be a kind of noise, got {config.kind!r}")
-    return NOISES[config.kind].coefficients(config)
+    return _recursion(noise_betas(config), high_order=config.kind == "high-order-noise")
 
 
 def _recursion(betas: Tensor, *, high_order: bool) -> tuple[Tensor, Tensor]:

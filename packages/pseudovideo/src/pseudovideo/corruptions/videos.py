@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from pseudovideo.corruptions.base import ImageShape
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.corruptions.kinds import KINDS, cached_operators
 from pseudovideo.spec import PseudoVideoConfig
@@ -37,9 +36,6 @@ def pseudo_videos(
     Returns:
         Videos in the images' dtype. Noise carries values outside −1..1.
 
-    Raises:
-        ValueError: images are no floats (b, c, h, w) in −1..1, have no videos of this kind at
-            their size, or `index` has another length.
     """
     _check_images(images)
     if index is not None and (index.is_floating_point() or index.dtype == torch.bool):
@@ -52,47 +48,21 @@ def pseudo_videos(
     # Under autocast the products would be made in half precision.
     with torch.autocast(images.device.type, enabled=False):
         exact = images.float() if images.dtype in (torch.float16, torch.bfloat16) else images
-        hidden = noise = mixing = None
-        if config.random:
+        if config.num_frames == 1:
+            return images[:, None]
+        size = exact.shape[2:]
+        operators, mixing = cached_operators(config, *size, exact.device, exact.dtype)
+        frames = KINDS[config.kind].signal(exact, operators)  # A_t x
+        if mixing is not None:
             if index is None:
                 index = torch.arange(len(images))
-            _, mixing = cached_operators(config, _shape(exact), exact.device, exact.dtype)
-            steps, drawn = (
-                config.num_frames - 1,
-                KINDS[config.kind].num_hidden(config, _shape(exact)),
-            )
-            count = drawn + (0 if mixing is None else steps * exact.shape[1:].numel())
             # The hash is of 64 bits: narrower integers would wrap at their own width.
             index = index.to(images.device, torch.int64)
-            normals = counter_normal(index, count, seed=seed, epoch=epoch).to(exact.dtype)
-            hidden, noise = normals[:, :drawn], normals[:, drawn:]
-        frames = corrupted_signal(exact, config, hidden=hidden)
-        if mixing is not None and noise is not None:
+            count = frames.shape[1:].numel()
+            noise = counter_normal(index, count, seed=seed, epoch=epoch).to(exact.dtype)
+            # + Σ_s L_ts ε_s
             frames = frames + torch.einsum("ts,bschw->btchw", mixing, noise.view(frames.shape))
         return torch.cat([frames.to(images.dtype), images[:, None]], dim=1)
-
-
-def corrupted_signal(
-    images: Float[Tensor, "b c h w"],
-    config: PseudoVideoConfig,
-    *,
-    hidden: Float[Tensor, "b draws"] | None = None,
-) -> Float[Tensor, "b steps c h w"]:
-    """Return the part of the frames 1..T−1 that is linear in the images, A_t x.
-
-    The A_t of each image depend on standard normal numbers, `hidden`, for `patch-mask`.
-
-    Raises:
-        ValueError: there are no such videos of images of this shape, or `hidden` is missing.
-    """
-    if config.num_frames == 1:
-        return images[:, None].expand(-1, 0, -1, -1, -1)
-    operators, _ = cached_operators(config, _shape(images), images.device, images.dtype)
-    return KINDS[config.kind].signal(images, operators, hidden)
-
-
-def _shape(images: Tensor) -> ImageShape:
-    return ImageShape(*images.shape[1:])
 
 
 def _check_images(images: Tensor) -> None:

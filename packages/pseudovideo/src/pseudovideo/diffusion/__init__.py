@@ -1,6 +1,7 @@
 """Gaussian diffusion of images and of pseudo videos (thesis section 5.4)."""
 
 from pseudovideo.diffusion.errors import frame_errors
+from pseudovideo.diffusion.frame_windows import Stage
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, Reverse
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
@@ -12,7 +13,6 @@ from pseudovideo.diffusion.objective import (
 )
 from pseudovideo.diffusion.sampling import denoise
 from pseudovideo.diffusion.schedules import cosine_betas, linear_betas
-from pseudovideo.diffusion.stages import Stage
 from pseudovideo.diffusion.unet import build_unet
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.spec import (

@@ -4,29 +4,19 @@ An image model has one stage, of one frame that is given no other.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from probseq.draws import draw_rows
+from pseudovideo.diffusion.frame_windows import Stage
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.sampling import (
-    Network,
-    Solver,
-    Watch,
-    at_least_float32,
-    conditioned,
-    denoise,
-    draw_noise,
-    draw_seed,
-    sampling_process,
-)
-from pseudovideo.diffusion.stages import Stage
+from pseudovideo.diffusion.sampling import Network, conditioned, denoise, sampling_process
 from pseudovideo.labels import NO_CLASSES, Classes, sample_classes
 from pseudovideo.pretrained import Pretrained, eval_mode
+from pseudovideo.sampling import at_least_float32, draw_noise, draw_seed, sample_batches
 from pseudovideo.spec import ImageDiffusionConfig
 
 FRAME_LIMIT = 6.1
@@ -45,8 +35,6 @@ class Sampler(NamedTuple):
     seed: int  # of all samples
     classes: Classes = NO_CLASSES  # of these samples
     eta: float | None = None  # None for ancestral sampling, else η of DDIM
-    # In place of both, a solver of the probability flow, anew in each stage
-    solver: Solver | None = None
 
 
 class FrameDiffusion(Pretrained):
@@ -100,11 +88,8 @@ class FrameDiffusion(Pretrained):
         guidance: float = 1.0,
         num_steps: int | None = None,
         eta: float | None = None,
-        solver: Solver | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
-        progress: Callable[[int], object] | None = None,
-        watch: Watch | None = None,
     ) -> Float[Tensor, "n *T c h w"]:
         """Draw images, or videos stage by stage, in eval mode.
 
@@ -118,73 +103,33 @@ class FrameDiffusion(Pretrained):
             num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`;
                 None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
-            solver: in place of both, such as `beyond.solvers.SOLVERS["dpm++"]`: solvers of the
-                probability flow leave the learned variances out.
             generator: draws the one seed that all noise follows from. Each frame of each sample
                 has noise of its own: it depends neither on `batch_size` nor, but for round-off, on
                 other samples, nor on frames of later stages.
             batch_size: samples drawn at once.
-            progress: called after each batch with the number of its samples.
-            watch: called for each batch with the number of steps in all stages and the noise, then
-                after each step with the number of steps that are left and the samples as they are:
-                frames that are not begun are noise. With 0 and the samples at last.
 
         Returns:
             Images (n, c, h, w) in −1..1, or videos (n, T, c, h, w) whose last frame, the image, is;
             on the model's device and in its precision, at least float32.
-
-        Raises:
-            ValueError: `n` or `batch_size` is below 1, `num_steps` is no number of steps, `eta`
-                is outside 0..1 or given with a solver, labels are not the model's, or `guidance` is
-                not 1 and the model was trained without `label_dropout`.
         """
-        diffusion = sampling_process(
-            self.diffusion, num_steps, eta, solver, n=n, batch_size=batch_size
-        )
+        diffusion = sampling_process(self.diffusion, num_steps, eta, n=n, batch_size=batch_size)
         seed, weight = draw_seed(generator), next(self.parameters())
         classes = sample_classes(
             self.config, n, labels, guidance, generator=generator, device=weight.device
         )
-        frames, shape = range(self.num_frames), self.config.image_shape
-        every = torch.arange(n, device=weight.device)
-        numbers_of = draw_rows(lambda k: torch.arange(k, device=weight.device), n, generator)
-        done: list[Tensor] = []
+
+        def draw(numbers: Tensor) -> Tensor:
+            sampler = Sampler(diffusion, numbers, seed, classes.select(numbers), eta)
+            shape = (len(numbers), self.num_frames, *self.config.image_shape)
+            videos = weight.new_empty(shape, dtype=at_least_float32(weight))
+            for stage in self.stages:
+                observed = videos[:, list(stage.observed)]
+                videos[:, list(stage.latent)] = sample_stage(self, stage, observed, sampler)
+            return videos
+
         with eval_mode(self):
-            for here in every.split(batch_size):
-                numbers = numbers_of[here]
-                sampler = Sampler(diffusion, numbers, seed, classes.of(here), eta, solver)
-                start = frame_noise(numbers, frames, shape, seed=seed, step=diffusion.num_steps)
-                start = start.to(at_least_float32(weight))
-                done.append(
-                    self._unstacked(sample_videos(self, start, sampler, self._shown(watch)))
-                )
-                if progress is not None:
-                    progress(len(numbers))
-        return torch.cat(done)
-
-    def _unstacked(self, videos: Float[Tensor, "b T c h w"]) -> Float[Tensor, "b *T c h w"]:
-        """Return images without the axis of frames, of which they have one."""
+            videos = sample_batches(draw, n, batch_size, weight.device)
         return videos if self.num_frames > 1 else videos[:, 0]
-
-    def _shown(self, watch: Watch | None) -> Watch | None:
-        return None if watch is None else lambda left, videos: watch(left, self._unstacked(videos))
-
-
-def frame_noise(
-    numbers: Int64[Tensor, " b"],
-    frames: Sequence[int],
-    shape: Sequence[int],
-    *,
-    seed: int,
-    step: int,
-) -> Float[Tensor, "b l c h w"]:
-    """Return noise of one step; that of a frame is the same whatever other frames are asked for.
-
-    Samples are counted over all batches; the step is t, or S for the noise that sampling starts
-    from.
-    """
-    noises = [draw_noise(numbers, shape, seed=seed, step=step, frame=frame) for frame in frames]
-    return torch.stack(noises, dim=1)
 
 
 def sample_stage(
@@ -192,82 +137,36 @@ def sample_stage(
     stage: Stage,
     observed: Float[Tensor, "b k c h w"],
     sampler: Sampler,
-    *,
-    start: Float[Tensor, "b l c h w"] | None = None,
-    watch: Watch | None = None,
 ) -> Float[Tensor, "b l c h w"]:
     """Draw the latent frames of a stage given its observed ones.
 
     Predictions of the last frame are kept in −1..1, as images are. Corrupted frames go beyond, but
     a prediction made of almost pure noise is a hundred times as wrong as the network is, and must
     not run away: theirs are kept within `FRAME_LIMIT`.
-
-    Without `start` the noise of the latent frames is drawn; `watch` is called after each step t
-    with t and these frames.
     """
-    diffusion, numbers, seed, classes, eta, solver = sampler
+    diffusion, numbers, seed, classes, eta = sampler
     batch, count, shape = len(observed), len(stage.latent), observed.shape[2:]
     # Once with the class and once without, where guided.
-    seen = classes.twice(observed)
-    predict = model.stage_network(stage, seen, classes.tokens)
+    given = classes.duplicate_for_guidance(observed)
+    predict = model.stage_network(stage, given, classes.tokens)
 
     def flat(x: Tensor, times: Tensor, _: Tensor | None) -> Tensor:
         # All frames of a video have the same time.
-        return predict(x.unflatten(0, (len(seen), count)), times[::count]).flatten(0, 1)
+        return predict(x.unflatten(0, (len(given), count)), times[::count]).flatten(0, 1)
 
     def noise(step: int) -> Tensor:
-        drawn = frame_noise(numbers, stage.latent, shape, seed=seed, step=step)
-        return drawn.to(observed.dtype).flatten(0, 1)
-
-    def unfolded(x: Tensor) -> Tensor:
-        return x.unflatten(0, (batch, count))
+        # That of a frame is the same whatever other frames the stage has.
+        frames = [
+            draw_noise(numbers, shape, seed=seed, step=step, frame=frame) for frame in stage.latent
+        ]
+        return torch.stack(frames, dim=1).to(observed.dtype).flatten(0, 1)
 
     x = denoise(
         conditioned(flat, classes),
-        noise(diffusion.num_steps) if start is None else start.flatten(0, 1),
+        noise(diffusion.num_steps),
         diffusion,
         step_noise=noise,
         eta=eta,
-        solver=solver,
         limit=1.0 if stage.latent[0] == model.num_frames - 1 else FRAME_LIMIT,
-        watch=None if watch is None else lambda t, x: watch(t, unfolded(x)),
     )
-    return unfolded(x)
-
-
-def sample_videos(
-    model: FrameDiffusion,
-    start: Float[Tensor, "b T c h w"],
-    sampler: Sampler,
-    watch: Watch | None = None,
-) -> Float[Tensor, "b T c h w"]:
-    """Draw whole videos, stage after stage.
-
-    At first and after each step `watch` is called with the number of steps that are left in all
-    stages, and the videos as they are: frames that are not begun are those of `start`, the noise of
-    step S.
-    """
-    videos, steps, plan = start.clone(), sampler.diffusion.num_steps, model.stages
-    if watch is not None:
-        watch(len(plan) * steps, videos.clone())
-    for later, stage in zip(reversed(range(len(plan))), plan, strict=True):
-        latent = list(stage.latent)
-
-        def seen(
-            t: int, x: Tensor, *, left: int = later * steps, latent: list[int] = latent
-        ) -> None:
-            if watch is not None:
-                shown = videos.clone()
-                shown[:, latent] = x.to(shown.dtype)
-                watch(left + t, shown)
-
-        drawn = sample_stage(
-            model,
-            stage,
-            videos[:, list(stage.observed)],
-            sampler,
-            start=videos[:, latent],
-            watch=seen if watch else None,
-        )
-        videos[:, latent] = drawn.to(videos.dtype)
-    return videos
+    return x.unflatten(0, (batch, count))

@@ -219,7 +219,7 @@ class GaussianDiffusion:
             return signal * noise - sigma * x0
         return noise if self.prediction == "epsilon" else x0
 
-    def image_and_noise(self, predicted: Images, x_t: Images, t: Times) -> tuple[Images, Images]:
+    def predict_x0_and_eps(self, predicted: Images, x_t: Images, t: Times) -> tuple[Images, Images]:
         """Return the image and the noise of a prediction.
 
         Of v: x_0 = √ᾱ_t x_t − √(1−ᾱ_t) v and ε = √(1−ᾱ_t) x_t + √ᾱ_t v.
@@ -244,7 +244,7 @@ class GaussianDiffusion:
         mean = _at(c.posterior_mean_coef1, t) * x0 + _at(c.posterior_mean_coef2, t) * x_t
         return mean, _at(c.posterior_log_variance_clipped, t).expand(mean.shape)
 
-    def reverse(
+    def p_mean_variance(
         self,
         output: Float[Tensor, "n channels h w"],
         x_t: Images,
@@ -269,7 +269,7 @@ class GaussianDiffusion:
         """
         _check_limit(limit)
         predicted, position = split_output(output, x_t)
-        x0, _ = self.image_and_noise(predicted, x_t, t)
+        x0, _ = self.predict_x0_and_eps(predicted, x_t, t)
         x0 = x0 if limit is None else x0.clamp(-limit, limit)
         mean, least = self.posterior(x0, x_t, t)
         # log σ² = u log β + (1−u) log β̃ with u = (position + 1)/2
@@ -287,16 +287,16 @@ class GaussianDiffusion:
         *,
         limit: float | None = 1.0,
     ) -> Images:
-        """Return x_{t−1} drawn from `reverse`; its mean at t = 0.
+        """Return x_{t−1} drawn from `p_mean_variance`; its mean at t = 0.
 
         Args:
             output: of the network.
             x_t: what it was given.
             t: steps.
             noise: standard normal; None only where all t are 0.
-            limit: as of `reverse`.
+            limit: as of `p_mean_variance`.
         """
-        reverse = self.reverse(output, x_t, t, limit=limit)
+        reverse = self.p_mean_variance(output, x_t, t, limit=limit)
         if noise is None:
             return reverse.mean
         self._check(t, x_t=x_t, noise=noise)
@@ -326,7 +326,7 @@ class GaussianDiffusion:
             t: steps.
             noise: standard normal; None only where `eta` or all t are 0.
             eta: η in 0..1: 0 draws nothing, 1 has the posterior's variance.
-            limit: as of `reverse`.
+            limit: as of `p_mean_variance`.
 
         Raises:
             ValueError: `eta` is outside 0..1, or `limit` is not positive.
@@ -337,7 +337,7 @@ class GaussianDiffusion:
         if noise is not None:
             self._check(t, x_t=x_t, noise=noise)
         predicted, _ = split_output(output, x_t)
-        x0, eps = self.image_and_noise(predicted, x_t, t)
+        x0, eps = self.predict_x0_and_eps(predicted, x_t, t)
         if limit is not None:
             x0 = x0.clamp(-limit, limit)
             eps = self.predict_noise(x_t, x0, t)

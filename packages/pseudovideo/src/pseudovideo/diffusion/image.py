@@ -11,14 +11,15 @@ from torch import Tensor
 
 from probseq.checks import check_floating, check_sizes
 from pseudovideo.diffusion.base import FrameDiffusion
+from pseudovideo.diffusion.frame_windows import Stage
 from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
 from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.sampling import Network, conditioned, noise_like
-from pseudovideo.diffusion.stages import Stage
+from pseudovideo.diffusion.sampling import Network, conditioned
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.labels import Classes, check_labels, dropped_labels
 from pseudovideo.pixels import check_batch
 from pseudovideo.pretrained import eval_mode
+from pseudovideo.sampling import noise_like
 from pseudovideo.spec import ImageDiffusionConfig
 
 

@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probseq.checks import check_floating, check_sizes
-from probseq.draws import draw_rows
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, Times, split_output
-from pseudovideo.diffusion.sampling import Network, at_least_float32, draw_noise, draw_seed
+from pseudovideo.diffusion.sampling import Network
 from pseudovideo.pixels import check_pixels
+from pseudovideo.sampling import at_least_float32, draw_noise, draw_seed
 
 # 256 levels in −1..1: half the distance between two.
 _HALF_BIN = 1 / 255
@@ -99,7 +99,7 @@ def vlb_terms(
     ±`limit`, if there is one.
     """
     mean, log_variance = diffusion.posterior(x0, x_t, t)
-    reverse = diffusion.reverse(output, x_t, t, limit=limit)
+    reverse = diffusion.p_mean_variance(output, x_t, t, limit=limit)
     # L_{t−1} = KL(q(x_{t−1} | x_t, x_0) ‖ p(x_{t−1} | x_t))
     kl = normal_kl(mean, log_variance, reverse.mean, reverse.log_variance)
     # L_0 = −log p(x_0 | x_1)
@@ -138,7 +138,7 @@ def bits_per_dim(
         raise ValueError("x0, the images, must be finite and not empty")
     check_pixels(x0=x0)
     seed = draw_seed(generator)
-    numbers = draw_rows(lambda n: torch.arange(n, device=x0.device), len(x0), generator)
+    numbers = torch.arange(len(x0), device=x0.device)
     terms: list[Tensor] = []
     errors: list[Tensor] = []
     with torch.no_grad():
@@ -149,7 +149,7 @@ def bits_per_dim(
             output = model(x_t, times)
             terms.append(vlb_terms(diffusion, output, x0, x_t, t, limit=1.0))
             predicted, _ = split_output(output, x_t)
-            _, eps = diffusion.image_and_noise(predicted, x_t, t)
+            _, eps = diffusion.predict_x0_and_eps(predicted, x_t, t)
             errors.append((eps - noise).square().flatten(1).mean(1))
             if progress is not None:
                 progress(1)

@@ -16,7 +16,6 @@ from probseq.checks import (
     check_same_shape,
     check_sizes,
 )
-from probseq.draws import RowGenerator, counted_rows, draw_rows
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, split_output
 from pseudovideo.diffusion.likelihood import vlb_terms
 from pseudovideo.ranks import rows_of_ranks
@@ -130,8 +129,7 @@ class ImportanceTimes(nn.Module):
         check_counts(b=b)
         p = self.probabilities
         p = p if generator is None else p.to(generator.device)
-        options: Any = {"replacement": True, "generator": generator}
-        t = draw_rows(lambda n: torch.multinomial(p, n, **options), b, generator)
+        t = torch.multinomial(p, b, replacement=True, generator=generator)
         return t, 1 / (self.num_steps * p[t])
 
     def update(self, t: Int64[Tensor, " b"], losses: Float[Tensor, " b"]) -> None:
@@ -195,8 +193,6 @@ class DiffusionObjective(nn.Module):
         super().__init__()
         self.model = model
         self.times = ImportanceTimes(model.diffusion.num_steps) if importance else None
-        # Steps and losses of the pieces of a batch that are computed.
-        self._pieces: list[tuple[Tensor, Tensor]] = []
 
     def forward(
         self,
@@ -207,8 +203,7 @@ class DiffusionObjective(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the loss and what to log of it.
 
-        Importance sampling learns from calls with gradients only, not from validation, and after
-        the last piece of a batch.
+        Importance sampling learns from calls with gradients only, not from validation.
 
         Args:
             videos: frames in −1..1, the image last.
@@ -230,9 +225,8 @@ class DiffusionObjective(nn.Module):
             )
         if self.times is None:
             device = None if generator is None else generator.device
-            options: Any = {"generator": generator, "device": device}
             steps = self.model.diffusion.num_steps
-            t = draw_rows(lambda n: torch.randint(steps, (n,), **options), len(videos), generator)
+            t = torch.randint(steps, (len(videos),), generator=generator, device=device)
             weights = torch.ones(len(videos))
         else:
             t, weights = self.times.sample(len(videos), generator)
@@ -240,12 +234,7 @@ class DiffusionObjective(nn.Module):
         inputs = videos if hasattr(self.model.config, "num_frames") else videos[:, -1]
         losses = self.model.training_losses(inputs, t, labels, generator=generator)
         if self.times is not None and torch.is_grad_enabled():
-            if not isinstance(generator, RowGenerator) or generator.first:
-                self._pieces.clear()  # of a batch that was given up
-            count = counted_rows(len(videos), generator)
-            self._pieces.append((t[:count], losses.loss[:count].detach()))
-            if not isinstance(generator, RowGenerator) or generator.last:
-                self.times.update(*map(torch.cat, zip(*self._pieces, strict=True)))
+            self.times.update(t, losses.loss.detach())
         return {
             "loss": (weights * losses.loss).mean(),
             "mse": (weights * losses.mse).mean().detach(),

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 
-class Memory(NamedTuple):
+class FrameMemory(NamedTuple):
     """What an attention site keeps of frames, for later frames to attend to."""
 
     keys: Float[Tensor, "b k h f d"]  # per head h, with the places d of the image last
@@ -92,8 +92,8 @@ class TemporalAttention(nn.Module):
         hidden: Float[Tensor, "bs c y x"],
         positions: Positions,
         mask: Float[Tensor, "b s k"],
-        memory: Memory | None = None,
-    ) -> tuple[Float[Tensor, "bs c y x"], Memory]:
+        memory: FrameMemory | None = None,
+    ) -> tuple[Float[Tensor, "bs c y x"], FrameMemory]:
         """Add to each frame what it attends to in the others.
 
         Args:
@@ -110,7 +110,7 @@ class TemporalAttention(nn.Module):
         qkv = _mapped(self.to_qkv, self.norm(hidden).flatten(2))
         qkv = qkv.view(*mask.shape[:2], 3, self.num_heads, -1, qkv.shape[-1])
         q, k, v = qkv.unbind(2)
-        keys, values = memory_of_these = Memory(k, v)
+        keys, values = memory_of_these = FrameMemory(k, v)
         if memory is not None:
             keys, values = (
                 torch.cat(both, dim=1) for both in zip(memory, memory_of_these, strict=True)

@@ -11,22 +11,21 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.checks import check_integers, check_sizes, check_whole
-from probseq.draws import draw_rows
 from pseudovideo.diffusion.base import FrameDiffusion, Sampler, sample_stage
-from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
-from pseudovideo.diffusion.sampling import (
-    Network,
-    Solver,
-    at_least_float32,
-    draw_seed,
-    noise_like,
-    sampling_process,
+from pseudovideo.diffusion.frame_windows import (
+    FrameWindow,
+    Stage,
+    draw_windows,
+    stage_window,
+    stages,
 )
-from pseudovideo.diffusion.stages import Stage, Window, draw_windows, stage_window, stages
+from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
+from pseudovideo.diffusion.sampling import Network, sampling_process
 from pseudovideo.diffusion.video_unet import VideoUNet
 from pseudovideo.labels import Classes, check_labels, dropped_labels
 from pseudovideo.pixels import check_batch
 from pseudovideo.pretrained import eval_mode
+from pseudovideo.sampling import at_least_float32, draw_seed, noise_like, sample_batches
 from pseudovideo.spec import VideoDiffusionConfig
 
 
@@ -64,7 +63,7 @@ class VideoDiffusion(FrameDiffusion):
         if network.one_way and num_observed:
             with torch.no_grad():
                 memories = network.remember(observed, window.frames[:, :num_observed], labels)
-            window = Window(*(slots[:, num_observed:] for slots in window))
+            window = FrameWindow(*(slots[:, num_observed:] for slots in window))
             observed = observed[:, :0]
 
         def predict(x: Tensor, times: Tensor) -> Tensor:
@@ -144,7 +143,6 @@ class VideoDiffusion(FrameDiffusion):
         num_samples: int,
         num_steps: int | None = None,
         eta: float | None = None,
-        solver: Solver | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
@@ -153,20 +151,14 @@ class VideoDiffusion(FrameDiffusion):
 
         Args:
             videos: true videos, on the model's device.
-            frame: number of the frame, C..T−1.
+            frame: number of the frame, C..T−1: those of the first window have no context.
             labels: class of each video, where the model has classes.
             num_samples: samples K for each video.
             num_steps: as of `sample`.
             eta: as of `sample`.
-            solver: as of `sample`.
             generator: draws the one seed that all noise follows from.
             batch_size: samples drawn at once.
             progress: called after each batch with the number of its samples.
-
-        Raises:
-            ValueError: as of `sample`; videos or labels of another kind than the model's, videos
-                that are not finite, or a
-                frame of the first window, which has no context.
         """
         check_batch("videos", videos, (self.config.num_frames, *self.config.image_shape))
         if not videos.isfinite().all():
@@ -179,42 +171,25 @@ class VideoDiffusion(FrameDiffusion):
                 f"frame must be one that has a context, {config.context}..{config.num_frames - 1}, "
                 f"got {frame}"
             )
-        diffusion = sampling_process(
-            self.diffusion, num_steps, eta, solver, num_samples=num_samples, batch_size=batch_size
-        )
+        counts = {"num_samples": num_samples, "batch_size": batch_size}
+        diffusion = sampling_process(self.diffusion, num_steps, eta, **counts)
         stage = self.stages[frame - config.context + 1]
-        seed, done, classes = draw_seed(generator), list[Tensor](), Classes(labels)
+        seed, classes = draw_seed(generator), Classes(labels)
         contexts = videos[:, list(stage.observed)].to(at_least_float32(next(self.parameters())))
-        device, count = videos.device, len(videos)
-        numbers_of = draw_rows(
-            lambda n: torch.arange(n * num_samples, device=device).view(n, num_samples),
-            count,
-            generator,
-        ).flatten()
+
+        def draw(numbers: Tensor) -> Tensor:
+            row = numbers // num_samples
+            sampler = Sampler(diffusion, numbers, seed, classes.select(row), eta)
+            return sample_stage(self, stage, contexts[row], sampler)[:, 0]
+
+        count = len(videos) * num_samples
         with eval_mode(self):
-            for here in torch.arange(count * num_samples, device=device).split(batch_size):
-                numbers, row = numbers_of[here], here // num_samples
-                sampler = Sampler(diffusion, numbers, seed, classes.of(row), eta, solver)
-                drawn = sample_stage(self, stage, contexts[row], sampler)
-                done.append(drawn[:, 0])
-                if progress is not None:
-                    progress(len(numbers))
-        return torch.cat(done).unflatten(0, (len(videos), num_samples))
+            frames = sample_batches(draw, count, batch_size, videos.device, progress=progress)
+        return frames.unflatten(0, (len(videos), num_samples))
 
-    def evaluations_per_sample(
-        self, num_steps: int | None = None, solver: Solver | None = None
-    ) -> int:
-        """Return how many frames pass through the network for one video.
-
-        Args:
-            num_steps: as of `sample`.
-            solver: as of `sample`.
-
-        Raises:
-            ValueError: `num_steps` is no number of steps.
-        """
-        process = sampling_process(self.diffusion, num_steps, None, solver)
-        steps = process.num_steps if solver is None else solver.evaluations(process)
+    def evaluations_per_sample(self, num_steps: int | None = None) -> int:
+        """Return how many frames pass through the network for one video."""
+        steps = sampling_process(self.diffusion, num_steps).num_steps
         # Observed frames of one-way networks pass once, else at each step.
         passes = 1 if self.config.one_way else steps
         return sum(

@@ -8,9 +8,9 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from pseudovideo.diffusion.stages import Window
+from pseudovideo.diffusion.frame_windows import FrameWindow
 from pseudovideo.diffusion.temporal import (
-    Memory,
+    FrameMemory,
     Positions,
     TemporalAttention,
     distance_features,
@@ -20,13 +20,13 @@ from pseudovideo.diffusion.unet import apply_unet, attentions, build_unet
 from pseudovideo.spec import UNetConfig
 
 
-class Memories(NamedTuple):
+class FrameMemories(NamedTuple):
     """What a network keeps of observed frames."""
 
     frames: Int64[Tensor, "b k"]  # their numbers
     temb: Float[Tensor, "b k e"]  # embedding of their diffusion times
     # What each of its temporal attentions keeps of them, in the order of use
-    sites: tuple[Memory, ...]
+    sites: tuple[FrameMemory, ...]
 
 
 class _Pass(NamedTuple):
@@ -35,8 +35,8 @@ class _Pass(NamedTuple):
     # Of the distances of slots from the frames that they may attend to
     features: Float[Tensor, "b s k 3"]
     mask: Float[Tensor, "b s k"]  # 0 where they may, −∞ elsewhere
-    memories: Memories | None  # of frames that don't pass
-    made: list[Memory]  # what each attention keeps of those that do
+    memories: FrameMemories | None  # of frames that don't pass
+    made: list[FrameMemory]  # what each attention keeps of those that do
 
 
 class _Sites:
@@ -137,8 +137,8 @@ class VideoUNet(nn.Module):
         self,
         pixels: Float[Tensor, "b s c h w"],
         times: Float[Tensor, " b"],
-        window: Window,
-        memories: Memories | None = None,
+        window: FrameWindow,
+        memories: FrameMemories | None = None,
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b s o h w"]:
         """Predict the noise and the variances of frames.
@@ -161,7 +161,7 @@ class VideoUNet(nn.Module):
         pixels: Float[Tensor, "b k c h w"],
         frames: Int64[Tensor, "b k"],
         labels: Int64[Tensor, " b"] | None = None,
-    ) -> Memories:
+    ) -> FrameMemories:
         """Pass observed frames through the network once.
 
         Raises:
@@ -171,17 +171,17 @@ class VideoUNet(nn.Module):
         if not self.one_way:
             raise ValueError("one_way must be True for observed frames to be kept, got False")
         observed = torch.ones_like(frames, dtype=torch.bool)
-        window = Window(frames, observed, ~observed)
+        window = FrameWindow(frames, observed, ~observed)
         return self._run(pixels, pixels.new_zeros(len(pixels)), window, None, labels)[1]
 
     def _run(
         self,
         pixels: Tensor,
         times: Tensor,
-        window: Window,
-        memories: Memories | None,
+        window: FrameWindow,
+        memories: FrameMemories | None,
         labels: Tensor | None,
-    ) -> tuple[Tensor, Memories]:
+    ) -> tuple[Tensor, FrameMemories]:
         slots = pixels.shape[1]
         frame_times = repeat(times, "b -> b s", s=slots)
         if self.one_way:
@@ -202,10 +202,10 @@ class VideoUNet(nn.Module):
         finally:
             self._sites.current, self._sites.temb, self._sites.positions = None, torch.empty(0), ()
         output = rearrange(output, "(b s) o h w -> b s o h w", s=slots)
-        return output, Memories(window.frames, temb, tuple(now.made))
+        return output, FrameMemories(window.frames, temb, tuple(now.made))
 
 
-def _allowed(window: Window, *, one_way: bool, remembered: int) -> Bool[Tensor, "b s k"]:
+def _allowed(window: FrameWindow, *, one_way: bool, remembered: int) -> Bool[Tensor, "b s k"]:
     """Whether slot i may attend to frame j, remembered frames first.
 
     Padding attends to itself too, lest its softmax be 0/0 where nothing else is there.

@@ -5,20 +5,24 @@ NaN and infinity in a tensor reach the result.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.checks import check_counts, check_floating, check_integers, check_sizes
-from probseq.draws import draw_rows
-from pseudovideo.diffusion.sampling import at_least_float32, draw_noise, draw_seed, noise_like
 from pseudovideo.diffusion.unet import apply_unet, build_unet
-from pseudovideo.labels import Classes, check_labels, dropped_labels, sample_classes
+from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.pixels import check_batch
 from pseudovideo.pretrained import Pretrained, eval_mode
+from pseudovideo.sampling import (
+    at_least_float32,
+    draw_noise,
+    draw_seed,
+    noise_like,
+    sample_batches,
+)
 from pseudovideo.spec import HVAEConfig
 
 
@@ -160,8 +164,7 @@ class HVAE(Pretrained):
         check_batch("images", images, self.config.image_shape)
         levels = self.config.num_levels
         device = images.device if generator is None else generator.device
-        count, options = len(images), dict[str, Any](generator=generator, device=device)
-        t = draw_rows(lambda n: torch.randint(1, levels + 1, (n,), **options), count, generator)
+        t = torch.randint(1, levels + 1, (len(images),), generator=generator, device=device)
         noise = noise_like(images, generator)
         tokens = dropped_labels(
             labels, self.config, len(images), training=self.training, generator=generator
@@ -201,8 +204,7 @@ class HVAE(Pretrained):
         if not images.isfinite().all():
             raise ValueError("images must be finite, got NaN or infinity")
         seed = draw_seed(generator)
-        device = images.device
-        numbers = draw_rows(lambda n: torch.arange(n, device=device), len(images), generator)
+        numbers = torch.arange(len(images), device=images.device)
         levels: list[LevelTerms] = []
         with eval_mode(self):
             # Level by level: T times the batch at once would need T times the memory.
@@ -253,8 +255,6 @@ class HVAE(Pretrained):
         guidance: float = 1.0,
         generator: torch.Generator | None = None,
         batch_size: int = 256,
-        progress: Callable[[int], object] | None = None,
-        watch: Callable[[int, Tensor], None] | None = None,
     ) -> Float[Tensor, "n c h w"]:
         """Draw images in eval mode: z_T from the prior, then T steps of the decoder.
 
@@ -275,64 +275,32 @@ class HVAE(Pretrained):
             generator: draws the one seed that all noise follows from. Each sample has noise of
                 its own: it depends neither on `batch_size` nor, but for round-off, on the others.
             batch_size: images drawn at once.
-            progress: called after each batch with the number of its images.
-            watch: called for each batch with T and z_T, then after every step with t−1 and
-                z_{t−1}; with 0 and the images, before they are cut, at last.
 
         Returns:
             In −1..1, on the model's device and in its precision, at least float32.
-
-        Raises:
-            ValueError: `n` or `batch_size` is below 1, the prior's images or their labels are
-                missing or not the model's, labels are not the model's, or `guidance` is not 1 and
-                the model was trained without `label_dropout`.
         """
         check_counts(n=n, batch_size=batch_size)
         seed, device = draw_seed(generator), self._weight.device
-        drawn = sample_classes(self.config, n, labels, guidance, generator=generator, device=device)
-        numbers_of = draw_rows(lambda k: torch.arange(k, device=device), n, generator)
-        done: list[Tensor] = []
+        every = sample_classes(self.config, n, labels, guidance, generator=generator, device=device)
+
+        def draw(numbers: Tensor) -> Tensor:
+            classes = every.select(numbers)
+            prior_labels = classes.labels if guidance else None
+            z = self.draw_prior(
+                numbers, images, seed=seed, labels=prior_labels, image_labels=image_labels
+            )
+            for level in range(self.config.num_levels, 0, -1):
+                # 1. μ_θ(z_t, t), guided to the class
+                frames = classes.duplicate_for_guidance(z)
+                t = torch.full((len(frames),), level, device=device)
+                z = classes.apply_guidance(self.decode(frames, t, classes.tokens))
+                # 2. z_{t−1} = μ_θ(z_t, t) + δ ε
+                if level > 1:
+                    z = z + self.config.delta * self._noise(numbers, seed, level=level - 1)
+            return z.clamp(-1, 1)
+
         with eval_mode(self):
-            for here in torch.arange(n, device=device).split(batch_size):
-                numbers, classes = numbers_of[here], drawn.of(here)
-                prior_labels = classes.labels if guidance else None
-                z = self.draw_prior(
-                    numbers, images, seed=seed, labels=prior_labels, image_labels=image_labels
-                )
-                if watch is not None:
-                    watch(self.config.num_levels, z)
-                done.append(self.descend(z, numbers, classes, seed=seed, watch=watch).clamp(-1, 1))
-                if progress is not None:
-                    progress(len(numbers))
-        return torch.cat(done)
-
-    def descend(
-        self,
-        z: Float[Tensor, "b c h w"],
-        numbers: Int64[Tensor, " b"],
-        classes: Classes,
-        *,
-        seed: int,
-        watch: Callable[[int, Tensor], None] | None = None,
-    ) -> Float[Tensor, "b c h w"]:
-        """Return z_0 of z_T, level by level; arguments as of `sample`.
-
-        Args:
-            z: frames of level T.
-            numbers: of the samples: those with the same have the same noise.
-            classes: of the samples.
-            seed: of the noise.
-            watch: called after every step with t−1 and z_{t−1}.
-        """
-        for level in range(self.config.num_levels, 0, -1):
-            frames = classes.twice(z)
-            t = torch.full((len(frames),), level, device=z.device)
-            z = classes.mixed(self.decode(frames, t, classes.tokens))  # μ_θ(z_t, t)
-            if level > 1:  # z_{t−1} = μ_θ(z_t, t) + δ ε
-                z = z + self.config.delta * self._noise(numbers, seed, level=level - 1)
-            if watch is not None:
-                watch(level - 1, z)
-        return z
+            return sample_batches(draw, n, batch_size, device)
 
     def _noise(self, numbers: Int64[Tensor, " b"], seed: int, *, level: int) -> Tensor:
         """Return standard normal frames of a level, in the decoder's precision or float32."""

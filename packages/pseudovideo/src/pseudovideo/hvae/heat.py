@@ -18,10 +18,10 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from probseq.checks import check_floating, check_sizes
-from pseudovideo.diffusion.sampling import at_least_float32, draw_noise
 from pseudovideo.hvae.base import HVAE
 from pseudovideo.labels import check_labels
 from pseudovideo.pixels import check_batch
+from pseudovideo.sampling import at_least_float32, draw_noise
 from pseudovideo.spec import HVAEConfig
 
 

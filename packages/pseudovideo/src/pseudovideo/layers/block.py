@@ -60,7 +60,7 @@ class Attention(nn.Module):
         return q, k, rearrange(v, "b n (h c) -> b h n c", h=self.num_heads)
 
 
-class FeedForward(nn.Module):
+class GatedFeedForward(nn.Module):
     """Two linear maps with a GELU between, or gated by one (GEGLU, Shazeer 2020).
 
     Args:
@@ -92,13 +92,13 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """x ← x + Attention(LN(x)); x ← x + FeedForward(LN(x)).
+    """x ← x + Attention(LN(x)); x ← x + GatedFeedForward(LN(x)).
 
     Args:
         dim: width of the tokens.
         num_heads: heads of the attention.
         normalize: normalised queries and keys, see `Attention`.
-        gated: GEGLU, see `FeedForward`.
+        gated: GEGLU, see `GatedFeedForward`.
 
     Raises:
         ValueError: `dim` or `num_heads` is no whole number of at least 1, or `num_heads` doesn't
@@ -115,7 +115,7 @@ class Block(nn.Module):
         self.norm_attention = nn.LayerNorm(dim)
         self.attention = Attention(dim, num_heads, normalize=normalize)
         self.norm_feedforward = nn.LayerNorm(dim)
-        self.feedforward = FeedForward(dim, gated=gated)
+        self.feedforward = GatedFeedForward(dim, gated=gated)
 
     def forward(self, x: Float[Tensor, "b n d"], *, causal: bool = False) -> Float[Tensor, "b n d"]:
         """Map tokens to tokens; see `Attention.forward`.

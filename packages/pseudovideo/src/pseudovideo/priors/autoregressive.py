@@ -123,7 +123,7 @@ class AutoregressivePrior(TokenPrior):
             step = self._cached if cache else self._recomputed
             for i, logits in enumerate(step(tokens, classes)):
                 tokens[:, i] = draw(
-                    classes.mixed(logits),
+                    classes.apply_guidance(logits),
                     temperature=temperature,
                     top_k=top_k,
                     top_p=top_p,
@@ -154,19 +154,19 @@ class AutoregressivePrior(TokenPrior):
     ) -> Iterator[Float[Tensor, "m K"]]:
         """Yield logits of one token after the other, while the caller fills them in."""
         for i in range(tokens.shape[1]):
-            yield self._logits(classes.twice(tokens[:, :i]), classes.tokens)[:, -1]
+            yield self._logits(classes.duplicate_for_guidance(tokens[:, :i]), classes.tokens)[:, -1]
 
     def _cached(
         self, tokens: Int64[Tensor, "b n"], classes: Classes = NO_CLASSES
     ) -> Iterator[Float[Tensor, "m K"]]:
         """Yield the same through the keys and values of earlier tokens."""
-        batch, length = len(classes.twice(tokens)), tokens.shape[1]
+        batch, length = len(classes.duplicate_for_guidance(tokens)), tokens.shape[1]
         decoder = StackDecoder(self._stack(), batch, length)
         embedding, head = self.embedding.weight, self.head.weight.t().contiguous()
         width, scale, shift = self.start.shape[-1:], self.norm.weight, self.norm.bias
         x = self._starts(batch, classes.tokens)
         for i, position in enumerate(self.positions()):
             if i:
-                x = F.embedding(classes.twice(tokens[:, i - 1]), embedding)
+                x = F.embedding(classes.duplicate_for_guidance(tokens[:, i - 1]), embedding)
             x = decoder.step(x + position)
             yield torch.mm(torch.layer_norm(x, width, scale, shift), head)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from probseq.checks import check_counts
 from pseudovideo.labels import sample_classes
 from pseudovideo.pretrained import Pretrained, fingerprint
+from pseudovideo.sampling import sample_batches
 from pseudovideo.spec import PriorConfig, TokenGrid
 from pseudovideo.token_cache import TokenCache
 
@@ -131,19 +132,14 @@ class TokenPrior(Pretrained):
             self.config, n, labels, guidance, generator=generator, device=device
         )
 
-        def drawn(start: int) -> Int64[Tensor, "b t h w"]:
-            numbers = torch.arange(start, min(start + batch_size, n), device=device)
-            return self.sample_tokens(len(numbers), labels=classes.of(numbers).labels, **options)
+        def draw(numbers: Tensor) -> Tensor:
+            tokens = self.sample_tokens(
+                len(numbers), labels=classes.select(numbers).labels, **options
+            )
+            return tokenizer.decode(tokens)
 
         with torch.no_grad():
-            first = tokenizer.decode(drawn(0))
-            # Laid out once: a list and its concatenation would hold all frames twice.
-            frames = first.new_empty((n, *first.shape[1:]))
-            frames[: len(first)] = first
-            for start in range(batch_size, n, batch_size):
-                decoded = tokenizer.decode(drawn(start))
-                frames[start : start + batch_size] = decoded
-        return frames
+            return sample_batches(draw, n, batch_size, device)
 
     def check_tokenizer(self, tokenizer: TokenDecoder) -> None:
         """Refuse a tokenizer whose tokens this prior does not know.

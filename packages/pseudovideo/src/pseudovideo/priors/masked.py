@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts, check_integers, check_sizes
-from probseq.draws import batch_rows, draw_rows, rows_here
 from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.layers import Block
 from pseudovideo.pretrained import check_weights
@@ -103,18 +102,14 @@ class MaskedPrior(TokenPrior):
     ) -> Float[Tensor, ""]:
         """Return the mean of −log p over the masked tokens of a batch; see `TokenPrior.loss`."""
         sequences = self._sequences(tokens)
-        masks = draw_masks(batch_rows(len(tokens), generator), sequences, generator)
-        masked = rows_here(masks, len(tokens), generator)
+        masked = draw_masks(sequences, generator)
         tokens_of_classes = dropped_labels(
             labels, self.config, len(tokens), training=self.training, generator=generator
         )
         logits = self(sequences, masked, labels=tokens_of_classes)
         # -100 is what the loss passes over.
         targets = sequences.masked_fill(~masked, -100)
-        total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-        # Σ −log p over the masked tokens here / (rows here · masked tokens a row of the batch),
-        # which by shares of rows add up to the mean over all masked tokens of the batch.
-        return total * len(masks) / (len(tokens) * masks.sum())
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     @torch.no_grad()
     def sample_tokens(
@@ -154,8 +149,8 @@ class MaskedPrior(TokenPrior):
         # work on these alone.
         places = torch.arange(self.grid.num_tokens, device=self.mask.device).repeat(n, 1)
         for step, still_masked in enumerate(left, start=1):
-            state = (classes.twice(tensor) for tensor in (tokens, masked, places))
-            logits = classes.mixed(self(*state, labels=classes.tokens))
+            state = (classes.duplicate_for_guidance(tensor) for tensor in (tokens, masked, places))
+            logits = classes.apply_guidance(self(*state, labels=classes.tokens))
             drawn = draw(logits, temperature=temperature, generator=generator)
             # log p(token) + τ(1 − s/S)·Gumbel
             confidence = logits.log_softmax(-1).gather(-1, drawn[..., None])[..., 0]
@@ -171,18 +166,18 @@ class MaskedPrior(TokenPrior):
 
 
 def draw_masks(
-    count: int, tokens: Int64[Tensor, "b n"], generator: torch.Generator | None
-) -> Bool[Tensor, "{count} n"]:
+    tokens: Int64[Tensor, "b n"], generator: torch.Generator | None
+) -> Bool[Tensor, "b n"]:
     """Return masks for training: ⌈n cos(πu/2)⌉ places of each sequence, u uniform, chosen evenly.
 
-    They are of `count` sequences as long as those of tokens. At least one place, since u < 1, and
+    At least one place, since u < 1, and
     all of them for the smallest u: the first step of sampling is trained too.
     """
-    length, options = tokens.shape[1], {"generator": generator, "device": tokens.device}
-    ratio = torch.rand(count, 1, **options)
+    count, length = tokens.shape
+    ratio = torch.rand(count, 1, generator=generator, device=tokens.device)
     masked = (length * torch.cos(0.5 * math.pi * ratio)).ceil().clamp(1, length)
     # The rank of noise at a place is uniform, and no two places have the same.
-    noise = torch.rand(count, length, **options)
+    noise = torch.rand(count, length, generator=generator, device=tokens.device)
     return noise.argsort(dim=1).argsort(dim=1) < masked
 
 
@@ -208,9 +203,6 @@ def unmasking_schedule(num_tokens: int, num_steps: int) -> list[int]:
 
 
 def _gumbel(like: Tensor, *, generator: torch.Generator | None) -> Tensor:
-    shape = like.shape[1:]
-    exponential = draw_rows(
-        lambda n: like.new_empty(n, *shape).exponential_(generator=generator), len(like), generator
-    )
+    exponential = torch.empty_like(like).exponential_(generator=generator)
     # An exact 0 would make an infinity, and 0 · ∞ at the last step a NaN.
     return -exponential.clamp_min(torch.finfo(like.dtype).tiny).log()

@@ -1,14 +1,12 @@
 """Draws from logits."""
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.checks import check_counts
-from probseq.draws import draw_rows
 
 # Below it logits overflow when they are divided.
 _LEAST_TEMPERATURE = 1e-6
@@ -84,9 +82,8 @@ def _inverse(probabilities: Tensor, generator: torch.Generator | None) -> Tensor
     """Return the first token at which the distribution function passes a uniform number."""
     mass = probabilities.cumsum(dim=-1)
     total = mass[..., -1:]
-    options: Any = {"dtype": mass.dtype, "device": mass.device, "generator": generator}
-    shape = total.shape[1:]
-    uniform = total * draw_rows(lambda n: torch.rand(n, *shape, **options), len(total), generator)
+    uniform = torch.rand(total.shape, dtype=mass.dtype, device=mass.device, generator=generator)
+    uniform = total * uniform
     # Rounded up to the total it would pass no token.
     uniform = torch.minimum(uniform, torch.nextafter(total, torch.zeros_like(total)))
     # Logits that are not numbers have no such token: an index past the last would be the result.

@@ -3,7 +3,6 @@
 from pseudovideo.spec import ObjectiveConfig, Stem, TokenizerConfig
 from pseudovideo.tokenizers.discriminator import Discriminator
 from pseudovideo.tokenizers.objective import TokenizerObjective
-from pseudovideo.tokenizers.patch_kmeans import PatchKMeans
 from pseudovideo.tokenizers.perceptual import PerceptualLoss
 from pseudovideo.tokenizers.quantizer import QuantizerOutput, VectorQuantizer
 from pseudovideo.tokenizers.tokenizer import (
@@ -19,7 +18,6 @@ __all__ = [
     "CViViT",
     "Discriminator",
     "ObjectiveConfig",
-    "PatchKMeans",
     "PerceptualLoss",
     "QuantizerOutput",
     "Stem",

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from pseudovideo.ranks import mean_over_ranks
-
 
 def hinge_generator_loss(
     discriminator: nn.Module, fake: Float[Tensor, "b c y x"]
@@ -55,7 +53,6 @@ def adaptive_weight(
     last_layer: Tensor,
     *,
     largest: float,
-    rows: int = 1,
 ) -> Float[Tensor, ""]:
     """Return ‖∇L_rec‖ / ‖∇L_gan‖ at the decoder's last layer, in 0..`largest` (VQGAN, eq. 7).
 
@@ -64,14 +61,12 @@ def adaptive_weight(
         adversarial: L_gan, the generator's term.
         last_layer: weights that both depend on.
         largest: bound, also where the adversarial gradient vanishes.
-        rows: number of images that both are means over; those of all ranks count alike.
 
     Returns:
         A constant; 0 where a gradient is not finite.
     """
-    # Gradients are those of the whole batch, which ranks may share.
     norms = [
-        mean_over_ranks(torch.autograd.grad(loss, last_layer, retain_graph=True)[0], rows).norm()
+        torch.autograd.grad(loss, last_layer, retain_graph=True)[0].norm()
         for loss in (reconstruction, adversarial)
     ]
     ratio = norms[0] / (norms[1] + 1e-6)

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from pseudovideo.ranks import from_first_rank, rows_of_ranks, sum_over_ranks
+from pseudovideo.ranks import from_first_rank, sum_over_ranks
 
 # Points of one matrix product: a large batch times a large codebook would fill the memory.
 _PIECE = 1 << 14
@@ -56,13 +56,13 @@ def cluster_sums(
 
 
 def random_points(points: Float[Tensor, "n d"], count: int) -> Float[Tensor, "{count} d"]:
-    """Draw rows of all ranks by the global random generator; all ranks get the same rows.
+    """Draw rows of the first rank by the global random generator; all ranks get the same rows.
 
     They are distinct where there are enough of them, and else come again and again.
     """
-    points = rows_of_ranks(points)
-    order = from_first_rank(torch.randperm(len(points), device=points.device))
-    return points[order[torch.arange(count, device=points.device) % len(points)]]
+    order = torch.randperm(len(points), device=points.device)
+    chosen = order[torch.arange(count, device=points.device) % len(points)]
+    return from_first_rank(points[chosen])
 
 
 def k_means(

@@ -3,13 +3,10 @@
 NaN and infinity in a tensor reach the result.
 """
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.draws import counted_rows, draw_rows
 from pseudovideo.pixels import check_pixels
 from pseudovideo.spec import ObjectiveConfig
 from pseudovideo.tokenizers.adversarial import (
@@ -118,8 +115,7 @@ class TokenizerObjective(nn.Module):
             ValueError: the videos are not the tokenizer's.
         """
         check_pixels(videos=videos)
-        rows = counted_rows(len(videos), generator)
-        output = self.tokenizer(videos, rows=rows)
+        output = self.tokenizer(videos)
         # Autocast decodes in bfloat16; losses are sums of many small squares.
         decoded = output.reconstruction.to(videos.dtype)
         errors = (decoded - videos).square().mean(dim=(0, 2, 3, 4))
@@ -134,7 +130,7 @@ class TokenizerObjective(nn.Module):
         if self.discriminator is not None:
             terms |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_TERMS}
             if step >= self.config.adversarial_start:
-                terms |= self._play(self.discriminator, real, fake, faithful, step, rows)
+                terms |= self._play(self.discriminator, real, fake, faithful, step)
                 loss = loss + self._weighted(terms)
         with torch.no_grad():
             squares = (decoded[:, -1].clamp(-1, 1) - videos[:, -1]).square().mean(dim=(1, 2, 3))
@@ -154,8 +150,7 @@ class TokenizerObjective(nn.Module):
         if self.config.frame == "last":
             return videos[:, -1], decoded[:, -1]
         device = videos.device if generator is None else generator.device
-        options: Any = {"generator": generator, "device": device}
-        chosen = draw_rows(lambda n: torch.randint(frames, (n,), **options), count, generator)
+        chosen = torch.randint(frames, (count,), generator=generator, device=device)
         rows, chosen = torch.arange(count, device=videos.device), chosen.to(videos.device)
         return videos[rows, chosen], decoded[rows, chosen]
 
@@ -166,7 +161,6 @@ class TokenizerObjective(nn.Module):
         fake: Float[Tensor, "b c y x"],
         faithful: Float[Tensor, ""],
         step: int,
-        rows: int,
     ) -> dict[str, Tensor]:
         """Return the adversarial terms."""
         config = self.config
@@ -184,7 +178,6 @@ class TokenizerObjective(nn.Module):
                 terms["generator"],
                 self.tokenizer.last_layer,
                 largest=config.adaptive_max,
-                rows=rows,
             )
             if config.r1_weight and (step - config.adversarial_start) % config.r1_every == 0:
                 terms["r1"] = r1_penalty(discriminator, real)

@@ -124,27 +124,16 @@ class VectorQuantizer(nn.Module):
         self._checked = False
         self.register_load_state_dict_post_hook(self._check_again)
 
-    def forward(self, z: Float[Tensor, "*b d"], *, rows: int | None = None) -> QuantizerOutput:
+    def forward(self, z: Float[Tensor, "*b d"]) -> QuantizerOutput:
         """Replace vectors by their nearest codes; in training mode the codebook learns from them.
 
-        Args:
-            z: any number of leading dimensions.
-            rows: how many along the first one the codebook learns from; all if not given.
-
-        Raises:
-            ValueError: the last dimension is not `dim`, there is no input, or there are not so many
-                rows.
+        There may be any number of leading dimensions.
         """
-        if rows is not None:
-            check_whole(rows=rows)
-            if not 0 <= rows <= len(z):
-                raise ValueError(f"rows must be from 0 to {len(z)}, got {rows}")
         with torch.autocast(z.device.type, enabled=False):
             x = self._project(z)
             points = x.detach().reshape(-1, x.shape[-1])
-            learned = len(points) if rows is None else len(points) // len(z) * rows
             if self.training and not self._checked:
-                self._initialise(points[:learned])
+                self._initialise(points)
             codebook = self.codebook.to(x.dtype)
             indices = nearest_codes(points, codebook)
             # From here a tensor of its own: the codebook may change.
@@ -153,7 +142,7 @@ class VectorQuantizer(nn.Module):
             # x − sg(x) is exactly 0: the value is the code to the last bit.
             quantized = self._project_back(codes + (x - x.detach()))
             with torch.no_grad():
-                counts = self._learn(points[:learned], indices[:learned])
+                counts = self._learn(points, indices)
                 shares = counts / counts.sum().clamp(min=1)
                 perplexity = torch.special.entr(shares).sum().exp()
                 usage = (counts > 0).to(shares.dtype).mean()

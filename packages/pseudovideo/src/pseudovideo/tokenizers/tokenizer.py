@@ -13,7 +13,7 @@ from probseq.transformers.protocol import check_dtype
 from pseudovideo.pretrained import Pretrained, check_weights
 from pseudovideo.spec import TokenGrid, TokenizerConfig
 from pseudovideo.tokenizers.quantizer import VectorQuantizer
-from pseudovideo.tokenizers.transformer import Decoder, Encoder
+from pseudovideo.tokenizers.transformer import PatchDecoder, PatchEncoder
 
 
 class TokenizerOutput(NamedTuple):
@@ -51,7 +51,7 @@ class Tokenizer(Pretrained):
     def __init__(self, config: TokenizerConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config)
+        self.encoder = PatchEncoder(config)
         self.quantizer = VectorQuantizer(
             config.codebook_size,
             config.code_dim,
@@ -60,7 +60,7 @@ class Tokenizer(Pretrained):
             commitment=config.commitment,
             revive_below=config.revive_below,
         )
-        self.decoder = Decoder(config)
+        self.decoder = PatchDecoder(config)
 
     @property
     def grid(self) -> TokenGrid:
@@ -72,22 +72,14 @@ class Tokenizer(Pretrained):
         """The weights next to the pixels, where the adaptive adversarial weight is measured."""
         return self.decoder.head.weight
 
-    def forward(
-        self, videos: Float[Tensor, "b f c y x"], *, rows: int | None = None
-    ) -> TokenizerOutput:
+    def forward(self, videos: Float[Tensor, "b f c y x"]) -> TokenizerOutput:
         """Reconstruct with straight-through gradients; in train mode the codebook moves.
 
-        Args:
-            videos: frames in −1..1, the blurriest first.
-            rows: how many of them, the first ones, the codebook learns from; all if not given.
-
-        Raises:
-            ValueError: number of frames, channels or size differ from `config`, the dtype from the
-                weights', or there are not so many rows.
+        Videos are frames in −1..1, the blurriest first.
         """
         check_shape(videos, self.config)
         check_dtype("videos", videos, self.last_layer, half=True)
-        codes = self.quantizer(self.encoder(videos), rows=rows)
+        codes = self.quantizer(self.encoder(videos))
         return TokenizerOutput(
             reconstruction=self.decoder(codes.quantized),
             indices=codes.indices,

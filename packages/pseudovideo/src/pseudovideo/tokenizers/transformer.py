@@ -72,7 +72,7 @@ class TemporalTransformer(nn.Module):
         return rearrange(x, "(b h w) t d -> b t h w d", b=b, h=h)
 
 
-class Encoder(nn.Module):
+class PatchEncoder(nn.Module):
     """Patches, spatial blocks, temporal blocks, a norm."""
 
     def __init__(self, config: TokenizerConfig) -> None:
@@ -90,7 +90,7 @@ class Encoder(nn.Module):
         return self.norm(self.temporal(self.spatial(x)))
 
 
-class Decoder(nn.Module):
+class PatchDecoder(nn.Module):
     """The encoder mirrored: temporal blocks, spatial blocks, a norm, a linear map to pixels."""
 
     def __init__(self, config: TokenizerConfig) -> None:

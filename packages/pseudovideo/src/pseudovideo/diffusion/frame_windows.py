@@ -5,13 +5,13 @@ Frames are numbered from 0, the most corrupted, to T−1, the image.
 
 import math
 import random
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from probseq.draws import draw_rows
 from pseudovideo.spec import TrainingMasks, check_context
 
 
@@ -27,7 +27,7 @@ class Stage(NamedTuple):
     latent: tuple[int, ...]
 
 
-class Window(NamedTuple):
+class FrameWindow(NamedTuple):
     """The frames of b videos that pass through the network, in s slots each.
 
     A slot that is neither observed nor latent is padding: nothing attends to it.
@@ -59,9 +59,9 @@ def stages(num_frames: int, context: int) -> tuple[Stage, ...]:
     return (Stage((), tuple(range(context))), *following)
 
 
-def stage_window(stage: Stage, batch: int, *, device: torch.device | str = "cpu") -> Window:
+def stage_window(stage: Stage, batch: int, *, device: torch.device | str = "cpu") -> FrameWindow:
     """Return the same stage for each video of a batch: observed slots, then latent ones."""
-    return Window(*(slots.to(device).expand(batch, -1) for slots in _table([stage])))
+    return FrameWindow(*(slots.to(device).expand(batch, -1) for slots in _table([stage])))
 
 
 def draw_windows(
@@ -72,7 +72,7 @@ def draw_windows(
     masks: TrainingMasks = "stages",
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
-) -> Window:
+) -> FrameWindow:
     """Return what the videos of a training batch are trained on.
 
     `stages` draws one of the sampler's own stages for each video, each as often as it has latent
@@ -95,19 +95,15 @@ def draw_windows(
         table = _table(plan)
         origin = "cpu" if generator is None else generator.device
         # A frame of the video, alike, and the stage that generates it.
-        options: Any = {"generator": generator, "device": origin}
-        frame = draw_rows(lambda n: torch.randint(num_frames, (n,), **options), batch, generator)
-        drawn = (frame - context + 1).clamp(min=0)
+        frame = torch.randint(num_frames, (batch,), generator=generator, device=origin)
         # The generator's device is the videos' as a rule: then nothing waits for the other side.
-        drawn = drawn.to(device)
-        return Window(*(slots.to(device)[drawn] for slots in table))
+        number = (frame - context + 1).clamp(min=0).to(device)
+        return FrameWindow(*(slots.to(device)[number] for slots in table))
     origin = "cpu" if generator is None else generator.device
     seed = int(torch.randint(1 << 62, (), generator=generator, device=origin))
-    rng, here = random.Random(seed), draw_rows(torch.arange, batch, generator).tolist()
-    count = 1 + max(here, default=-1)
-    drawn_stages = [random_stage(num_frames, context + 1, rng) for _ in range(count)]
-    drawn_stages = [drawn_stages[number] for number in here]
-    return Window(*(slots.to(device) for slots in _table(drawn_stages, slots=context + 1)))
+    rng = random.Random(seed)
+    plan = tuple(random_stage(num_frames, context + 1, rng) for _ in range(batch))
+    return FrameWindow(*(slots.to(device) for slots in _table(plan, slots=context + 1)))
 
 
 def random_stage(num_frames: int, max_frames: int, rng: random.Random) -> Stage:
@@ -139,7 +135,7 @@ def _spaced_frames(num_frames: int, max_frames: int, rng: random.Random) -> list
     return [min(int(first + i * distance), num_frames - 1) for i in range(count)]
 
 
-def _table(plan: list[Stage] | tuple[Stage, ...], *, slots: int | None = None) -> Window:
+def _table(plan: Sequence[Stage], *, slots: int | None = None) -> FrameWindow:
     """Return one row per stage: observed slots, then latent ones, then padding."""
     width = slots or max(len(stage.observed) + len(stage.latent) for stage in plan)
     frames = torch.zeros(len(plan), width, dtype=torch.int64)
@@ -150,4 +146,4 @@ def _table(plan: list[Stage] | tuple[Stage, ...], *, slots: int | None = None) -
         frames[row, :used] = torch.tensor(stage.observed + stage.latent)
         observed[row, :num_observed] = True
         latent[row, num_observed:used] = True
-    return Window(frames, observed, latent)
+    return FrameWindow(frames, observed, latent)

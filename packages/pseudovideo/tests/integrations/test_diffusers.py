@@ -1,7 +1,6 @@
 """Models as pipelines of diffusers: what is drawn, folders, cards, and the way to the hub."""
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 
 import diffusers
@@ -21,9 +20,8 @@ from pseudovideo import (
     VideoDiffusion,
     VideoDiffusionConfig,
 )
-from pseudovideo.diffusion.stages import Stage, stage_window
-from pseudovideo.integrations.diffusers import PseudoVideoPipeline
-from pseudovideo.integrations.diffusers.ddpm import to_ddpm_pipeline
+from pseudovideo.diffusion.frame_windows import Stage, stage_window
+from pseudovideo.integrations.diffusers import PseudoVideoPipeline, to_ddpm_pipeline
 
 # Of numpy, where diffusers' schedulers make arrays of tensors.
 pytestmark = [
@@ -88,33 +86,65 @@ def test_images_are_those_of_diffusers_own_pipeline_to_the_last_bit(tmp_path, nu
     np.testing.assert_array_equal(drawn(again, steps).images, expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["DPMSolverMultistep", "UniPCMultistep", "HeunDiscrete", "DDIM"])
-def test_a_folder_with_another_scheduler_is_sampled_by_it_here_and_by_diffusers(tmp_path, kind):
-    pipeline = pipeline_of(image_model())
-    scheduler = getattr(diffusers, f"{kind}Scheduler")
-    pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
-    pipeline.save_pretrained(tmp_path)
-    again = PseudoVideoPipeline.from_pretrained(tmp_path)
-    assert type(again.scheduler) is scheduler
-    expected = drawn(pipeline, 20).images
-    np.testing.assert_array_equal(drawn(again, 20).images, expected)
-    index = json.loads((tmp_path / "model_index.json").read_text())
-    if index["_class_name"] == "DDPMPipeline":
-        plain = diffusers.DDPMPipeline.from_pretrained(tmp_path, use_safetensors=True)
-        np.testing.assert_array_equal(drawn(plain, 20).images, expected)
-    # Whose input DDPMPipeline does not scale, and whose step takes no generator, which it gives it.
-    assert (index["_class_name"] == "DDPMPipeline") == (kind in ("DPMSolverMultistep", "DDIM"))
+@pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
+@pytest.mark.parametrize("num_steps", [40, 1000])
+def test_the_network_and_every_step_are_the_models(num_steps, prediction):
+    model, generator = (
+        image_model(num_steps=num_steps, prediction=prediction),
+        torch.Generator().manual_seed(0),
+    )
+    pipeline = to_ddpm_pipeline(model)
+    unet, scheduler, process = pipeline.unet, pipeline.scheduler, model.diffusion
+    scheduler.set_timesteps(num_steps)
+    for t in (num_steps * 9 // 10, num_steps // 2, 1):
+        x = torch.randn(2, 1, 8, 8, generator=generator)
+        times = torch.full((2,), t)
+        with torch.no_grad():
+            output, found = model(x, process.model_times(times)), unet(x, t).sample
+        assert torch.equal(output, found)
+        seed = torch.Generator().manual_seed(1)
+        after = scheduler.step(found, torch.tensor(t), x, generator=seed).prev_sample
+        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+        # diffusers' tables are float32: at t = 1 of 1,000, 1 − ᾱ of 2e-4 has a relative error of
+        # 3e-4, which multiplies x_0 − x_t. It is small for a noise, and up to 5 for an image.
+        atol = 2e-3 if prediction == "x0" else 2e-4
+        expected = process.step(output, x, times, noise)
+        torch.testing.assert_close(after, expected, atol=atol, rtol=5e-4)
 
 
-@pytest.mark.parametrize("changes", [{"clip_sample": False}, {"thresholding": True}])
-def test_folders_with_other_settings_of_the_scheduler_come_back(tmp_path, changes):
-    pipeline = pipeline_of(image_model())
-    scheduler = type(pipeline.scheduler).from_config(pipeline.scheduler.config, **changes)
-    pipeline.scheduler = scheduler
-    pipeline.save_pretrained(tmp_path)
-    again = PseudoVideoPipeline.from_pretrained(tmp_path)
-    np.testing.assert_array_equal(drawn(again).images, drawn(pipeline).images)
+@pytest.mark.parametrize(
+    ("num_steps", "schedule", "prediction"),
+    [(40, "cosine", "epsilon"), (1000, "linear", "v"), (40, "cosine", "x0")],
+)
+def test_a_folder_comes_back_as_the_model(tmp_path, num_steps, schedule, prediction):
+    changes = {"num_steps": num_steps, "schedule": schedule, "prediction": prediction}
+    model = image_model(**changes)
+    to_ddpm_pipeline(model).save_pretrained(tmp_path)
+    again = PseudoVideoPipeline.from_pretrained(tmp_path).model
+    assert again.config == model.config
+    state = again.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize("steps", [5, 20, 100])
+def test_ddim_walks_in_equal_steps_of_any_number(schedule, steps):
+    model = image_model(num_steps=1000, schedule=schedule)
+    pipeline = pipeline_of(model)
+    pipeline.scheduler = diffusers.DDIMScheduler.from_config(pipeline.scheduler.config)
+    found = drawn(pipeline, steps, output_type="pt").images
+    x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    kept = [1.0, *model.diffusion.alpha_bars.tolist()]
+    for t in range(1000, 0, -1000 // steps):
+        with torch.no_grad():
+            eps = model(x, torch.full((2,), t - 1.0)).chunk(2, dim=1)[0]
+        image = ((x - (1 - kept[t]) ** 0.5 * eps) / kept[t] ** 0.5).clamp(-1, 1)
+        eps = (x - kept[t] ** 0.5 * image) / (1 - kept[t]) ** 0.5
+        before = kept[t - 1000 // steps]
+        x = before**0.5 * image + (1 - before) ** 0.5 * eps
+    assert x.std() > 0.05
+    # diffusers' tables are in float32.
+    torch.testing.assert_close(found, x / 2 + 0.5, rtol=0, atol=5e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -165,143 +195,26 @@ def test_a_pipeline_with_a_wrapped_network_comes_back(tmp_path, wrap):
 def test_damaged_folders_are_named(tmp_path, name, content):
     pipeline_of(image_model()).save_pretrained(tmp_path)
     (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=f"^{tmp_path}.* is damaged|has a UNet"):
+    with pytest.raises(ValueError, match=f"^{tmp_path}.* (is damaged|must h)"):
         PseudoVideoPipeline.from_pretrained(tmp_path)
 
 
-def test_what_is_neither_folder_nor_repository_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere is neither a folder nor a repository"):
-        PseudoVideoPipeline.from_pretrained(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("kind", "prediction", "steps", "reason"),
-    [
-        ("PNDM", "epsilon", 2, "got 2 for PNDMScheduler "),
-        ("PNDM", "x0", 10, "got 10 for PNDMScheduler of prediction_type 'sample': "),
-        ("EulerAncestralDiscrete", "x0", 10, "of prediction_type 'sample': "),
-        # Twice at the same step, as its steps are rounded.
-        ("DPMSolverMultistep", "v", 40, "got 40 for DPMSolver.* 'v_prediction': .* would be nan"),
-        # From pure noise, by slopes that differ by thousands.
-        ("HeunDiscrete", "epsilon", 5, "got 5 for HeunDiscrete.* would be .* times as wide"),
-        ("PNDM", "epsilon", 20, "got 20 for PNDMScheduler .* times as wide as they should"),
-        ("UnCLIP", "epsilon", 20, "got 20 for UnCLIPScheduler .* times as wide as they should"),
-        ("LCM", "epsilon", 20, "got 20 for LCMScheduler .* ValueError: `original_steps`: 50"),
-    ],
-)
-def test_what_a_scheduler_cannot_do_is_refused_before_the_network_is_asked(
-    monkeypatch, kind, prediction, steps, reason
-):
-    pipeline = pipeline_of(image_model(prediction=prediction))
-    scheduler = getattr(diffusers, f"{kind}Scheduler")
-    pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
-    monkeypatch.setattr(pipeline.model, "forward", pytest.fail)
-    with pytest.raises(ValueError, match=f"^num_inference_steps must be .*{reason}"):
-        pipeline(2, num_inference_steps=steps)
-
-
-def test_a_scheduler_of_another_prediction_is_refused():
-    pipeline = pipeline_of(image_model(prediction="v"))
-    pipeline.scheduler = diffusers.UniPCMultistepScheduler()
-    with pytest.raises(ValueError, match="prediction_type 'v_prediction', got 'epsilon'"):
-        pipeline(2, num_inference_steps=5)
-
-
-SOUND = {"DDIM", "DDIMParallel", "DDPM", "DDPMParallel", "DEISMultistep", "DPMSolverMultistep"}
-SOUND |= {"DPMSolverSinglestep", "EulerAncestralDiscrete", "EulerDiscrete", "HeunDiscrete"}
-SOUND |= {"KDPM2AncestralDiscrete", "KDPM2Discrete", "LMSDiscrete", "SASolver", "UniPCMultistep"}
-OTHER = {"CogVideoXDDIM", "DDIMInverse", "DPMSolverMultistepInverse", "EDMEuler", "LCM", "PNDM"}
-OTHER |= {"CMStochasticIterative", "FlowMatchEulerDiscrete", "IPNDM", "UnCLIP"}
-REFUSED = "^scheduler must|^num_inference_steps must"
-
-
-def test_every_scheduler_of_diffusers_draws_what_the_exact_network_tells_or_is_refused(monkeypatch):
-    """Pixels of N(0.1, 0.3²); with the settings of ours, and with those of its own."""
-    model = image_model()
-    kept = model.diffusion.alpha_bars
-    odds = (kept / (1 - kept)).log()
-
-    def forward(x, times, tokens):
-        t = (times.double() * 0.04).clamp(0, 39)[:1]
-        odd = torch.lerp(odds[t.floor().long()], odds[t.ceil().long()], t % 1)
-        abar = odd.sigmoid()
-        x0 = 0.1 + abar.sqrt() * 0.09 / (abar * 0.09 + 1 - abar) * (x - abar.sqrt() * 0.1)
-        eps = (x - abar.sqrt() * x0) / (1 - abar).sqrt()
-        return torch.cat([eps, torch.zeros_like(eps)], dim=1)
-
-    monkeypatch.setattr(model, "forward", forward)
-    pipeline = pipeline_of(model)
-    own = pipeline.scheduler.config
-    for name in sorted(SOUND | OTHER):
-        kind = getattr(diffusers, f"{name}Scheduler")
-        for made in (lambda kind=kind: kind.from_config(own), kind):
-            pipeline.scheduler = made()
-            sound = name in SOUND and made is not kind
-            with nullcontext() if sound else pytest.raises(ValueError, match=REFUSED):
-                images = drawn(pipeline, 20, n=16, output_type="pt").images * 2 - 1
-            if sound:
-                assert float(images.mean()) == pytest.approx(0.1, abs=0.05), name
-                assert float(images.std()) == pytest.approx(0.3, abs=0.07), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["DPMSolverMultistep", "DPMSolverSinglestep", "SASolver"])
-def test_schedulers_of_many_channels_wait_for_no_learned_variances(kind, tmp_path):
-    """Two frames of three channels at once: those schedulers cut what they take as noise to 3."""
-    pipeline = pipeline_of(video_model(channels=3))
-    scheduler = getattr(diffusers, f"{kind}Scheduler")
-    pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
-    assert pipeline.scheduler.config.variance_type == "learned_range"
-    assert drawn(pipeline, 20).frames.shape == (2, 4, 8, 8, 3)
-    images = pipeline_of(image_model())
-    images.scheduler = scheduler.from_config(images.scheduler.config)
-    images.save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "scheduler" / "scheduler_config.json").read_text())
-    assert saved["variance_type"] is None
-
-
 @pytest.mark.usefixtures("plain_calls")
 @pytest.mark.parametrize(
-    ("scheduler", "message"),
+    ("change", "message"),
     [
-        (diffusers.DDIMScheduler(), "process of 40 steps, .* this DDIMScheduler has no ᾱ of these"),
-        (diffusers.DDIMScheduler(num_train_timesteps=40), "DDIM.* another ᾱ, whose root differs"),
-        (diffusers.EDMEulerScheduler(prediction_type="epsilon"), "EDMEulerScheduler has no ᾱ"),
-        (diffusers.DDIMScheduler, "be an object of a scheduler of diffusers, got a type"),
+        (lambda c: diffusers.UniPCMultistepScheduler.from_config(c), "got a UniPCMultistep"),
+        (lambda c: diffusers.DDIMScheduler.from_config(c, prediction_type="sample"), "'epsilon'"),
+        (lambda c: diffusers.DDPMScheduler.from_config(c, variance_type="fixed_small"), "learned_"),
+        (lambda c: diffusers.DDPMScheduler(variance_type="learned_range"), "process of 40 steps"),
+        (lambda c: diffusers.DDIMScheduler.from_config(c, rescale_betas_zero_snr=True), "betas"),
     ],
 )
-def test_schedulers_of_other_processes_are_refused(scheduler, message):
+def test_schedulers_of_other_kinds_and_processes_are_refused(change, message):
     pipeline = pipeline_of(image_model())
-    pipeline.scheduler = scheduler
-    with pytest.raises(ValueError, match=f"^scheduler must .*{message}"):
-        pipeline(2, num_inference_steps=20)
-    pipeline = pipeline_of(image_model())
-    inverse = diffusers.DPMSolverMultistepInverseScheduler
-    pipeline.scheduler = inverse.from_config(pipeline.scheduler.config)
-    with pytest.raises(ValueError, match="starts at step 0, which is no pure noise"):
-        pipeline(2, num_inference_steps=20)
-
-
-@pytest.mark.usefixtures("plain_calls")
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_list_of_generators_has_one_for_each_sample(count):
-    generators = [torch.Generator()] * count
-    with pytest.raises(ValueError, match=f"list of one for each of 2 samples, got {count}"):
-        pipeline_of(image_model())(2, generators, num_inference_steps=20)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fixed_small", "fixed_large"])
-def test_folders_of_diffusers_with_fixed_variances_are_drawn_from_to_the_last_bit(tmp_path, kind):
-    plain = to_ddpm_pipeline(image_model(num_steps=1000), variance="fixed")
-    plain.scheduler = diffusers.DDPMScheduler(variance_type=kind)
-    plain.save_pretrained(tmp_path / "theirs")
-    pipeline = PseudoVideoPipeline.from_pretrained(tmp_path / "theirs")
-    expected = drawn(plain, 20).images
-    np.testing.assert_array_equal(drawn(pipeline, 20).images, expected)
-    pipeline.save_pretrained(tmp_path / "ours")
-    again = diffusers.DDPMPipeline.from_pretrained(tmp_path / "ours", use_safetensors=True)
-    np.testing.assert_array_equal(drawn(again, 20).images, expected)
+    pipeline.scheduler = change(pipeline.scheduler.config)
+    with pytest.raises(ValueError, match=f"scheduler must .*{message}"):
+        drawn(pipeline)
 
 
 def slow_video(model, steps, noises):
@@ -335,58 +248,10 @@ def test_videos_are_those_of_the_formulas_stage_by_stage(monkeypatch, one_way):
     monkeypatch.setattr(diffusers.utils.torch_utils, "randn_tensor", noted)
     monkeypatch.setattr(diffusers.schedulers.scheduling_ddpm, "randn_tensor", noted)
     found = drawn(pipeline_of(model), 4, 1, output_type="pt").frames[0]
-    # The first walk is one pixel's, which asks whether the scheduler can do the steps.
     noises = (noise[0].unflatten(0, (-1, 1)) for noise in made if noise.shape[-1] == 8)
     expected = slow_video(model, 4, noises)
     torch.testing.assert_close(found, (expected / 2 + 0.5).clamp(0, 1), atol=2e-4, rtol=0)
     assert 0.1 < expected[:3].std() < 6
-
-
-def test_frames_that_are_observed_stay_bit_identical_and_the_callback_sees_the_process():
-    pipeline, seen = pipeline_of(video_model()), []
-
-    def note(pipe, step, timestep, tensors):
-        assert pipe is pipeline
-        seen.append((step, int(timestep), tensors["frames"]))
-        return {}
-
-    found = drawn(pipeline, 4, output_type="pt", callback_on_step_end=note).frames
-    assert [step for step, _, _ in seen] == list(range(12))
-    assert [t for _, t, _ in seen] == [39, 26, 13, 0] * 3
-    states = [frames for _, _, frames in seen]
-    for state in states[4:]:
-        assert torch.equal(state[:, :2], states[3][:, :2])
-    for state in states[8:]:
-        assert torch.equal(state[:, 2], states[7][:, 2])
-    assert not states[0][:, 2:].any()
-    torch.testing.assert_close(found, (states[-1] / 2 + 0.5).clamp(0, 1), rtol=0, atol=0)
-
-
-def test_what_a_callback_returns_goes_on_for_latent_frames_alone():
-    pipeline = pipeline_of(video_model())
-
-    def white(pipe, step, timestep, tensors):
-        return {"frames": torch.ones_like(tensors["frames"])} if step == 7 else {}
-
-    before = drawn(pipeline, 4, output_type="pt").frames
-    after = drawn(pipeline, 4, output_type="pt", callback_on_step_end=white).frames
-    assert torch.equal(after[:, :2], before[:, :2])
-    assert (after[:, 2] == 1).all()
-    assert (after[:, 3] - before[:, 3]).abs().max() > 1e-4
-
-
-def test_a_generator_for_each_sample_makes_it_the_same_in_any_batch():
-    for model in (image_model(), video_model()):
-        pipeline = pipeline_of(model)
-
-        def draw(*seeds, pipeline=pipeline):
-            own = [torch.Generator().manual_seed(seed) for seed in seeds]
-            return drawn(pipeline, n=len(seeds), generator=own, output_type="pt").frames
-
-        both = draw(1, 2)
-        # Float32 sums differ with the size of the batch, by 5e-5 after the steps; samples by 0.05.
-        torch.testing.assert_close(draw(2)[0], both[1], atol=1e-3, rtol=0)
-        assert (both[0] - both[1]).abs().mean() > 0.05
 
 
 def test_the_three_types_of_output_are_the_same_pixels():
@@ -407,16 +272,16 @@ def test_the_three_types_of_output_are_the_same_pixels():
 
 def test_a_folder_of_videos_comes_back_with_scheduler_and_card(tmp_path):
     pipeline = pipeline_of(video_model(), trained_on="digits of scikit-learn", license="mit")
-    pipeline.scheduler = diffusers.UniPCMultistepScheduler.from_config(pipeline.scheduler.config)
+    pipeline.scheduler = diffusers.DDIMScheduler.from_config(pipeline.scheduler.config)
     pipeline.save_pretrained(tmp_path / "digits")
     again = PseudoVideoPipeline.from_pretrained(tmp_path / "digits")
-    assert type(again.scheduler) is diffusers.UniPCMultistepScheduler
+    assert type(again.scheduler) is diffusers.DDIMScheduler
     np.testing.assert_array_equal(drawn(again).frames, drawn(pipeline).frames)
     again.save_pretrained(tmp_path / "digits")
     card = huggingface_hub.ModelCard.load(tmp_path / "digits" / "README.md")
     assert (card.data.license, card.data.library_name) == ("mit", "pseudovideo")
-    assert "| trained on | digits of scikit-learn |" in card.text
-    assert f"| parameters | {sum(p.numel() for p in again.model.parameters()):,} |" in card.text
+    assert "trained on digits of scikit-learn" in card.text
+    assert f"{sum(p.numel() for p in again.model.parameters()):,} parameters" in card.text
     weights = [path.suffix for path in tmp_path.rglob("*") if path.stat().st_size > 10_000]
     assert weights == [".safetensors"]
 
@@ -514,7 +379,7 @@ def test_a_pipeline_goes_to_the_hub_with_its_card_unless_there_is_one(monkeypatc
 CLASSES = {"num_classes": 3, "label_dropout": 0.1}
 
 
-@pytest.mark.parametrize("scheduler", ["DDPMScheduler", "DPMSolverMultistepScheduler"])
+@pytest.mark.parametrize("scheduler", ["DDPMScheduler", "DDIMScheduler"])
 @pytest.mark.parametrize("kind", ["image", "video"])
 def test_labels_and_guidance_mix_the_noise_with_the_class_and_without(monkeypatch, kind, scheduler):
     """A network that tells a number by the token, and one that tells the guided mixture."""
@@ -529,9 +394,9 @@ def test_labels_and_guidance_mix_the_noise_with_the_class_and_without(monkeypatc
 
     monkeypatch.setattr(network, "forward", forward)
     pipeline = pipeline_of(model)
-    own = getattr(diffusers, scheduler).from_config(pipeline.scheduler.config, variance_type=None)
+    own = getattr(diffusers, scheduler).from_config(pipeline.scheduler.config)
     labels, guidance = torch.tensor([2, 0]), 2.5
-    pipeline.scheduler = own if "Multi" in scheduler else pipeline.scheduler
+    pipeline.scheduler = own
     found = drawn(pipeline, 3, labels=labels, guidance=guidance, output_type="pt").frames
     assert set(map(tuple, seen)) == {(2, 0, 3, 3)}
     # What the network says of the class itself, where that is the mixture.
@@ -558,27 +423,10 @@ def test_pipelines_of_classes_draw_them_and_come_back_from_their_folder(tmp_path
         for given in ({}, {"labels": torch.tensor([1, 2]), "guidance": 3.0}):
             first, second = drawn(pipeline, **given), drawn(again, **given)
             np.testing.assert_array_equal(first.frames, second.frames)
-        pipeline.to(torch.float64)
-        each = [torch.Generator().manual_seed(seed) for seed in (5, 6)]
-        alone = pipeline(1, [torch.Generator().manual_seed(6)], 3, output_type="np").frames
-        both = pipeline(2, each, 3, output_type="np").frames
-        np.testing.assert_allclose(both[1:], alone, rtol=0, atol=1e-9)
     with pytest.raises(ValueError, match="guidance must be 1"):
         drawn(pipeline_of(image_model()), guidance=2.0)
     with pytest.raises(ValueError, match="labels must"):
         drawn(pipeline, labels=torch.tensor([1, 3]))
-
-
-@pytest.mark.parametrize("error", [ImportError("scipy"), MemoryError()])
-def test_what_a_machine_lacks_is_no_damage_of_a_folder(tmp_path, monkeypatch, error):
-    pipeline_of(image_model()).save_pretrained(tmp_path)
-
-    def fails(*_, **__):
-        raise error
-
-    monkeypatch.setattr(diffusers.DDPMScheduler, "from_pretrained", fails)
-    with pytest.raises(type(error)):
-        PseudoVideoPipeline.from_pretrained(tmp_path)
 
 
 def test_damaged_weights_are_refused_by_their_name(tmp_path):
@@ -599,10 +447,6 @@ def test_damaged_weights_are_refused_by_their_name(tmp_path):
         ({"num_inference_steps": 0}, "num_inference_steps must be a whole number of at least 1"),
         ({"num_inference_steps": 41}, "num_inference_steps must be at most the 40 .* got 41"),
         ({"output_type": "latent"}, "output_type must be .* got 'latent'"),
-        (
-            {"callback_on_step_end_tensor_inputs": ["latents"]},
-            "callback_on_step_end_tensor_inputs must be of frames, got latents",
-        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(options, message):
@@ -612,15 +456,11 @@ def test_what_cannot_be_drawn_is_refused(options, message):
 
 @pytest.mark.usefixtures("plain_calls")
 def test_what_is_no_pipeline_of_ours_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"has no model_index\.json"):
+    with pytest.raises(FileNotFoundError, match=r"model_index\.json must be a file"):
         PseudoVideoPipeline.from_pretrained(tmp_path)
     pipeline = pipeline_of(video_model())
     with pytest.raises(ValueError, match="safe_serialization must be True"):
         pipeline.save_pretrained(tmp_path, safe_serialization=False)
-    with pytest.raises(ValueError, match="use_safetensors must be True"):
-        PseudoVideoPipeline.from_pretrained(tmp_path, use_safetensors=False)
-    with pytest.raises(ValueError, match="xFormers must not replace the attention"):
-        pipeline.enable_xformers_memory_efficient_attention()
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="save_directory must be a folder"):
         pipeline.save_pretrained(tmp_path / "file")
@@ -633,10 +473,37 @@ def test_what_is_no_pipeline_of_ours_is_refused(tmp_path):
 
     with pytest.raises(ValueError, match="DDPMPipeline, got a StableDiffusionPipeline"):
         PseudoVideoPipeline.from_pretrained(changed(_class_name="StableDiffusionPipeline"))
-    with pytest.raises(ValueError, match="must have a scheduler of diffusers, got UNet2DModel"):
+    with pytest.raises(ValueError, match="must have a DDPMScheduler or DDIMScheduler, got UNet"):
         PseudoVideoPipeline.from_pretrained(changed(scheduler=["diffusers", "UNet2DModel"]))
     HeatHVAE(
         HVAEConfig(image_size=8, channels=1, base_channels=8, num_groups=4, attention_sizes=(4,))
     ).save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match="must hold a diffusion model, got a HeatHVAE"):
         PseudoVideoPipeline.from_pretrained(changed())
+
+
+def test_what_the_other_side_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"attention at levels of one width.*widths \[8, 16\]"):
+        to_ddpm_pipeline(image_model(attention_sizes=(8, 4)))
+    with pytest.raises(ValueError, match=r"no classes.*num_classes=3"):
+        to_ddpm_pipeline(image_model(num_classes=3))
+    pipeline = to_ddpm_pipeline(image_model(num_steps=1000))
+    config = {name: own for name, own in pipeline.unet.config.items() if name[0] != "_"}
+
+    def saved(name, unet=None, **changes):
+        scheduler = diffusers.DDPMScheduler.from_config(pipeline.scheduler.config, **changes)
+        own = pipeline.unet if unet is None else diffusers.UNet2DModel(**{**config, **unet})
+        diffusers.DDPMPipeline(unet=own, scheduler=scheduler).save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    def read(folder):
+        return PseudoVideoPipeline.from_pretrained(folder).model
+
+    with pytest.raises(ValueError, match="linear or cosine schedule of 1000 steps"):
+        read(saved("betas", trained_betas=[0.02] * 1000))
+    with pytest.raises(ValueError, match=r"differs in .'resnet_time_scale_shift': 'default'"):
+        read(saved("shift", unet={"resnet_time_scale_shift": "default"}))
+    with pytest.raises(ValueError, match=r"differs in .*num_class_embeds"):
+        read(saved("labelled", unet={"num_class_embeds": 3}))
+    with pytest.raises(ValueError, match=r"differs in .'out_channels': 1"):
+        read(saved("fixed", unet={"out_channels": 1}))

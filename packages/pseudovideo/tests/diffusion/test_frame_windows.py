@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pseudovideo.diffusion.stages import (
+from pseudovideo.diffusion.frame_windows import (
     Stage,
     draw_windows,
     random_stage,
