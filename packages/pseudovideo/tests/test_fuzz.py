@@ -339,14 +339,17 @@ ENTRIES = {
 MODULES = (pseudovideo, corruptions, diffusion, hvae, layers, priors, tokenizers)
 
 
+TARGETS = derive(
+    MODULES,
+    NOT_FUZZED,
+    SAMPLERS,
+    entries=ENTRIES,
+    words=dict.fromkeys(("GaussianDiffusion.model_times", "VectorQuantizer.lookup"), ""),
+)
+
+
 class TestFuzz(FuzzSuite):
     modules = MODULES
-    targets = derive(
-        MODULES,
-        NOT_FUZZED,
-        SAMPLERS,
-        entries=ENTRIES,
-        words=dict.fromkeys(("GaussianDiffusion.model_times", "VectorQuantizer.lookup"), ""),
-    )
+    targets = TARGETS
     reasons = NOT_FUZZED
     calls = 3

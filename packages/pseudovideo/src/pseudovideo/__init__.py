@@ -5,6 +5,8 @@ An image becomes a video (`pseudo_videos`), a tokenizer turns videos into grids 
 Without tokens, `ImageDiffusion` draws images, `VideoDiffusion` pseudo videos frame after frame, and
 the HVAEs images through latent frames that are blurred (`HeatHVAE`) or learned
 (`LearnedEncoderHVAE`).
+
+Bad arguments raise a `ValueError` that names them.
 """
 
 from importlib.metadata import version

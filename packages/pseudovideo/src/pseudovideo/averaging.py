@@ -23,9 +23,6 @@ class WeightAverage:
         model: the model that is trained; its parameters are where the average begins.
         decay: the largest decay, between 0 and 1.
 
-    Raises:
-        ValueError: `decay` is out of range.
-
     Example:
         >>> model = torch.nn.Linear(2, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -51,11 +48,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the parameters after the optimizer step number `step`, counted from 0.
-
-        Raises:
-            ValueError: `step` is no whole number of at least 0.
-        """
+        """Take in the parameters after the optimizer step number `step`, counted from 0."""
         check_whole(step=step)
         check_not_negative(step=step)
         decay = min(self._decay, (1 + step) / (10 + step))
@@ -84,11 +77,7 @@ class WeightAverage:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on with stored averages.
-
-        Raises:
-            ValueError: they are not those of this model's parameters.
-        """
+        """Go on with stored averages."""
         if state.keys() != self._averages.keys():
             raise ValueError(
                 "state must name the parameters of this model; "

@@ -74,9 +74,6 @@ def sample_classes(
     """Return the classes of samples.
 
     Labels None are drawn where the model has classes, see `draw_labels`.
-
-    Raises:
-        ValueError: labels that are not the model's, or guidance that it was not trained for.
     """
     check_guidance(spec, guidance)
     if labels is None and spec.num_classes is not None:
@@ -104,11 +101,7 @@ def draw_labels(spec: ClassSpec, n: int, *, seed: int) -> Int64[Tensor, " n"]:
 
 
 def class_numbers(spec: ClassSpec, asked: Sequence[str]) -> Int64[Tensor, " k"]:
-    """Return the labels of classes by name, or by number where no class has that name.
-
-    Raises:
-        ValueError: a class that is not there, or a model without classes.
-    """
+    """Return the labels of classes by name, or by number where no class has that name."""
     known = spec.names
     if not known:
         raise ValueError(f"labels must be left out for a model without classes, got {asked[0]}")
@@ -125,11 +118,7 @@ def class_numbers(spec: ClassSpec, asked: Sequence[str]) -> Int64[Tensor, " k"]:
 
 
 def check_guidance(spec: ClassSpec, guidance: float) -> None:
-    """Refuse guidance that a model was not trained for.
-
-    Raises:
-        ValueError: it is negative, or not 1 where the model always had a label.
-    """
+    """Refuse guidance that a model was not trained for."""
     check_not_negative(guidance=guidance)
     if guidance != 1.0 and not spec.label_dropout:
         raise ValueError(
@@ -145,10 +134,6 @@ def check_labels(
 
     Values are looked at on the CPU only, where that costs no synchronisation; if `none`, the token
     that says nothing is one of them, where the model knows it.
-
-    Raises:
-        ValueError: labels for a model without classes, none for one with classes, not one int64 for
-            each, or a class that is not there.
     """
     if spec.num_classes is None:
         if labels is not None:
@@ -181,9 +166,6 @@ def dropped_labels(
     """Return the tokens to train with: each is, with probability `label_dropout`, that of none.
 
     There must be `count` labels. In eval mode none is dropped.
-
-    Raises:
-        ValueError: as of `check_labels`.
     """
     check_labels(labels, spec, count)
     if labels is None or not (training and spec.label_dropout):

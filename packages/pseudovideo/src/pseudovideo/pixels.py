@@ -11,9 +11,6 @@ def check_pixels(**images: Tensor) -> None:
     """Refuse what is no image in −1..1, or noise around one: NaN, infinity, levels of 0..255.
 
     Values are looked at on the CPU only, where that costs no synchronisation.
-
-    Raises:
-        ValueError: names the tensor, and its range.
     """
     for name, tensor in images.items():
         checked = tensor.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -28,11 +25,7 @@ def check_pixels(**images: Tensor) -> None:
 
 
 def check_batch(name: str, images: Tensor, shape: tuple[int, ...]) -> None:
-    """Refuse a batch that is empty, no floats, of another shape, or not in −1..1 but for noise.
-
-    Raises:
-        ValueError: names the argument.
-    """
+    """Refuse a batch that is empty, no floats, of another shape, or not in −1..1 but for noise."""
     if images.shape[1:] != shape or not len(images) or not images.is_floating_point():
         raise ValueError(
             f"{name} must be floats of shape (batch, {', '.join(map(str, shape))}), got "
@@ -42,11 +35,7 @@ def check_batch(name: str, images: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def to_bytes(images: Float[Tensor, "*n c h w"]) -> UInt8[Tensor, "*n c h w"]:
-    """Return pixels in −1..1 as bytes on the CPU; the noise of pseudo videos goes beyond.
-
-    Raises:
-        ValueError: NaN.
-    """
+    """Return pixels in −1..1 as bytes on the CPU; the noise of pseudo videos goes beyond."""
     if images.isnan().any():  # which would be black
         raise ValueError("images must be numbers to be bytes, got NaN")
     return ((images.float().clamp(-1, 1) + 1.0) * 127.5).round().to(torch.uint8).cpu()

@@ -70,10 +70,6 @@ class Pretrained(nn.Module):
 
         Args:
             folder: made if it is not there.
-
-        Raises:
-            ValueError: `folder` is a file, or the model lacks weights of its class or has other
-                ones.
         """
         settings = _settings(self)
         with torch.random.fork_rng(devices=[]):  # its weights are drawn, and thrown away
@@ -93,8 +89,6 @@ class Pretrained(nn.Module):
 
         Raises:
             FileNotFoundError: a file is missing; the message names it.
-            ValueError: the folder holds a model of another class or another version, or is
-                damaged; the message names the file.
         """
         folder = Path(folder)
         saved = read_folder(folder, _FORMAT, manifest=CONFIG)
@@ -119,9 +113,6 @@ def unwrapped_state_dict(module: nn.Module, names: Iterable[str]) -> dict[str, T
     Args:
         module: parts of it may be compiled, parametrised, or in the `module` of a wrapper.
         names: of all tensors that it must have.
-
-    Raises:
-        ValueError: it lacks a tensor, or has another one.
     """
     tensors: dict[str, Tensor] = {}
     for name in names:
@@ -154,11 +145,7 @@ def _names_of(module: nn.Module) -> set[str]:
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], source: object) -> None:
-    """Give a model its weights, in their precision.
-
-    Raises:
-        ValueError: they are of another model.
-    """
+    """Give a model its weights, in their precision."""
     try:
         # In the precision they were stored in: copying would turn them to float32.
         for name, tensor in model.state_dict(keep_vars=True).items():
@@ -172,11 +159,7 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], source: object) -> None:
 
 
 def check_weights(model: nn.Module) -> None:
-    """Refuse a model whose weights are NaN or infinite; waits for the device once.
-
-    Raises:
-        ValueError: names a tensor.
-    """
+    """Refuse a model whose weights are NaN or infinite; waits for the device once."""
     weights = {name: value for name, value in model.named_parameters() if not value.is_meta}
     if not weights or torch.stack([value.isfinite().all() for value in weights.values()]).all():
         return
@@ -186,11 +169,7 @@ def check_weights(model: nn.Module) -> None:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Generator[None]:
-    """Context manager of eval mode; then each part has the mode again that it had before.
-
-    Raises:
-        ValueError: the model has weights that are not finite, of which nothing could be drawn.
-    """
+    """Context manager of eval mode; then each part has the mode again that it had before."""
     check_weights(model)
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -210,7 +189,6 @@ def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model
 
     Raises:
         FileNotFoundError: a file is missing; the message names it.
-        ValueError: the folder holds something else, or is damaged.
         MissingExtraError: diffusers is not installed, and the model has a UNet.
     """
     name = read_folder(Path(folder), _FORMAT, manifest=CONFIG).head["class"]

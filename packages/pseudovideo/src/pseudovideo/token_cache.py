@@ -72,8 +72,6 @@ class TokenCache:
         Raises:
             FileNotFoundError: no cache is there, or none that was finished; the message names the
                 file that is missing.
-            ValueError: the files are damaged, which is told with the file's name, or tell of
-                something else than is given; the message says what differs.
         """
         folder = Path(folder)
         saved = read_folder(folder, _FORMAT, manifest=CONFIG)
@@ -141,10 +139,6 @@ def write_token_cache(
         seed: of random corruptions; the draw is the one of epoch 0.
         batch_size: videos that are encoded at once.
         progress: called after each batch with the number of its images.
-
-    Raises:
-        ValueError: images or settings that don't fit the tokenizer, labels that are not one int64
-            of at least 0 for each image, or more than 32,768 codes.
     """
     check_whole(seed=seed)
     folder, seed = Path(folder), int(seed)

@@ -168,11 +168,7 @@ def unet_values(
 
 
 def channel_multipliers_for(image_size: int) -> tuple[int, ...]:
-    """Return the widths of a UNet's levels: improved DDPM's at 32, 64, 256 pixels, else ours.
-
-    Raises:
-        ValueError: the size can't be halved twice.
-    """
+    """Return the widths of a UNet's levels: improved DDPM's at 32, 64, 256 pixels, else ours."""
     if image_size % 4:
         raise ValueError(
             f"image_size must be a multiple of 4, to be halved twice, got {image_size}: "

@@ -41,9 +41,6 @@ def gaussian_images(images: UInt8[Tensor, "k c h w"], num_train: int = NUM_TRAIN
         images: whose covariance S it is; Σ = s·S + v·I, with s such that few images are cut, and v
             a little white noise, so that Σ has an inverse.
         num_train: images of the training part; the others have 5,000 each.
-
-    Raises:
-        ValueError: there are fewer than two images, or no part has any, or all images are the same.
     """
     if len(images) < 2 or num_train < 1:
         raise ValueError(

@@ -27,10 +27,6 @@ def blur_matrices(size: int, num_frames: int, rate: float) -> Float64[Tensor, "T
 
     Returns:
         One matrix a frame, the strongest blur first, the identity last.
-
-    Raises:
-        ValueError: `size` is too small for the kernel's reflection, `num_frames` is below 1, or
-            `rate` makes no blur.
     """
     check_counts(size=size, num_frames=num_frames)
     check_blur_rate("rate", rate, num_frames)
@@ -52,9 +48,6 @@ def blur_eigenvalues(size: int, num_steps: int, rate: float) -> Float64[Tensor, 
         size: pixels N along the axis.
         num_steps: T−1.
         rate: standard deviations grow as exp(rate·i).
-
-    Raises:
-        ValueError: `size` is too small for the kernel's reflection.
     """
     _check_size(size)
     shifts = torch.arange(-_HALF_WIDTH, _HALF_WIDTH + 1, dtype=torch.float64)
@@ -96,9 +89,6 @@ def high_order_multipliers(
 
     Returns:
         frame_t = V (Λ_t ∘ V⁻¹ X V⁻ᵀ) Vᵀ, the strongest blur first, ones last.
-
-    Raises:
-        ValueError: the image is too small for the kernel's reflection.
     """
     rows = blur_eigenvalues(height, num_frames - 1, rate)
     columns = blur_eigenvalues(width, num_frames - 1, rate)

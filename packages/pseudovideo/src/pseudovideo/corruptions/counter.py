@@ -39,10 +39,6 @@ def counter_normal(
     Returns:
         Always float32: the same numbers whatever precision is computed in. Devices may differ in
         the last digit, as their logarithms do.
-
-    Raises:
-        ValueError: `index` is no vector of int64, `count` is below 1, or `seed` or `epoch` is no
-            whole number.
     """
     check_counts(count=count)
     check_whole(seed=seed, epoch=epoch)

@@ -41,9 +41,6 @@ def image_spectrum(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, " pixels
 
     Args:
         images: at least two.
-
-    Raises:
-        ValueError: fewer than two images, or values that are no finite floats.
     """
     check_sizes("images", images, "n", "c", "h", "w")
     check_floating(images=images)
@@ -75,10 +72,6 @@ def prediction_error(
         config: a kind of noise.
         frame: which frame is predicted, 0..T−1; T−1 is the image.
         context: earlier frames, each 0..frame−1; none leaves the frame's variance.
-
-    Raises:
-        ValueError: the kind is no noise (a blur has no randomness to predict), eigenvalues are
-            negative or not finite, or frames are out of range.
     """
     mean, mixing = noise_coefficients(config)
     known = sorted(set(context))
@@ -118,9 +111,6 @@ def prediction_errors(
         config: a kind of noise with at least 2 frames.
         context: C, how many frames before it a frame is predicted from in `next_frame`; all by
             default.
-
-    Raises:
-        ValueError: as `prediction_error`, or there is one frame only, or `context` is below 1.
     """
     last = config.num_frames - 1
     if last < 1:

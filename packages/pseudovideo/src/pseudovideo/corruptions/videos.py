@@ -35,7 +35,6 @@ def pseudo_videos(
 
     Returns:
         Videos in the images' dtype. Noise carries values outside −1..1.
-
     """
     _check_images(images)
     if index is not None and (index.is_floating_point() or index.dtype == torch.bool):

@@ -22,9 +22,6 @@ def frame_errors(
     Args:
         frames: true frames z.
         samples: K samples of each frame, given its true context.
-
-    Raises:
-        ValueError: fewer than 2 samples each, which have no variance, or shapes that differ.
     """
     check_floating(frames=frames, samples=samples)
     if (*samples.shape[:1], *samples.shape[2:]) != frames.shape or samples.ndim != 5:

@@ -47,9 +47,6 @@ def stages(num_frames: int, context: int) -> tuple[Stage, ...]:
     Args:
         num_frames: T.
         context: C.
-
-    Raises:
-        ValueError: `context` is below 1 or leaves no frame to be generated after the first window.
     """
     check_context(context, num_frames)
     following = (
@@ -86,9 +83,6 @@ def draw_windows(
     C+1 frames are taken, without which C+1 = T would never end.
 
     They are of b = `batch` videos of T frames, with a context of C.
-
-    Raises:
-        ValueError: `context` does not fit.
     """
     plan = stages(num_frames, context)
     if masks == "stages":

@@ -102,11 +102,6 @@ class GaussianDiffusion:
         timesteps: as above, a tuple.
         original_steps: as above.
         prediction: as above.
-
-    Raises:
-        ValueError: fewer than two steps, betas outside (0, 1), an ᾱ_S above 0.01, timesteps that
-            are no ascending numbers of the original steps, one for each beta, or an unknown
-            prediction.
     """
 
     def __init__(
@@ -167,10 +162,6 @@ class GaussianDiffusion:
             num_steps: S.
             schedule: `linear` or `cosine`.
             prediction: as of the class.
-
-        Raises:
-            ValueError: there is no such schedule or prediction, or the schedule has no such number
-                of steps.
         """
         if schedule not in _SCHEDULES:
             names = ", ".join(get_args(ScheduleName))
@@ -263,9 +254,6 @@ class GaussianDiffusion:
             x_t: what it was given.
             t: steps.
             limit: keep the predicted image within ±limit; None lets it be, as in training.
-
-        Raises:
-            ValueError: `output` has another number of channels, or `limit` is not positive.
         """
         _check_limit(limit)
         predicted, position = split_output(output, x_t)
@@ -327,9 +315,6 @@ class GaussianDiffusion:
             noise: standard normal; None only where `eta` or all t are 0.
             eta: η in 0..1: 0 draws nothing, 1 has the posterior's variance.
             limit: as of `p_mean_variance`.
-
-        Raises:
-            ValueError: `eta` is outside 0..1, or `limit` is not positive.
         """
         if not 0 <= eta <= 1:
             raise ValueError(f"eta must lie in 0..1, got {eta}")
@@ -354,9 +339,6 @@ class GaussianDiffusion:
 
         Args:
             count: how many, evenly spaced, the first and the last among them.
-
-        Raises:
-            ValueError: `count` is no number of its steps, or 1, which is no process.
         """
         steps = spaced_steps(self.num_steps, count)
         if len(steps) == self.num_steps:
@@ -407,11 +389,7 @@ def _at(coefficient: Float[Tensor, " S"], t: Times) -> Float[Tensor, "#n 1 1 1"]
 
 
 def split_output(output: Float[Tensor, "n channels h w"], x_t: Images) -> tuple[Images, Images]:
-    """Return both halves of a network's channels: its prediction, and the place of the variance.
-
-    Raises:
-        ValueError: `output` has not twice the channels of `x_t`, or another shape otherwise.
-    """
+    """Return both halves of a network's channels: its prediction, and the place of the variance."""
     check_sizes("x_t", x_t, "n", "c", "h", "w")
     check_floating(output=output, x_t=x_t)
     expected = (x_t.shape[0], 2 * x_t.shape[1], *x_t.shape[2:])

@@ -26,9 +26,6 @@ from pseudovideo.spec import ImageDiffusionConfig
 class ImageDiffusion(FrameDiffusion):
     """A UNet that tells noise, and how sure it is, from noisy images.
 
-    Args:
-        config: sizes and process.
-
     Raises:
         MissingExtraError: diffusers is not installed.
     """
@@ -55,10 +52,6 @@ class ImageDiffusion(FrameDiffusion):
             times: of `diffusion.model_times`: steps on the scale of 1,000.
             labels: class of each, where the model has classes; `num_classes` itself says nothing
                 of the class, where the model was trained with `label_dropout`.
-
-        Raises:
-            ValueError: states or times of another shape, or no floats; labels that are not the
-                model's.
         """
         check_sizes("x_t", x_t, "b", *self.config.image_shape)
         check_sizes("times", times, len(x_t))
@@ -91,10 +84,6 @@ class ImageDiffusion(FrameDiffusion):
             labels: class of each image, where the model has classes; in train mode hidden with
                 probability `label_dropout`.
             generator: draws the noise, and which labels are hidden.
-
-        Raises:
-            ValueError: images or labels of another kind than the model's, or steps that are not
-                theirs.
         """
         check_batch("images", images, self.config.image_shape)
         check_sizes("t", t, len(images))
@@ -122,9 +111,6 @@ class ImageDiffusion(FrameDiffusion):
                 −log₂ p(image | class) then.
             generator: draws the one seed that all noise follows from.
             progress: called after each step with 1.
-
-        Raises:
-            ValueError: images or labels of another kind than the model's.
         """
         check_batch("images", images, self.config.image_shape)
         check_labels(labels, self.config, len(images))

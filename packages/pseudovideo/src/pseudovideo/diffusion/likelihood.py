@@ -128,9 +128,6 @@ def bits_per_dim(
         generator: one number is drawn of it; an image's noise depends on that number and on the
             image's place in `x0`.
         progress: called after each step with 1.
-
-    Raises:
-        ValueError: `x0` holds no finite floats (b, c, h, w).
     """
     check_sizes("x0", x0, "b", "c", "h", "w")
     check_floating(x0=x0)

@@ -58,9 +58,6 @@ def hybrid_losses(
         x_t: their noisy states.
         noise: what was added.
         t: steps.
-
-    Raises:
-        ValueError: tensors of different shapes, or as of `GaussianDiffusion`.
     """
     check_floating(x0=x0, noise=noise)
     check_same_shape(x_t=x_t, x0=x0, noise=noise)
@@ -86,9 +83,6 @@ class ImportanceTimes(nn.Module):
     Args:
         num_steps: S.
         history: losses that are kept of each step.
-
-    Raises:
-        ValueError: `num_steps` or `history` is no whole number of at least 1.
     """
 
     def __init__(self, num_steps: int, history: int = 10) -> None:
@@ -122,9 +116,6 @@ class ImportanceTimes(nn.Module):
 
         Returns:
             Steps, and weights of their losses; on the generator's device.
-
-        Raises:
-            ValueError: `b` is no whole number of at least 1.
         """
         check_counts(b=b)
         p = self.probabilities
@@ -138,10 +129,6 @@ class ImportanceTimes(nn.Module):
         Args:
             t: steps, as often as they come.
             losses: of these, without their weights.
-
-        Raises:
-            ValueError: steps beyond S (looked at on the CPU only, where that costs no
-                synchronisation), or losses of another shape.
         """
         check_sizes("t", t, "b")
         check_integers(0, self.num_steps - 1, t=t)
@@ -214,9 +201,6 @@ class DiffusionObjective(nn.Module):
             Scalars, weighted means over the batch that are unbiased however steps are drawn:
             `loss`, the only one with a gradient, `mse` of the prediction, and `vlb`, the mean
             term in bits per dimension; S times that, plus the prior's, is the bound.
-
-        Raises:
-            ValueError: no videos, or videos or labels of another kind than the model's.
         """
         if videos.ndim != 5 or not len(videos):
             raise ValueError(

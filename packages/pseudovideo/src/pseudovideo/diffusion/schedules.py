@@ -23,9 +23,6 @@ def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
 
     Args:
         num_steps: S.
-
-    Raises:
-        ValueError: `num_steps` is 20 or less, where the last β would not be below 1.
     """
     check_counts(num_steps=num_steps)
     if num_steps < LEAST_LINEAR_STEPS:
@@ -46,9 +43,6 @@ def cosine_betas(num_steps: int) -> Float64[Tensor, " S"]:
 
     Args:
         num_steps: S.
-
-    Raises:
-        ValueError: `num_steps` is below 1.
     """
     check_counts(num_steps=num_steps)
     times = torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)
@@ -61,10 +55,6 @@ def check_betas(betas: Tensor) -> None:
 
     Args:
         betas: variances of the noise that the steps add.
-
-    Raises:
-        ValueError: it is no float64 vector of at least two numbers in (0, 1), or the last step
-            keeps more than 1% of the image's variance.
     """
     if betas.ndim != 1 or betas.dtype != torch.float64 or len(betas) < 2:
         raise ValueError(
@@ -91,9 +81,6 @@ def spaced_steps(num_steps: int, count: int) -> tuple[int, ...]:
     Args:
         num_steps: S.
         count: how many; one is step 0.
-
-    Raises:
-        ValueError: `count` is below 1, above S, or no whole number.
     """
     check_counts(count=count)
     if count > num_steps:

@@ -32,7 +32,6 @@ def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn
         diffusers' `UNet2DModel`, see `apply_unet`.
 
     Raises:
-        ValueError: `in_channels` or `out_channels` is below 1.
         MissingExtraError: diffusers is not installed.
     """
     check_counts(in_channels=in_channels, out_channels=out_channels)

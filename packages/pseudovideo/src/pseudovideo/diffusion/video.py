@@ -98,10 +98,6 @@ class VideoDiffusion(FrameDiffusion):
             labels: class of each video, where the model has classes; in train mode hidden with
                 probability `label_dropout`.
             generator: draws windows and noise, and which labels are hidden.
-
-        Raises:
-            ValueError: videos or labels of another kind than the model's, or steps that are not
-                theirs.
         """
         check_batch("videos", videos, (self.config.num_frames, *self.config.image_shape))
         check_sizes("t", t, len(videos))

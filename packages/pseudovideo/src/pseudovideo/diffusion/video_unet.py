@@ -162,12 +162,7 @@ class VideoUNet(nn.Module):
         frames: Int64[Tensor, "b k"],
         labels: Int64[Tensor, " b"] | None = None,
     ) -> FrameMemories:
-        """Pass observed frames through the network once.
-
-        Raises:
-            ValueError: the network is not `one_way`: what observed frames are to others then
-                depends on what is being denoised.
-        """
+        """Pass observed frames through the network once."""
         if not self.one_way:
             raise ValueError("one_way must be True for observed frames to be kept, got False")
         observed = torch.ones_like(frames, dtype=torch.bool)

@@ -60,9 +60,6 @@ class HVAE(Pretrained):
 
     Of a model of classes the decoder is told the class, as improved DDPM's UNet is, and the encoder
     is not: loss and bound are those of p(x | class) with q(z_t|x).
-
-    Args:
-        config: sizes and settings.
     """
 
     config_class = HVAEConfig
@@ -83,9 +80,6 @@ class HVAE(Pretrained):
         Args:
             images: in −1..1.
             t: 0..T.
-
-        Raises:
-            ValueError: images of another kind than the model's, or levels that are not theirs.
         """
 
     @abstractmethod
@@ -129,10 +123,6 @@ class HVAE(Pretrained):
             t: 1..T.
             labels: class of each, where the model has classes; `num_classes` itself says nothing
                 of the class, where the model was trained with `label_dropout`.
-
-        Raises:
-            ValueError: frames or labels of another kind than the model's, or levels that are not
-                theirs.
         """
         self._check_levels("z", z, t, 1)
         check_labels(labels, self.config, len(z), none=True)
@@ -157,9 +147,6 @@ class HVAE(Pretrained):
         Returns:
             Scalars: `loss`, the bound in nats per dimension, the only one with a gradient; its
             parts `steps` and `prior`; and `mse`, the mean squared error of the less blurred frame.
-
-        Raises:
-            ValueError: the images or the labels are not the model's.
         """
         check_batch("images", images, self.config.image_shape)
         levels = self.config.num_levels
@@ -195,9 +182,6 @@ class HVAE(Pretrained):
 
         Returns:
             Nats per dimension, see `VariationalBound`; `HeatHVAE` says what its own leaves out.
-
-        Raises:
-            ValueError: the images or the labels are not the model's, or not finite.
         """
         check_batch("images", images, self.config.image_shape)
         check_labels(labels, self.config, len(images))

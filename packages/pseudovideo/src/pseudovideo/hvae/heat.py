@@ -36,10 +36,6 @@ def heat_blur(
 
     Returns:
         Blurred images of the same mean, in the images' dtype.
-
-    Raises:
-        ValueError: images or sigmas that are no floats, images that are empty or of another shape,
-            or not one sigma for each image.
     """
     check_sizes("images", images, "b", "c", "h", "w")
     if not images.numel():
@@ -90,9 +86,6 @@ class HeatHVAE(HVAE):
     training images of D dimensions the missing term lies between 0 and
     (log m)/D + ½(σ_h²/δ² − 1 − log σ_h²/δ²) nats per dimension; for other images it may be more.
     Keep it in mind beside the bound of `LearnedEncoderHVAE`, which has all terms.
-
-    Args:
-        config: sizes and settings.
     """
 
     def encode(
@@ -118,10 +111,6 @@ class HeatHVAE(HVAE):
         """Return a training image each, blurred to level T, with noise of standard deviation δ.
 
         The image of a sample with a label is one of that class.
-
-        Raises:
-            ValueError: the images are missing, not the model's, or not finite; or the same of their
-                labels, where samples have classes, or no image is of a class that is asked for.
         """
         if images is None:
             raise ValueError(

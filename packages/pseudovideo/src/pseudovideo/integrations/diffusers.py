@@ -240,7 +240,6 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
 
         Raises:
             FileNotFoundError: a file is missing.
-            ValueError: it holds something else, or is damaged.
         """
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir():

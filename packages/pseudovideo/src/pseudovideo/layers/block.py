@@ -99,10 +99,6 @@ class Block(nn.Module):
         num_heads: heads of the attention.
         normalize: normalised queries and keys, see `Attention`.
         gated: GEGLU, see `GatedFeedForward`.
-
-    Raises:
-        ValueError: `dim` or `num_heads` is no whole number of at least 1, or `num_heads` doesn't
-            divide `dim`.
     """
 
     def __init__(
@@ -118,11 +114,7 @@ class Block(nn.Module):
         self.feedforward = GatedFeedForward(dim, gated=gated)
 
     def forward(self, x: Float[Tensor, "b n d"], *, causal: bool = False) -> Float[Tensor, "b n d"]:
-        """Map tokens to tokens; see `Attention.forward`.
-
-        Raises:
-            ValueError: tokens of another width or dtype than the weights'.
-        """
+        """Map tokens to tokens; see `Attention.forward`."""
         weight = self.norm_attention.weight
         check_sizes("x", x, "b", "n", len(weight))
         check_dtype("x", x, weight, half=True)

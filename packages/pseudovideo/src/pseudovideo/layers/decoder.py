@@ -44,9 +44,6 @@ class StackDecoder:
         batch_size: sequences b that are decoded at once.
         max_length: tokens that fit.
 
-    Raises:
-        ValueError: a block is gated or normalises its queries, or a number is below 1.
-
     Attributes:
         length: tokens seen so far.
     """
@@ -69,9 +66,6 @@ class StackDecoder:
 
         Returns:
             `x`.
-
-        Raises:
-            ValueError: `x` has another shape or dtype, or `max_length` tokens have been seen.
         """
         _, _, batch, heads, max_length, channels = self._cache.shape
         if x.shape != (batch, heads * channels) or x.dtype != self._cache.dtype:

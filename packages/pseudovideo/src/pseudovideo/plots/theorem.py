@@ -58,9 +58,6 @@ def save_theorem(
         file: the file; its folder is made.
         config: frames and betas; the kinds of noise are drawn side by side.
         context: C, frames that a frame is generated from; all before it by default.
-
-    Raises:
-        ValueError: fewer than two images or frames.
     """
     spectrum = image_spectrum(images[:_SPECTRUM_IMAGES])
     errors = {
@@ -92,7 +89,6 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
         A figure with three panels; save it with `figure.savefig(path)`.
 
     Raises:
-        ValueError: no video, more than four, or different lengths.
         MissingExtraError: matplotlib is not installed.
     """
     lengths = {len(of_kind.next_frame) for of_kind in errors.values()}

@@ -34,12 +34,6 @@ class AutoregressivePrior(TokenPrior):
     Tokens are ordered slot by slot, the blurriest first, each slot row by row. What predicts token
     i sees token i − 1 (a learned start for the first) plus the position of token i, which is a sum
     of one learned vector per axis. Of a prior with classes each has a start of its own.
-
-    Args:
-        config: sizes.
-
-    Raises:
-        ValueError: the grid is empty, or K below 2.
     """
 
     config_class = AutoregressiveConfig
@@ -69,9 +63,6 @@ class AutoregressivePrior(TokenPrior):
             tokens: token grids of any integer type.
             labels: class of each, where the prior has classes; `num_classes` itself says nothing of
                 the class, where the prior was trained with `label_dropout`.
-
-        Raises:
-            ValueError: tokens that are not of this prior's grid, or labels that are not its own.
         """
         check_labels(labels, self.config, len(tokens), none=True)
         return self._logits(self._sequences(tokens)[:, :-1], labels)

@@ -75,10 +75,6 @@ class TokenPrior(Pretrained):
                 the passes, each step's in one batch.
             temperature: divides the logits; 0 takes the most likely token each time.
             generator: of the draws, on the prior's device; torch's global one if not given.
-
-        Raises:
-            ValueError: `n` below 1, an option outside its range, labels that are not the prior's,
-                or `guidance` that is not 1 where it was trained without `label_dropout`.
         """
 
     @abstractmethod
@@ -96,9 +92,6 @@ class TokenPrior(Pretrained):
             labels: class of each, where the prior has classes; in train mode hidden with
                 probability `label_dropout`.
             generator: draws which labels are hidden, and masks; torch's global one if not given.
-
-        Raises:
-            ValueError: tokens that are not of this prior's grid, or labels that are not its own.
         """
 
     def sample(
@@ -119,10 +112,6 @@ class TokenPrior(Pretrained):
 
         Returns:
             Frames; the last one is the image.
-
-        Raises:
-            ValueError: as of `sample_tokens`, `batch_size` is below 1, or the tokenizer is another
-                one.
         """
         check_counts(n=n, batch_size=batch_size)
         self.check_tokenizer(tokenizer)
@@ -142,22 +131,14 @@ class TokenPrior(Pretrained):
             return sample_batches(draw, n, batch_size, device)
 
     def check_tokenizer(self, tokenizer: TokenDecoder) -> None:
-        """Refuse a tokenizer whose tokens this prior does not know.
-
-        Raises:
-            ValueError: K, the grid, or the weights differ; the message says what.
-        """
+        """Refuse a tokenizer whose tokens this prior does not know."""
         hashed = None
         if self.tokenizer_fingerprint is not None and isinstance(tokenizer, nn.Module):
             hashed = fingerprint(tokenizer)
         self._check("tokenizer", tokenizer.grid, hashed)
 
     def check_cache(self, cache: TokenCache) -> None:
-        """Refuse tokens of another grid or from another tokenizer than this prior's.
-
-        Raises:
-            ValueError: as of `check_tokenizer`.
-        """
+        """Refuse tokens of another grid or from another tokenizer than this prior's."""
         self._check("cache", cache.grid, cache.tokenizer_fingerprint)
 
     def _check(self, name: str, grid: TokenGrid, hashed: str | None) -> None:
@@ -177,12 +158,7 @@ class TokenPrior(Pretrained):
             )
 
     def _sequences(self, tokens: Integer[Tensor, "b t h w"]) -> Int64[Tensor, "b n"]:
-        """Return token grids, of any integer type, in raster order with the blurriest slot first.
-
-        Raises:
-            ValueError: no integers, another shape than the grid's, or on the CPU, where the look
-                costs no synchronisation, tokens outside 0..K−1.
-        """
+        """Return token grids, of any integer type, in raster order with the blurriest slot first."""
         dtype = tokens.dtype
         whole = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
         if not whole or tokens.shape[1:] != self.grid.shape or not len(tokens):

@@ -29,12 +29,6 @@ class MaskedPrior(TokenPrior):
     Chang et al. 2022 (MaskGIT), Villegas et al. 2022 (Phenaki). Every masked place has the same
     learned vector in the place of its token, so that a network pass tells of all of them at once.
     Of a prior with classes each has a learned vector that is added to every token.
-
-    Args:
-        config: the settings.
-
-    Raises:
-        ValueError: the grid is empty or `num_heads` doesn't divide `dim`.
     """
 
     config_class = MaskedConfig
@@ -71,10 +65,6 @@ class MaskedPrior(TokenPrior):
             places: where logits are wanted; everywhere if not given.
             labels: class of each sequence, where the prior has classes; `num_classes` itself says
                 nothing of the class, where the prior was trained with `label_dropout`.
-
-        Raises:
-            ValueError: tokens that are not of this prior's grid, labels that are not its own, or a
-                mask of another shape.
         """
         check_sizes("tokens", tokens, "b", self.grid.num_tokens)
         check_integers(0, self.grid.codebook_size - 1, tokens=tokens)
@@ -187,9 +177,6 @@ def unmasking_schedule(num_tokens: int, num_steps: int) -> list[int]:
     Args:
         num_tokens: n.
         num_steps: S; no more than n steps are made.
-
-    Raises:
-        ValueError: `num_steps` is below 1.
     """
     check_counts(num_steps=num_steps)
     steps = min(num_steps, num_tokens)

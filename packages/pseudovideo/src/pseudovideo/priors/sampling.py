@@ -32,10 +32,6 @@ def draw(
         top_p: leave only the smallest set of most likely tokens whose mass reaches this, after
             `top_k`. Here and there, equals are left out from the highest token on.
         generator: of the draws; it must live on the logits' device.
-
-    Raises:
-        ValueError: a temperature below 0 or between 0 and 1e-6, `top_k` below 1, or `top_p`
-            outside (0, 1].
     """
     check_options(temperature=temperature, top_k=top_k, top_p=top_p)
     if temperature == 0:
@@ -55,11 +51,7 @@ def draw(
 
 
 def check_options(*, temperature: float, top_k: int | None, top_p: float | None) -> None:
-    """Refuse what `draw` would not understand, before anything is computed.
-
-    Raises:
-        ValueError: names the option.
-    """
+    """Refuse what `draw` would not understand, before anything is computed."""
     if not (temperature == 0 or _LEAST_TEMPERATURE <= temperature < math.inf):
         raise ValueError(
             f"temperature must be 0 or at least {_LEAST_TEMPERATURE:g} and finite, "

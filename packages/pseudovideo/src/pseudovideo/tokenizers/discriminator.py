@@ -29,9 +29,6 @@ class Discriminator(nn.Module):
         image_size: their height and width.
         width: channels after the first layer; doubled by each block, up to four times as many.
 
-    Raises:
-        ValueError: names the argument.
-
     Example:
         >>> import torch
         >>> Discriminator(3, 32)(torch.randn(8, 3, 32, 32)).shape
@@ -67,9 +64,6 @@ class Discriminator(nn.Module):
 
         Args:
             images: in −1..1, or a little outside.
-
-        Raises:
-            ValueError: images of another size or dtype than it was built for.
         """
         weight = self.enter.weight
         check_sizes("images", images, "b", weight.shape[1], self.image_size, self.image_size)

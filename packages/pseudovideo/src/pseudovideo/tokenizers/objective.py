@@ -41,10 +41,6 @@ class TokenizerObjective(nn.Module):
         tokenizer: what is trained.
         config: weights and schedule.
         perceptual: takes images and references (b, 3, y, x) to a distance per image; frozen.
-
-    Raises:
-        ValueError: `frame_weights` has another number of frames, the perceptual network is
-            missing, or the images are too small for the discriminator.
     """
 
     def __init__(
@@ -110,9 +106,6 @@ class TokenizerObjective(nn.Module):
             `perceptual`; with a discriminator `generator`, `discriminator`, `r1`,
             `adaptive_weight`, `real_logits`, `fake_logits` (means); and `usage`, `perplexity`,
             `psnr` (last frame, mean over images of decibels).
-
-        Raises:
-            ValueError: the videos are not the tokenizer's.
         """
         check_pixels(videos=videos)
         output = self.tokenizer(videos)

@@ -39,9 +39,6 @@ class PerceptualLoss(nn.Module):
         Args:
             images: with gradients.
             references: what they shall look like.
-
-        Raises:
-            ValueError: there are neither one nor three channels.
         """
         (distance,) = self._distance
         return distance(self._fitted(images), self._fitted(references)).mean()

@@ -77,9 +77,6 @@ class VectorQuantizer(nn.Module):
         revive_below: share of an even use under which a code is dead; 0 revives none.
         kmeans_steps: of the initialisation; 0 leaves the random inputs as they are.
 
-    Raises:
-        ValueError: names the argument.
-
     Example:
         >>> quantizer = VectorQuantizer(512, 32, 128).train()
         >>> quantizer(torch.randn(8, 4, 16, 128)).indices.shape
@@ -155,9 +152,6 @@ class VectorQuantizer(nn.Module):
 
         Args:
             z: as of `forward`.
-
-        Raises:
-            ValueError: as of `forward`.
         """
         with torch.autocast(z.device.type, enabled=False):
             x = self._project(z)
@@ -169,9 +163,6 @@ class VectorQuantizer(nn.Module):
 
         Args:
             indices: in 0..K−1; looked at on the CPU only, where that costs no synchronisation.
-
-        Raises:
-            ValueError: no int64, or a number lies outside.
         """
         check_integers(0, len(self.codebook) - 1, indices=indices)
         with torch.autocast(self.codebook.device.type, enabled=False):

@@ -40,9 +40,6 @@ class Tokenizer(Pretrained):
     `encode`, `decode` and `reconstruct` are for users: they check values and keep no gradients.
     `forward` is for training: it checks shapes alone, since looking at values would make the
     processor wait for the device at every step.
-
-    Args:
-        config: sizes and settings; kept as `config`.
     """
 
     config_class: ClassVar[type[TokenizerConfig]] = TokenizerConfig
@@ -94,9 +91,6 @@ class Tokenizer(Pretrained):
 
         Args:
             videos: frames whose last one, the image, is in −1..1; of any floating-point type.
-
-        Raises:
-            ValueError: number of frames, channels, size or values are not what they must be.
         """
         check_shape(videos, self.config)
         check_range(videos)
@@ -109,9 +103,6 @@ class Tokenizer(Pretrained):
 
         Args:
             indices: tokens, 0..K−1.
-
-        Raises:
-            ValueError: the grid or the values are not this tokenizer's.
         """
         check_indices(indices, self.grid)
         check_weights(self)
@@ -129,9 +120,6 @@ class VQVAE(Tokenizer):
 
     Args:
         config: with one frame, one frame a patch and no temporal blocks.
-
-    Raises:
-        ValueError: the settings are those of videos.
     """
 
     def __init__(self, config: TokenizerConfig) -> None:
@@ -154,9 +142,6 @@ class CViViT(Tokenizer):
 
     Args:
         config: with at least one patch of two frames or more, and temporal blocks.
-
-    Raises:
-        ValueError: the settings are those of images.
     """
 
     def __init__(self, config: TokenizerConfig) -> None:
@@ -171,14 +156,7 @@ class CViViT(Tokenizer):
 
 
 def build_tokenizer(config: TokenizerConfig) -> Tokenizer:
-    """Return a new tokenizer: `VQVAE` for one frame, `CViViT` for several.
-
-    Args:
-        config: sizes and settings.
-
-    Raises:
-        ValueError: the settings fit neither.
-    """
+    """Return a new tokenizer: `VQVAE` for one frame, `CViViT` for several."""
     return VQVAE(config) if config.num_frames == 1 else CViViT(config)
 
 
@@ -187,11 +165,7 @@ _NOISE = 8.0
 
 
 def check_shape(videos: Tensor, config: TokenizerConfig) -> None:
-    """Refuse videos of another kind than a tokenizer was built for; costs no device sync.
-
-    Raises:
-        ValueError: says which of the dimensions is wrong, and how.
-    """
+    """Refuse videos of another kind than a tokenizer was built for; costs no device sync."""
     size = config.image_size
     expected = (config.num_frames, config.channels, size, size)
     if videos.ndim != 5:
@@ -230,9 +204,6 @@ def check_range(videos: Tensor) -> None:
 
     The last frame, the image, must lie in −1..1. The frames before it may leave that range, since
     noise does, but not as far as pixels 0..255 would.
-
-    Raises:
-        ValueError: what the range is.
     """
     low, high, image_low, image_high = torch.stack(
         [*videos.aminmax(), *videos[:, -1].aminmax()]
@@ -252,11 +223,7 @@ def check_range(videos: Tensor) -> None:
 
 
 def check_indices(indices: Tensor, grid: TokenGrid) -> None:
-    """Refuse tokens of another grid or codebook; waits for the device once.
-
-    Raises:
-        ValueError: the shape, type or values are wrong.
-    """
+    """Refuse tokens of another grid or codebook; waits for the device once."""
     if indices.ndim != 4 or tuple(indices.shape[1:]) != grid.shape:
         raise ValueError(
             f"indices must have shape (batch, time, height, width)=(b, {grid.shape[0]}, "
