@@ -78,16 +78,6 @@ def test_reconstruction_is_measured_as_told():
     assert (found["num_images"], found["fd_name"]) == (30, "FD(random convolution)")
 
 
-def test_batches_do_not_change_the_numbers():
-    config = PseudoVideoConfig(num_frames=4, kind="first-order-noise")
-    one, many = (
-        reconstruction(Levels(), pictures(), config, RandomConvolution(1), batch_size=size)
-        for size in (30, 4)
-    )
-    for key in ("psnr", "psnr_all_frames", "usage", "perplexity"):
-        assert one[key] == pytest.approx(many[key], rel=1e-6)
-
-
 def test_an_image_that_comes_back_exactly_leaves_the_mean_undefined():
     images = torch.full((2, 1, 8, 8), 255, dtype=torch.uint8)
     config = PseudoVideoConfig(num_frames=4, kind="repeat")

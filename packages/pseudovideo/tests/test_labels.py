@@ -58,12 +58,6 @@ def test_labels_that_are_not_the_models_are_refused(spec, labels, message):
             sample_classes(spec, 2, labels, 1.0, generator=None, device=torch.device("cpu"))
 
 
-def test_the_token_of_none_is_a_label_of_networks_that_know_it_alone():
-    check_labels(torch.tensor([0, 3]), HIDDEN, 2, none=True)
-    with pytest.raises(ValueError, match="from 0 to 2"):
-        check_labels(torch.tensor([0, 3]), PLAIN, 2, none=True)
-
-
 @pytest.mark.parametrize(
     ("spec", "guidance", "message"),
     [
@@ -78,13 +72,6 @@ def test_guidance_that_a_model_was_not_trained_for_is_refused(spec, guidance, me
     labels = None if spec is NONE else torch.zeros(2, dtype=torch.int64)
     with pytest.raises(ValueError, match=message):
         sample_classes(spec, 2, labels, guidance, generator=None, device=torch.device("cpu"))
-
-
-def test_labels_cannot_be_hidden_where_there_are_none():
-    with pytest.raises(ValueError, match=r"label_dropout must be 0 .* got 0\.1"):
-        ClassSpec(label_dropout=0.1)
-    with pytest.raises(ValueError, match="label_dropout must be 0 without num_classes"):
-        ImageDiffusionConfig(label_dropout=0.1)
 
 
 def test_labels_that_are_not_given_are_drawn_evenly():
@@ -119,21 +106,6 @@ def test_classes_are_found_by_name_else_by_number():
         class_numbers(ClassSpec(num_classes=12), ["-1"])
     with pytest.raises(ValueError, match="labels must be left out for a model without classes"):
         class_numbers(NONE, ["0"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"class_names": ("a", "b")}, "class_names must be num_classes=3, got 2"),
-        ({"class_counts": (1, 2, 3, 4)}, "class_counts must be num_classes=3, got 4"),
-        ({"class_names": ("a", "b", "a")}, "class_names must be .* without repetitions"),
-        ({"class_counts": (1, 0, 3)}, "class_counts must be .* at least 1"),
-        ({"num_classes": None, "class_names": ("a",)}, "class_names must be num_classes=0, got 1"),
-    ],
-)
-def test_names_and_counts_are_those_of_all_classes(changes, said):
-    with pytest.raises(ValueError, match=said):
-        ClassSpec(**{"num_classes": 3, **changes})
 
 
 def test_training_hides_its_share_of_labels_and_nothing_else_does():

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from probseq.files import DamagedFileError, ForeignFileError
+from probseq.files import DamagedFileError
 from probseq.testing.damage import flipped_bits
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.pretrained import fingerprint, load_pretrained
+from pseudovideo.pretrained import fingerprint
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
 from pseudovideo.spec import TokenizerConfig
 from pseudovideo.token_cache import TokenCache, cached_tokens, hash_images, write_token_cache
@@ -120,17 +120,6 @@ def test_noise_is_the_draw_of_seed_and_epoch_zero_whatever_the_batches(
     assert one.seed == 5
 
 
-def test_pixels_of_bytes_give_the_tokens_of_their_values(
-    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
-) -> None:
-    pixels = ((digits[:20] + 1) * 127.5).round().to(torch.uint8)
-    cache = write_token_cache(tmp_path, tokenizer, pixels, BLUR)
-    values = pixels.double() * 2 / 255 - 1
-    expected = tokenizer.encode(pseudo_videos(values.float(), BLUR))
-    # Rounding of 2x/255 − 1 may move a patch over the border between two codes.
-    assert (cache.tokens == expected).float().mean() > 0.99
-
-
 def test_bytes_are_encoded_as_values_between_minus_one_and_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,22 +130,6 @@ def test_bytes_are_encoded_as_values_between_minus_one_and_one(
     write_token_cache(tmp_path, tokenizer, pixels, BLUR)
     expected = torch.tensor([2 * level / 255 - 1 for level in range(256)])
     torch.testing.assert_close(seen[0][0, -1].flatten(), expected, rtol=0, atol=1e-6)
-
-
-def test_images_of_one_frame_have_one_slot(digits: Tensor, tmp_path: Path) -> None:
-    tokenizer = small_tokenizer(num_frames=1, temporal_patch=1, temporal_depth=0)
-    config = PseudoVideoConfig(num_frames=1)
-    cache = write_token_cache(tmp_path, tokenizer, digits[:12], config)
-    assert torch.equal(cache.tokens.long(), tokenizer.encode(digits[:12, None]))
-    assert cache.tokens.shape == (12, 1, 4, 4)
-
-
-def test_progress_tells_the_images_of_each_batch(
-    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
-) -> None:
-    told: list[int] = []
-    write_token_cache(tmp_path, tokenizer, digits[:25], BLUR, batch_size=10, progress=told.append)
-    assert told == [10, 10, 5]
 
 
 def test_a_prior_learns_from_the_stored_tokens_themselves(
@@ -267,13 +240,6 @@ def test_images_and_settings_that_do_not_fit_are_refused(
         TokenCache.open(tmp_path)
 
 
-def test_a_batch_of_nothing_is_refused(
-    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, got 0"):
-        write_token_cache(tmp_path, tokenizer, digits[:5], BLUR, batch_size=0)
-
-
 def test_the_last_of_32768_codes_survives_int16(
     digits: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,14 +309,6 @@ def test_every_flipped_bit_and_every_missing_file_is_told_by_name(
             TokenCache.open(tmp_path)
 
 
-def test_a_folder_of_tokens_is_no_model(
-    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
-) -> None:
-    write_token_cache(tmp_path / "tokens", tokenizer, digits[:2], BLUR)
-    with pytest.raises(ForeignFileError, match="must be a model of format 2, and is a token cache"):
-        load_pretrained(tmp_path / "tokens")
-
-
 def test_autocast_does_not_change_the_tokens(
     tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
 ) -> None:
@@ -358,14 +316,6 @@ def test_autocast_does_not_change_the_tokens(
     with torch.autocast("cpu", torch.bfloat16):
         cast = write_token_cache(tmp_path / "cast", tokenizer, digits[:50], BLUR)
     assert torch.equal(cast.tokens, plain.tokens)
-
-
-@pytest.mark.usefixtures("plain_calls")
-def test_a_seed_of_numpy_is_stored_as_a_number(
-    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
-) -> None:
-    write_token_cache(tmp_path, tokenizer, digits[:2], BLUR, seed=np.int64(3))
-    assert TokenCache.open(tmp_path).seed == 3
 
 
 # Labels

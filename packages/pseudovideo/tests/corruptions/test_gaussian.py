@@ -150,32 +150,3 @@ def test_natural_images_have_the_gains_that_the_design_tells_of(shared_data):
     assert float(between.min()) > 0.05
     assert float(between.max()) < 0.22
     assert (high.from_first[:-1] < 0.9 * first.from_first[:-1]).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"frame": 5, "context": []}, "frame must be 0..4, got 5"),
-        ({"frame": 2, "context": [2]}, r"frames before 2, 0..1, got \[2\]"),
-        ({"frame": 2, "context": [-1]}, r"frames before 2, 0..1, got \[-1\]"),
-    ],
-)
-def test_frames_out_of_range_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        prediction_error(torch.ones(2), config("high-order-noise"), **arguments)
-
-
-def test_other_wrong_arguments_are_refused():
-    high = config("high-order-noise")
-    with pytest.raises(ValueError, match="kind of noise, got 'blur'"):
-        prediction_error(torch.ones(2), config("blur"), frame=1, context=[0])
-    with pytest.raises(ValueError, match="eigenvalues of 0 or more, got -1 to 1"):
-        prediction_error(torch.tensor([1.0, -1.0]), high, frame=1, context=[0])
-    with pytest.raises(ValueError, match="num_frames must be at least 2, got 1"):
-        prediction_errors(torch.ones(2), config("high-order-noise", 1))
-    with pytest.raises(ValueError, match="context must be a whole number of at least 1, got 0"):
-        prediction_errors(torch.ones(2), high, context=0)
-    with pytest.raises(
-        ValueError, match=r"at least 2.* to have a covariance, got shape \(1, 1, 2, 2\)"
-    ):
-        image_spectrum(torch.zeros(1, 1, 2, 2))

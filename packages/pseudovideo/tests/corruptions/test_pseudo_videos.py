@@ -9,7 +9,6 @@ import torch.nn.functional as F
 
 from pseudovideo.corruptions import (
     CORRUPTIONS,
-    KINDS,
     PseudoVideoConfig,
     pseudo_videos,
 )
@@ -122,26 +121,6 @@ def test_inference_first_and_gradients_later(kind):
     assert x.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("kind", RANDOM)
-def test_noise_made_in_inference_first_has_gradients_later(kind):
-    """With betas of its own, so that nothing was kept of them before."""
-    x = images().requires_grad_()
-    fresh = PseudoVideoConfig(kind=kind, num_frames=3, beta_max=0.0317)
-    with torch.inference_mode():
-        pseudo_videos(x, fresh)
-    pseudo_videos(x, fresh).sum().backward()
-    assert x.grad is not None
-    assert x.grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", CORRUPTIONS)
-def test_frames_of_half_precision_are_rounded_once(kind, dtype):
-    x = images(dtype=torch.float32).to(dtype)
-    expected = pseudo_videos(x.float(), config(kind)).to(dtype)
-    assert torch.equal(pseudo_videos(x, config(kind)), expected)
-
-
 @pytest.mark.usefixtures("plain_calls")
 @pytest.mark.parametrize(
     ("wrong", "message"),
@@ -157,22 +136,6 @@ def test_frames_of_half_precision_are_rounded_once(kind, dtype):
 def test_wrong_images_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         pseudo_videos(wrong, config("blur"))
-
-
-@pytest.mark.usefixtures("plain_calls")
-def test_an_index_of_another_length_is_refused():
-    with pytest.raises(ValueError, match=r"number for each of 5 images, got shape \(4,\)"):
-        pseudo_videos(images(), config("first-order-noise"), index=torch.arange(4))
-
-
-def test_round_off_beyond_the_range_and_small_images_with_noise_are_taken():
-    x = torch.full((1, 1, 2, 2), 1.0001)
-    assert torch.equal(pseudo_videos(x, config("high-order-noise"))[:, -1], x)
-
-
-@pytest.mark.parametrize("kind", CORRUPTIONS)
-def test_an_empty_batch_gives_no_videos(kind):
-    assert pseudo_videos(images(b=0), config(kind)).shape == (0, 5, 2, 16, 32)
 
 
 @pytest.mark.parametrize(
@@ -205,10 +168,6 @@ def test_the_last_blur_is_the_thesis_one_for_its_number_of_frames(num_frames, si
     padded = F.pad(video[:, 1], (5, 5, 5, 5), mode="reflect")
     kernel = torch.outer(taps, taps)[None, None] / taps.sum() ** 2
     torch.testing.assert_close(F.conv2d(padded, kernel), video[:, 0], rtol=0.0, atol=1e-12)
-
-
-def test_every_name_of_a_kind_has_its_object():
-    assert tuple(KINDS) == CORRUPTIONS
 
 
 @pytest.mark.usefixtures("plain_calls")

@@ -7,15 +7,14 @@ import pytest
 import torch
 from improved_ddpm import randomised
 from test_video_sampling import slow_sample
-from tiny_video import SIZES, frames, seeded, shaken, video_model
+from tiny_video import SIZES, frames, seeded, video_model
 
-from pseudovideo.diffusion import VideoDiffusion
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.sampling import conditioned, denoise
 from pseudovideo.labels import Classes
 from pseudovideo.sampling import draw_noise, draw_seed
-from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig
+from pseudovideo.spec import ImageDiffusionConfig
 
 GUIDED = {"num_classes": 3, "label_dropout": 0.2}
 
@@ -216,23 +215,6 @@ def test_guided_videos_are_those_of_two_passes_without_cache(one_way):
         torch.testing.assert_close(drawn[sample], expected, rtol=1e-9, atol=1e-9)
 
 
-@torch.no_grad()
-def test_samples_of_a_class_do_not_depend_on_the_classes_of_others():
-    video = video_model(**GUIDED)
-    for known in (image_model(**GUIDED), video):
-        given = {"guidance": 2.0, "num_steps": 3}
-        first, second = (
-            known.sample(4, labels=torch.tensor(labels), generator=seeded(1), **given)
-            for labels in ([0, 1, 2, 1], [0, 2, 2, 0])
-        )
-        torch.testing.assert_close(first[[0, 2]], second[[0, 2]], rtol=1e-10, atol=1e-12)
-        assert (first[[1, 3]] - second[[1, 3]]).flatten(1).abs().amax(1).min() > 1e-3
-        batches = known.sample(
-            4, labels=torch.tensor([0, 1, 2, 1]), generator=seeded(1), batch_size=3, **given
-        )
-        torch.testing.assert_close(batches, first, rtol=1e-10, atol=1e-12)
-
-
 def test_training_hides_labels_in_train_mode_alone():
     """The losses with hidden labels are those of the tokens that were drawn."""
     known = image_model(num_classes=3, label_dropout=0.5)
@@ -282,15 +264,3 @@ def test_labels_are_refused_by_all_that_takes_them():
     ):
         with pytest.raises(ValueError, match="guidance must be 1"):
             refused()
-
-
-def test_models_without_classes_have_the_weights_that_they_had():
-    """Of the same seed, and in number; those of classes have a vector for each token more."""
-    torch.manual_seed(3)
-    plain = VideoDiffusion(VideoDiffusionConfig(**SIZES))
-    known = VideoDiffusion(VideoDiffusionConfig(**SIZES, **GUIDED))
-    assert not any("class" in name for name, _ in plain.named_parameters())
-    extra = set(known.state_dict()) - set(plain.state_dict())
-    assert extra == {"network.unet.class_embedding.weight"}
-    assert known.state_dict()[extra.pop()].shape == (4, known.config.time_width)
-    shaken(known)

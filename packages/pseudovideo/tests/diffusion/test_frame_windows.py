@@ -67,15 +67,6 @@ def test_training_windows_are_the_samplers_stages_as_often_as_they_have_latent_f
     np.testing.assert_allclose(counts, [3_000, 1_500, 1_500], atol=5 * (6_000 / 4) ** 0.5)
 
 
-def test_windows_depend_on_the_generator_alone():
-    def drawn(masks, seed):
-        generator = torch.Generator().manual_seed(seed)
-        return rows(draw_windows(64, num_frames=6, context=2, masks=masks, generator=generator))
-
-    for masks in ("stages", "random"):
-        assert drawn(masks, 3) == drawn(masks, 3) != drawn(masks, 4)
-
-
 def test_spaced_frames_have_the_reference_implementations_distribution():
     # One set of frames alone: with one frame at most, what is drawn first is all there is.
     rng = random.Random(0)
@@ -149,11 +140,3 @@ def test_random_windows_use_at_most_one_frame_more_than_the_context(num_frames, 
         assert latent
         assert len(set(used)) == len(used) <= context + 1
         assert set(used) <= set(range(num_frames))
-
-
-def test_random_windows_seldom_hit_the_stages_of_long_videos():
-    # Why the stages themselves are the default.
-    rng = random.Random(0)
-    plan = set(stages(8, 4))
-    hits = sum(random_stage(8, 5, rng) in plan for _ in range(5_000))
-    assert hits / 5_000 < 0.03

@@ -158,20 +158,6 @@ def test_a_sample_depends_on_its_number_and_on_nothing_else():
     assert torch.equal(net.sample(1), one)
 
 
-def test_fewer_steps_are_passes_of_the_network(monkeypatch):
-    net, calls = model(num_steps=40), []
-    forward = ImageDiffusion.forward
-    monkeypatch.setattr(
-        ImageDiffusion,
-        "forward",
-        lambda self, x, times, labels=None: (calls.append(len(x)), forward(self, x, times))[1],
-    )
-    for num_steps, count in ((None, 40), (5, 5)):
-        calls.clear()
-        net.sample(3, num_steps=num_steps, batch_size=3)
-        assert calls == [3] * count
-
-
 def test_the_bound_is_the_process_s_own_of_this_network():
     net, x0 = model(), images(3)
     calls = []
@@ -282,52 +268,3 @@ def test_two_digits_are_learned_and_both_are_drawn(digits):
     assert distances.min(1).values.max() < 0.2
     assert distances.argmin(1).bincount(minlength=2).min() >= 4
     assert (net.bits_per_dim(training, generator=seeded()).total < before - 3).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_steps": 10, "schedule": "linear"}, "num_steps must be at least 21"),
-        ({"image_size": 9}, "image_size must be a multiple of 2"),
-    ],
-)
-def test_what_makes_no_model_is_refused_by_name(changes, message, plain_calls):
-    with pytest.raises(ValueError, match=message):
-        config(**changes)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        torch.zeros(2, 3, 8, 8),
-        torch.zeros(2, 1, 8, 9),
-        torch.zeros(0, 1, 8, 8),
-        torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
-        torch.zeros(1, 8, 8),
-    ],
-)
-def test_images_of_another_kind_are_refused(wrong, plain_calls):
-    net = ImageDiffusion(config())
-    said = r"images must be floats of shape \(batch, 1, 8, 8\), got "
-    with pytest.raises(ValueError, match=said):
-        net.training_losses(wrong, torch.zeros(2, dtype=torch.int64))
-    with pytest.raises(ValueError, match=said):
-        net.bits_per_dim(wrong)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"n": 0}, "n must be a whole number of at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ({"eta": 1.5}, r"eta must lie in 0\.\.1, got 1\.5"),
-        ({"num_steps": 0}, "num_steps must be a whole number of at least 1, got 0"),
-        ({"num_steps": 7}, "num_steps must be from 2 to the 6 steps of the process, got 7"),
-        ({"num_steps": 1}, "num_steps must be from 2 to the 6 steps of the process, got 1"),
-        ({"num_steps": True}, "num_steps must be a whole number of at least 1, got True"),
-        ({"num_steps": 2.5}, r"num_steps must be a whole number of at least 1, got 2\.5"),
-    ],
-)
-def test_samples_that_cannot_be_drawn_are_refused(arguments, message, plain_calls):
-    with pytest.raises(ValueError, match=message):
-        ImageDiffusion(config()).sample(**{"n": 1} | arguments)

@@ -1,6 +1,5 @@
 import math
 
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -152,28 +151,6 @@ def test_positions_of_many_sites_are_those_of_each():
             torch.testing.assert_close(vectors.permute(order), expected, rtol=0, atol=1e-13)
         expected = site.positions_q(features(FRAMES), temb).transpose(2, 3)
         torch.testing.assert_close(positions.for_queries, expected, rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("order", [(2, 0, 1), (1, 0, 2)])
-def test_the_order_of_the_slots_means_nothing(order):
-    layer, (hidden, temb) = attention(), inputs()
-    order = list(order)
-
-    def mixed(rows):
-        return rows.unflatten(0, (2, 3))[:, order].flatten(0, 1)
-
-    out, _ = attend(layer, hidden, temb, FRAMES, ALL)
-    again, _ = attend(layer, mixed(hidden), mixed(temb), FRAMES[:, order], ALL)
-    torch.testing.assert_close(again, mixed(out), rtol=0, atol=1e-12)
-
-
-def test_only_distances_of_frames_count():
-    layer, (hidden, temb) = attention(), inputs()
-    out, _ = attend(layer, hidden, temb, FRAMES, ALL)
-    shifted, _ = attend(layer, hidden, temb, FRAMES + 4, ALL)
-    stretched, _ = attend(layer, hidden, temb, FRAMES * 2, ALL)
-    assert torch.equal(shifted, out)
-    assert (stretched - out).abs().max() > 1e-3
 
 
 def test_a_frame_that_may_not_be_seen_has_no_influence():

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 from einops import repeat
@@ -102,20 +100,6 @@ def test_later_frames_and_unused_ones_never_change_the_loss(one_way):
     assert len(kinds) == 3
 
 
-def test_altering_a_later_frame_leaves_the_loss_bit_identical():
-    model = video_model()
-    videos = frames(6, 4, 1, 8, 8)
-    window, _ = drawn_alike(model, videos, 2)
-    before = model.training_losses(videos, STEPS, generator=seeded(2)).loss
-    altered = videos.clone()
-    altered[:, 3] += 1
-    after = model.training_losses(altered, STEPS, generator=seeded(2)).loss
-    sees = ((window.frames == 3) & window.latent).any(1)
-    assert torch.equal(after[~sees], before[~sees])
-    assert (after[sees] != before[sees]).all()
-    assert 0 < int(sees.sum()) < 6
-
-
 @pytest.fixture(scope="module")
 def image_and_video():
     """An image model, and a video model that has its weights and no temporal output."""
@@ -172,87 +156,6 @@ def test_a_stored_model_comes_back_bit_for_bit(tmp_path):
             assert torch.equal(a, b)
         expected = model.sample(2, num_steps=2, generator=seeded(0))
         assert torch.equal(found.sample(2, num_steps=2, generator=seeded(0)), expected)
-
-
-def test_models_of_other_architectures_are_told_apart(tmp_path):
-    torch.manual_seed(0)
-    ImageDiffusion(ImageDiffusionConfig(**SIZES)).save_pretrained(tmp_path / "image")
-    assert isinstance(load_pretrained(tmp_path / "image"), ImageDiffusion)
-    with pytest.raises(ValueError, match="holds a ImageDiffusion, not a VideoDiffusion"):
-        VideoDiffusion.from_pretrained(tmp_path / "image")
-    VideoDiffusion(VideoDiffusionConfig(**SIZES)).save_pretrained(tmp_path / "video")
-    with pytest.raises(ValueError, match="holds a VideoDiffusion, not a ImageDiffusion"):
-        ImageDiffusion.from_pretrained(tmp_path / "video")
-    path = tmp_path / "video" / "config.json"
-    values = json.loads(path.read_text())
-    values["config"]["base_channels"] = 16
-    path.write_text(json.dumps(values))
-    with pytest.raises(ValueError, match=r"config\.json is damaged or was changed"):
-        VideoDiffusion.from_pretrained(tmp_path / "video")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"context": 4}, "context must be from 1 to num_frames - 1=3, got 4"),
-        ({"num_frames": 1, "context": 1}, "context must be from 1 to num_frames - 1=0, got 1"),
-        ({"image_size": 7, "attention_sizes": ()}, "image_size must be a multiple of 2"),
-        ({"num_steps": 1}, "steps"),
-    ],
-)
-def test_settings_that_make_no_model_are_refused(plain_calls, settings, message):
-    with pytest.raises(ValueError, match=message):
-        VideoDiffusionConfig(**{**SIZES, **settings})
-
-
-@pytest.mark.parametrize(
-    "shape", [(2, 3, 1, 8, 8), (2, 5, 1, 8, 8), (2, 4, 3, 8, 8), (0, 4, 1, 8, 8)]
-)
-def test_videos_of_another_kind_are_refused(shape):
-    model = video_model()
-    with pytest.raises(ValueError, match=r"videos must be floats of shape \(batch, 4, 1, 8, 8\)"):
-        model.training_losses(torch.zeros(shape), torch.zeros(shape[0], dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"videos must be floats of shape \(batch, 4, 1, 8, 8\)"):
-        model.predict_frames(torch.zeros(shape), 2, num_samples=2)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "found", "one_way"),
-    [(torch.bfloat16, torch.float32, True), (torch.float64, torch.float64, False)],
-)
-def test_models_of_other_precisions_compute_what_one_in_float32_does(dtype, found, one_way):
-    model, videos = video_model(one_way=one_way).float(), frames(2, 4, 1, 8, 8).float()
-
-    def results():
-        return (
-            model.training_losses(videos, torch.tensor([3, 30]), generator=seeded(0)).loss,
-            model.sample(2, eta=0.0, num_steps=2, generator=seeded(0)).flatten(1),
-            model.predict_frames(
-                videos, 3, eta=0.0, num_samples=2, num_steps=2, generator=seeded(0)
-            ).flatten(1),
-        )
-
-    expected = results()
-    model.to(dtype)
-    for one, other in zip(results(), expected, strict=True):
-        assert one.dtype == found
-        # Here and there a pixel of bfloat16 ends at the other limit; other samples are 1.4 apart.
-        assert (one - other).norm() < (1e-4 if dtype == torch.float64 else 0.3) * other.norm()
-
-
-def test_samples_know_no_dropout_and_leave_the_mode_as_it_was():
-    model, videos = video_model(dropout=0.5), frames(2, 4, 1, 8, 8)
-
-    def results():
-        return (
-            model.sample(2, num_steps=2, generator=seeded(0)),
-            model.predict_frames(videos, 2, num_samples=1, num_steps=2, generator=seeded(0)),
-        )
-
-    expected = results()
-    model.train()
-    assert all(torch.equal(one, other) for one, other in zip(results(), expected, strict=True))
-    assert all(module.training for module in model.modules())
 
 
 @pytest.mark.slow

@@ -284,29 +284,3 @@ def test_the_limit_of_frames_is_six_standard_deviations_of_their_noise_away(kind
     # The brightest pixel is 1.
     reached = mean + 6 * mixing.square().sum(1).sqrt()
     assert float(reached.max()) < base.FRAME_LIMIT
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n": 0}, "n must be a whole number of at least 1, got 0"),
-        ({"n": 2, "batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ({"n": 2, "eta": 1.5}, "eta must lie in 0..1, got 1.5"),
-        ({"n": 2, "num_steps": 0}, "num_steps must be a whole number of at least 1, got 0"),
-        ({"n": 2, "num_steps": 41}, "num_steps must be from 2 to .* got 41"),
-    ],
-)
-def test_what_makes_no_samples_is_refused(models, settings, message):
-    with pytest.raises(ValueError, match=message):
-        models[0].sample(**settings)
-
-
-@pytest.mark.parametrize("frame", [-1, 0, 1, 4])
-def test_a_frame_without_a_context_is_not_predicted(models, frame):
-    with pytest.raises(ValueError, match=rf"frame must be .* 2\.\.3, got {frame}"):
-        models[0].predict_frames(frames(1, 4, 1, 8, 8), frame, num_samples=2)
-
-
-def test_evaluations_need_a_step(models):
-    with pytest.raises(ValueError, match="num_steps must be a whole number of at least 1"):
-        models[0].evaluations_per_sample(0)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE, heat_blur
-from pseudovideo.pretrained import load_pretrained
 from pseudovideo.sampling import draw_noise, draw_seed
 
 Make = Callable[..., Any]
@@ -81,21 +80,6 @@ def test_guided_samples_are_those_of_the_formula(
     torch.testing.assert_close(drawn, z.clamp(-1, 1), rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_samples_of_a_class_do_not_depend_on_the_classes_of_others(
-    kind: type[HVAE], tiny: Make, few: Tensor
-) -> None:
-    model = shaken(kind, tiny(), num_classes=3, label_dropout=0.2)
-    given = {"images": few.double(), "image_labels": LABELS, "guidance": 2.0}
-    first, second, batches = (
-        model.sample(4, labels=torch.tensor(labels), generator=seeded(1), batch_size=size, **given)
-        for labels, size in (([0, 1, 2, 1], 4), ([0, 2, 2, 0], 4), ([0, 1, 2, 1], 3))
-    )
-    torch.testing.assert_close(first[[0, 2]], second[[0, 2]], rtol=1e-10, atol=1e-12)
-    assert (first[[1, 3]] - second[[1, 3]]).flatten(1).abs().amax(1).min() > 1e-3
-    torch.testing.assert_close(batches, first, rtol=1e-10, atol=1e-12)
-
-
 def test_the_prior_of_a_class_is_its_blurred_images(tiny: Make, few: Tensor) -> None:
     # Little noise and little blur: the image behind each z_T can be told.
     model = HeatHVAE(replace(tiny(noise_std=0.05, sigma_max=0.6), num_classes=3))
@@ -115,39 +99,3 @@ def test_the_learned_encoder_is_not_told_the_class(tiny: Make) -> None:
     model = LearnedEncoderHVAE(replace(tiny(), num_classes=3, **named))
     assert not any("encoder.class" in name for name in model.state_dict())
     assert model.state_dict()["decoder.class_embedding.weight"].shape[0] == 3
-
-
-@pytest.mark.usefixtures("plain_calls")
-def test_labels_of_another_kind_are_refused(tiny: Make, few: Tensor) -> None:
-    known, plain = HeatHVAE(replace(tiny(), num_classes=3)), HeatHVAE(tiny())
-    zeros, t = torch.zeros(5, dtype=torch.int64), torch.ones(5, dtype=torch.int64)
-    for refused in (
-        lambda: known.training_losses(few),
-        lambda: known.bound(few),
-        lambda: known.decode(few, t, zeros + 3),
-        lambda: known.sample(5, images=few, image_labels=LABELS, labels=zeros.int()),
-        lambda: known.sample(5, images=few, image_labels=LABELS[:4], labels=zeros),
-        lambda: plain.training_losses(few, zeros),
-        lambda: plain.bound(few, zeros),
-        lambda: plain.sample(5, images=few, labels=zeros),
-    ):
-        with pytest.raises(ValueError, match="labels must be"):
-            refused()
-    with pytest.raises(ValueError, match=r"image_labels must be the classes of the 5 images"):
-        known.sample(5, images=few, labels=zeros)
-    with pytest.raises(ValueError, match=r"some of every class .* none of class 2"):
-        known.sample(1, images=few, image_labels=LABELS % 2, labels=torch.tensor([2]))
-    with pytest.raises(ValueError, match="guidance must be 1"):
-        known.sample(5, images=few, image_labels=LABELS, labels=zeros, guidance=2.0)
-
-
-def test_a_saved_model_of_classes_draws_the_same(tmp_path: Any, tiny: Make) -> None:
-    model = shaken(LearnedEncoderHVAE, tiny(), num_classes=3, label_dropout=0.2)
-    model.save_pretrained(tmp_path)
-    # Frozen as the other is: torch's linear layers round otherwise where weights have gradients.
-    again = load_pretrained(tmp_path).requires_grad_(False)
-    drawn = [
-        one.sample(2, labels=torch.tensor([2, 0]), guidance=2.0, generator=seeded(1))
-        for one in (model, again)
-    ]
-    assert torch.equal(*drawn)

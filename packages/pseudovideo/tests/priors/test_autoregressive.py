@@ -1,17 +1,13 @@
 """The autoregressive prior: order, cache, loss, samples."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pseudovideo.layers import StackDecoder
-from pseudovideo.pretrained import fingerprint
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior
-from pseudovideo.spec import TokenGrid
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -38,18 +34,6 @@ def small_prior(
 def random_tokens(prior: AutoregressivePrior, n: int, seed: int = 1) -> Tensor:
     shape = (n, *prior.grid.shape)
     return torch.randint(prior.grid.codebook_size, shape, generator=seeded(seed))
-
-
-class Pixels(nn.Module):
-    """A tokenizer of images of one slot, whose frames are its tokens."""
-
-    def __init__(self, grid: TokenGrid) -> None:
-        super().__init__()
-        self.grid = grid
-        self.weight = nn.Parameter(torch.ones(1))
-
-    def decode(self, indices: Tensor) -> Tensor:
-        return indices[:, :, None].float() * self.weight
 
 
 # Logits and loss
@@ -125,13 +109,6 @@ def test_the_loss_takes_any_integers_and_batches_are_stacks_of_singles() -> None
     torch.testing.assert_close(prior(tokens), torch.cat([prior(one[None]) for one in tokens]))
 
 
-def test_default_sizes_are_those_of_table_d_2() -> None:
-    prior = AutoregressivePrior(AutoregressiveConfig(codebook_size=1024, grid=(4, 8, 8)))
-    blocks = 8 * (12 * 144**2 + 144 + 5 * 144 + 4 * 144)
-    rest = 2 * 1024 * 144 + (1 + 4 + 8 + 8) * 144 + 2 * 144
-    assert sum(p.numel() for p in prior.parameters()) == blocks + rest
-
-
 # Sampling
 
 
@@ -196,43 +173,6 @@ def test_samples_may_be_learned_from() -> None:
     assert prior.embedding.weight.grad is not None
 
 
-def test_every_option_reaches_the_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, object]] = []
-
-    def spy(logits: Tensor, **options: object) -> Tensor:
-        seen.append(options)
-        return logits.argmax(-1)
-
-    monkeypatch.setattr("pseudovideo.priors.autoregressive.draw", spy)
-    prior = small_prior((1, 1, 2))
-    generator = seeded(6)
-    options: dict[str, Any] = {"temperature": 0.9, "top_k": 4, "top_p": 0.8, "generator": generator}
-    prior.sample_tokens(2, **options)
-    assert seen == [options, options]
-    prior.sample(2, Pixels(prior.grid), **options)
-    assert seen == 4 * [options]
-
-
-def test_frames_are_the_decoded_tokens_of_each_batch() -> None:
-    prior = small_prior()
-    frames = prior.sample(5, Pixels(prior.grid), generator=seeded(7), batch_size=2)
-    generator = seeded(7)
-    tokens = torch.cat([prior.sample_tokens(n, generator=generator) for n in (2, 2, 1)])
-    assert torch.equal(frames, tokens[:, :, None].float())
-
-
-def test_the_cache_is_only_built_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    prior, steps = small_prior((1, 1, 2)), []
-    original = StackDecoder.step
-    monkeypatch.setattr(
-        StackDecoder, "step", lambda self, x: (steps.append(len(x)), original(self, x))[1]
-    )
-    prior.sample_tokens(3, cache=False)
-    assert steps == []
-    prior.sample_tokens(3)
-    assert steps == [3, 3]
-
-
 # Learning, saving, refusals
 
 
@@ -252,43 +192,6 @@ def test_it_learns_what_follows_what() -> None:
     drawn = prior.sample_tokens(50, generator=seeded(11)).flatten(1)
     share = ((drawn.diff(dim=1) % 6) == 1).double().mean()
     assert share > 0.9
-
-
-def test_a_saved_prior_is_the_same_prior(tmp_path: Path) -> None:
-    prior = small_prior()
-    prior.save_pretrained(tmp_path)
-    again = AutoregressivePrior.from_pretrained(tmp_path)
-    assert again.config == prior.config
-    assert fingerprint(again) == fingerprint(prior)
-    drawn = [model.sample_tokens(4, generator=seeded(12)) for model in (prior, again)]
-    assert torch.equal(*drawn)
-
-
-def test_another_tokenizer_is_refused() -> None:
-    prior = small_prior()
-    with pytest.raises(ValueError, match="codebook_size=5"):
-        prior.sample(1, Pixels(TokenGrid(codebook_size=6, shape=(2, 2, 3))))
-
-
-@pytest.mark.parametrize("name", ["dim", "depth", "num_heads"])
-def test_empty_transformers_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
-        AutoregressiveConfig(codebook_size=4, grid=(1, 2, 2), **{name: 0})
-
-
-def test_settings_and_arguments_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_heads must divide dim=144, got 5"):
-        AutoregressiveConfig(codebook_size=4, grid=(1, 2, 2), num_heads=5)
-    with pytest.raises(ValueError, match="codebook_size must be a whole number of at least 2"):
-        AutoregressivePrior(AutoregressiveConfig(codebook_size=1, grid=(1, 2, 2)))
-    prior = small_prior()
-    with pytest.raises(ValueError, match="n must be a whole number of at least 1, got 0"):
-        prior.sample_tokens(0)
-    with pytest.raises(ValueError, match="top_p"):
-        prior.sample_tokens(1, top_p=2.0)
-    for wrong in (torch.zeros(1, 2, 3, 2, dtype=torch.int64), torch.full((1, 2, 2, 3), 5)):
-        with pytest.raises(ValueError, match="tokens must"):
-            prior.loss(wrong)
 
 
 def test_autocast_does_not_change_the_samples() -> None:

@@ -1,13 +1,11 @@
 import itertools
 import math
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pseudovideo.pretrained import fingerprint
 from pseudovideo.priors import masked as masked_module
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior, draw_masks, unmasking_schedule
 
@@ -67,10 +65,6 @@ def test_masked_places_are_chosen_evenly_and_in_all_pairs() -> None:
     assert ((pairs / len(two) - share).abs() < 4.5 * error).all()
 
 
-def test_a_single_token_is_always_masked() -> None:
-    assert drawn_masks(torch.zeros(50, 1, dtype=torch.int64), 6).all()
-
-
 # The network
 
 
@@ -113,19 +107,6 @@ def test_a_batch_is_a_stack_of_singles_in_any_order() -> None:
     torch.testing.assert_close(prior(tokens[order], masked[order]), full[order])
 
 
-def test_only_positions_tell_places_apart() -> None:
-    prior = small_prior().double()
-    tokens = random_tokens(prior, 2).flatten(1)
-    masked = drawn_masks(tokens, 2)
-    order = torch.randperm(12, generator=seeded(3))
-    gap = prior(tokens[:, order], masked[:, order]) - prior(tokens, masked)[:, order]
-    assert gap.abs().max() > 1e-2
-    for weight in prior.positions.parameters():
-        torch.nn.init.zeros_(weight)
-    gap = prior(tokens[:, order], masked[:, order]) - prior(tokens, masked)[:, order]
-    assert gap.abs().max() < 1e-12
-
-
 # The loss
 
 
@@ -158,13 +139,6 @@ def test_every_parameter_learns() -> None:
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in prior.parameters())
 
 
-def test_loss_of_stored_int16_tokens_is_the_loss_of_int64() -> None:
-    prior = small_prior()
-    tokens = random_tokens(prior, 8)
-    losses = [prior.loss(t, generator=seeded(7)) for t in (tokens, tokens.to(torch.int16))]
-    assert losses[0] == losses[1]
-
-
 # Sampling
 
 
@@ -183,11 +157,6 @@ def test_schedule_is_the_cosine_and_each_step_shows_a_token(
         assert count == min(cosine, before - 1)
         before = count
     assert left[-1] == 0
-
-
-def test_schedule_of_64_tokens_in_eight_steps() -> None:
-    # 64·cos(πs/16): 62.77, 59.13, 53.21, 45.25, 35.56, 24.49, 12.49, 0.
-    assert unmasking_schedule(64, 8) == [62, 59, 53, 45, 35, 24, 12, 0]
 
 
 @pytest.mark.parametrize("num_steps", [1, 5, 12, 18])
@@ -297,30 +266,11 @@ def test_frequencies_of_samples_are_the_law_of_the_algorithm() -> None:
     assert chi_squared < degrees + 4 * (2 * degrees) ** 0.5
 
 
-def test_the_largest_sum_with_the_noise_falls_by_the_probabilities() -> None:
-    shares = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
-    noise = masked_module._gumbel(shares.expand(40_000, 3), generator=seeded(3))
-    largest = (shares.log() + noise).argmax(dim=1)
-    found = torch.bincount(largest, minlength=3) / 40_000
-    # Five standard deviations of a share of 40,000 draws.
-    torch.testing.assert_close(found.double(), shares, rtol=0, atol=0.0123)
-
-
 def test_noise_from_an_exact_zero_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "exponential_", lambda self, generator=None: self.zero_())
     for dtype in (torch.float32, torch.float64):
         noise = masked_module._gumbel(torch.zeros(3, dtype=dtype), generator=None)
         assert noise.isfinite().all()
-
-
-def test_all_inputs_of_the_transformer_start_as_small_as_each_other() -> None:
-    torch.manual_seed(0)
-    sizes = {"codebook_size": 64, "grid": (2, 16, 16), "dim": 256, "depth": 1, "num_heads": 2}
-    prior = MaskedPrior(MaskedConfig(**sizes))
-    positions = (prior.positions.time, prior.positions.rows, prior.positions.columns)
-    for vectors in (prior.embedding.weight, prior.mask, *positions):
-        # Of at least 256 numbers: the standard error is below a twentieth.
-        assert float(vectors.detach().std()) == pytest.approx(0.02, rel=0.2)
 
 
 def train(prior: MaskedPrior, tokens: Tensor, *, steps: int) -> None:
@@ -332,39 +282,6 @@ def train(prior: MaskedPrior, tokens: Tensor, *, steps: int) -> None:
         optimizer.zero_grad()
         prior.loss(tokens[rows], generator=generator).backward()
         optimizer.step()
-
-
-def test_steps_carry_what_one_pass_cannot() -> None:
-    # Both tokens of each pair are equal: one pass draws them independently, two passes don't.
-    torch.manual_seed(0)
-    prior = MaskedPrior(MaskedConfig(codebook_size=4, grid=(1, 1, 2), dim=16, depth=1, num_heads=2))
-    pairs = torch.arange(4).repeat(64)[:, None].expand(-1, 2)[:, None, None]
-    train(prior, pairs, steps=100)
-    equal = []
-    for num_steps in (1, 2):
-        drawn = prior.sample_tokens(4000, num_steps=num_steps, generator=seeded(2)).flatten(1)
-        equal.append((drawn[:, 0] == drawn[:, 1]).double().mean().item())
-    assert abs(equal[0] - 0.25) < 0.05
-    assert equal[1] > 0.85
-
-
-def test_more_steps_lean_to_common_tokens_and_less_so_the_more_chance_chooses() -> None:
-    prior = small_prior((1, 4, 4), 4)
-    shares = torch.tensor([0.4, 0.3, 0.2, 0.1])
-    with torch.no_grad():  # every place has these shares, whatever stands at the others
-        prior.head.weight.zero_()
-        prior.head.bias.copy_(shares.log())
-
-    def commonest(num_steps: int, choice: float) -> float:
-        options = {"num_steps": num_steps, "choice_temperature": choice}
-        drawn = prior.sample_tokens(2000, **options, generator=seeded(3))
-        return (drawn == 0).double().mean().item()
-
-    assert abs(commonest(1, 1.0) - 0.4) < 0.01
-    for choice in (1.0, 4.5):
-        steps = [commonest(num_steps, choice) for num_steps in (1, 2, 4, 8)]
-        assert min(b - a for a, b in itertools.pairwise(steps)) > 0.01
-    assert commonest(8, 1.0) > commonest(8, 4.5) + 0.05
 
 
 @pytest.fixture(scope="module")
@@ -406,38 +323,6 @@ def test_training_on_digits_learns_more_than_each_places_own_frequencies(
 # Chance, storage, refusals
 
 
-def test_samples_depend_on_the_generator_alone() -> None:
-    prior = small_prior()
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    first = prior.sample_tokens(6, num_steps=4, generator=seeded(1))
-    prior.loss(first, generator=seeded(1))
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(6)
-    assert torch.equal(prior.sample_tokens(6, num_steps=4, generator=seeded(1)), first)
-    assert not torch.equal(prior.sample_tokens(6, num_steps=4, generator=seeded(2)), first)
-    assert first.shape == (6, 2, 2, 3)
-    assert first.dtype == torch.int64
-
-
-def test_a_stored_prior_comes_back_to_the_bit(tmp_path: Path) -> None:
-    config = MaskedConfig(
-        codebook_size=5, grid=(2, 2, 3), tokenizer_fingerprint="f" * 32, dim=16, depth=2,
-        num_heads=2,
-    )  # fmt: skip
-    prior = MaskedPrior(config)
-    prior.save_pretrained(tmp_path)
-    again = MaskedPrior.from_pretrained(tmp_path)
-    assert again.config == config
-    assert again.tokenizer_fingerprint == "f" * 32
-    assert fingerprint(again) == fingerprint(prior)
-    tokens = random_tokens(prior, 3).flatten(1)
-    masked = drawn_masks(tokens, 0)
-    assert torch.equal(again(tokens, masked), prior(tokens, masked))
-    samples = [p.sample_tokens(3, generator=seeded(1)) for p in (prior, again)]
-    assert torch.equal(*samples)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -467,14 +352,3 @@ def test_bad_options_of_sampling_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         small_prior().sample_tokens(n, **options)
-
-
-def test_every_number_of_steps_has_a_schedule_that_falls_to_nothing() -> None:
-    for num_tokens in (1, 13, 39, 64):
-        for num_steps in range(1, 131):
-            left = unmasking_schedule(num_tokens, num_steps)
-            assert len(left) == min(num_tokens, num_steps)
-            assert left[-1] == 0
-            assert all(before > after for before, after in itertools.pairwise([num_tokens, *left]))
-    # Where the cosine is a half: step 26 of 39.
-    assert unmasking_schedule(64, 39)[25] == 32

@@ -6,15 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudovideo.pretrained import load_pretrained
 from pseudovideo.priors import (
     AutoregressiveConfig,
     AutoregressivePrior,
     MaskedConfig,
     MaskedPrior,
-    build_token_prior,
 )
-from pseudovideo.spec import ClassSpec, TokenGrid, TransformerSizes
 
 SIZES = {"codebook_size": 5, "grid": (1, 2, 3), "dim": 24, "depth": 2, "num_heads": 4}
 GUIDED = {"num_classes": 3, "label_dropout": 0.25}
@@ -125,15 +122,6 @@ def test_masked_steps_are_those_of_a_prior_that_mixes_itself() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_guidance_one_is_the_class_and_zero_is_no_class(kind: str) -> None:
-    prior, labels = prior_of(kind, **GUIDED), torch.tensor([2, 0, 1, 1])
-    given = [{"labels": labels}, {"labels": labels, "guidance": 1.0}]
-    assert torch.equal(*(prior.sample_tokens(4, generator=seeded(6), **one) for one in given))
-    others = [{"labels": each, "guidance": 0.0} for each in (labels, labels * 0)]
-    assert torch.equal(*(prior.sample_tokens(4, generator=seeded(6), **one) for one in others))
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_frames_of_batches_have_their_own_labels(kind: str) -> None:
     """At temperature 0 without chance a grid is a function of its class alone."""
     prior = prior_of(kind, **GUIDED)
@@ -171,41 +159,3 @@ def test_losses_hide_labels_in_train_mode_alone(kind: str) -> None:
     hidden = loss(labels, 1)
     prior.eval()
     assert (hidden - loss(labels, 1)).abs() > 1e-6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("plain_calls")
-def test_labels_of_another_kind_are_refused(kind: str) -> None:
-    known, plain = prior_of(kind, num_classes=3), prior_of(kind)
-    tokens, zeros = tokens_of(2), torch.zeros(2, dtype=torch.int64)
-    for refused in (
-        lambda: known.loss(tokens),
-        lambda: known.loss(tokens, zeros + 3),
-        lambda: known.sample_tokens(2, labels=zeros.int()),
-        lambda: known.sample_tokens(3, labels=zeros),
-        lambda: plain.loss(tokens, zeros),
-        lambda: plain.sample_tokens(2, labels=zeros),
-    ):
-        with pytest.raises(ValueError, match="labels must be"):
-            refused()
-    with pytest.raises(ValueError, match="guidance must be 1"):
-        known.sample_tokens(2, labels=zeros, guidance=2.0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_prior_of_classes_draws_the_same(kind: Any, tmp_path: Any) -> None:
-    prior = build_token_prior(
-        kind,
-        TransformerSizes(dim=24, depth=1, num_heads=4),
-        TokenGrid(codebook_size=5, shape=(1, 2, 3)),
-        classes=ClassSpec(**GUIDED),
-    ).eval()
-    assert prior.config.num_classes == 3
-    prior.save_pretrained(tmp_path)
-    back: Any = load_pretrained(tmp_path)
-    labels = torch.tensor([2, 0])
-    drawn = [
-        one.sample_tokens(2, labels=labels, guidance=2.0, generator=seeded(1))
-        for one in (prior, back)
-    ]
-    assert torch.equal(*drawn)
