@@ -54,7 +54,7 @@ from probseq_apps.settings.models import (
     evaluate_defaults,
     sample_defaults,
 )
-from pseudovideo.beyond.reference import Reference
+from pseudovideo.beyond.sample_evaluator import SampleEvaluator
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.evaluation import mean_nats
 from pseudovideo.pixels import to_unit
@@ -393,15 +393,14 @@ def test_noise_with_the_images_covariance_is_not_ranked_where_there_are_no_label
     noise = drawn.round().clamp(0, 255).to(torch.uint8).view(-1, 1, 8, 8)
     white = torch.randint(256, noise.shape, dtype=torch.uint8)
     score = {
-        name: reference.measure(images)["looks_real"]
+        name: reference.measure(images)["realism"]
         for name, images in {"real": data.test, "noise": noise, "white": white}.items()
     }
     assert score["real"] > 0.8
     results = [
-        {"arm": name, "seed": 0, "generation": {"looks_real": value}}
-        for name, value in score.items()
+        {"arm": name, "seed": 0, "generation": {"realism": value}} for name, value in score.items()
     ]
-    assert unranked(groups_of(results), {"looks_real": score["real"]}) == {"noise", "white"}
+    assert unranked(groups_of(results), {"realism": score["real"]}) == {"noise", "white"}
 
 
 def test_a_classifier_of_the_digits_knows_them_and_has_never_seen_the_test_images(tmp_path, digits):
@@ -416,7 +415,7 @@ def test_a_classifier_of_the_digits_knows_them_and_has_never_seen_the_test_image
         assert torch.equal(same(to_unit(digits.test)).features, found.features)
     right = (found.probabilities.argmax(dim=1) == digits.labels.test).float().mean()
     assert float(right) > 0.9
-    reference = Reference(extractor, digits.train, digits.test)
+    reference = SampleEvaluator(extractor, digits.train, digits.test)
     real, wrong = (reference.measure(part.test) for part in (digits, other))
     assert wrong["fd"] > 10 * real["fd"]
     assert wrong["is"] < 0.7 * real["is"]

@@ -5,7 +5,7 @@ import torch
 
 from probseq.metrics.image import ImageFeatures
 from probseq_apps.report.quality_tables import frame_table, quality_table
-from pseudovideo.beyond.reference import Reference
+from pseudovideo.beyond.sample_evaluator import SampleEvaluator
 from pseudovideo.corruptions import PseudoVideoConfig
 
 
@@ -28,7 +28,7 @@ class Classes:
 
 
 def test_tables_have_means_over_seeds():
-    reference = Reference(Classes(), pictures(60), pictures(30, seed=1))
+    reference = SampleEvaluator(Classes(), pictures(60), pictures(30, seed=1))
     runs = [reference.measure(pictures(40, seed=seed)) for seed in (2, 3)]
     heads, rows = quality_table(
         {"model": runs, "real images": [reference.real(len(reference.test))]}

@@ -327,7 +327,7 @@ ENTRIES = {
     "MaskedPrior": dict(config=MASKED),
     "AutoregressivePrior.*": dict(self=CAUSAL_PRIORS, tokens=TOKENS, labels=st.none()),
     "MaskedPrior.*": dict(self=MASKED_PRIORS, tokens=TOKENS, labels=st.none()),
-    "MaskedPrior.forward": dict(tokens=labels("b 8", "8"), masked=bools("b 8"), places=st.none()),
+    "MaskedPrior.forward": dict(tokens=labels("b 8", "8"), masked=bools("b 8"), indices=st.none()),
     "Block.*": dict(self=built(layers.Block, dim=4, num_heads=2), x=INNER),
     "WeightAverage": dict(model=st.just(torch.nn.Linear(2, 1)), decay=st.sampled_from([0.5, 0.9])),
     "WeightAverage.*": dict(

@@ -26,7 +26,7 @@ from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, LossParts, Step
 from probseq_apps.settings.generate import Features
 from pseudovideo.beyond.gaussian_images import noise_like
-from pseudovideo.beyond.reference import Reference
+from pseudovideo.beyond.sample_evaluator import SampleEvaluator
 from pseudovideo.pixels import to_unit
 
 # Of the classifier; ten epochs of a small data set pass in a second.
@@ -50,7 +50,7 @@ def check_features(settings: Features) -> None:
 
 def make_reference(
     data: GenerationData, settings: Features, folder: Path, *, seed: int, device: str
-) -> Reference:
+) -> SampleEvaluator:
     """Return what samples are measured against; arguments as of `make_extractor`."""
     extractor = make_extractor(data, settings, folder, seed=seed, device=device)
     known: dict[str, Any] = {"fidelity": settings.metrics == "torch-fidelity"}
@@ -62,8 +62,10 @@ def make_reference(
         lpips = LPIPS("alex", weights=settings.diversity_weights)
         known["lpips"] = lpips.to(distributed.resolve_device(device))
     if isinstance(extractor, RandomConvolution):
-        known["judge"] = make_judge(data, settings, folder, seed=seed, device=device)
-    return Reference(extractor, data.train, data.test, **known)
+        known["realism_classifier"] = make_realism_classifier(
+            data, settings, folder, seed=seed, device=device
+        )
+    return SampleEvaluator(extractor, data.train, data.test, **known)
 
 
 def make_extractor(
@@ -88,7 +90,7 @@ def make_extractor(
     return _train_classifier(train, held_out, len(data.class_names), folder, **names, **training)
 
 
-def make_judge(
+def make_realism_classifier(
     data: GenerationData, settings: Features, folder: Path, *, seed: int, device: str
 ) -> FeatureExtractor:
     """Return what tells images from noise with their covariance, trained as `make_extractor`'s."""
@@ -99,7 +101,7 @@ def make_judge(
 
     train = beside_noise(data.train, "noise")
     held_out = beside_noise(data.validation, "validation noise")
-    names: Any = {"name": "judge", "data": data.name}
+    names: Any = {"name": "realism", "data": data.name}
     training: Any = {"steps": settings.classifier_steps, "seed": seed, "device": device}
     return _train_classifier(train, held_out, 2, folder, **names, **training)
 

@@ -26,7 +26,7 @@ from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.options import Options
 from probseq_apps.settings.generate import ClassTraining, GenerateSettings, OnImages
 from probseq_apps.settings.models import DiffusionSettings, HvaeSettings
-from pseudovideo.beyond.reference import Reference
+from pseudovideo.beyond.sample_evaluator import SampleEvaluator
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.labels import draw_labels
 from pseudovideo.pixels import to_unit
@@ -119,9 +119,9 @@ class ImageRun:
 
     def __init__(self, data: GenerationData, settings: ImageSettings) -> None:
         self.data, self.settings = data, settings
-        self._reference: Reference | None = None
+        self._reference: SampleEvaluator | None = None
 
-    def reference(self, at: RunFolder) -> Reference:
+    def reference(self, at: RunFolder) -> SampleEvaluator:
         """Return the features of the run in a folder."""
         if self._reference is None:
             evaluation, device = self.settings.evaluation, self.settings.machine.device

@@ -1,4 +1,4 @@
-"""Tables of what `pseudovideo.beyond.reference` measures of samples: heads and cells, as text."""
+"""Tables of what a `SampleEvaluator` measures of samples: heads and cells, as text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -7,7 +7,7 @@ from typing import Any
 # Keys of `measure` (inner ones after a point), what tables call them, and the decimals of their
 # numbers; None: as many as suit the largest.
 _COLUMNS = (
-    ("looks_real", "looks real ↑", 2),
+    ("realism", "looks real ↑", 2),
     ("kid", "KID ↓", None),
     ("lpips", "LPIPS diversity", 3),
     ("torch_fidelity.fd", "torch-fidelity: {fd} ↓", None),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from probseq.summary import Summary, summarise
 from probseq_apps.report.tables import Measure, decimals_of
-from pseudovideo.beyond.reference import is_ranked
+from pseudovideo.beyond.sample_evaluator import is_ranked
 
 # One entry of `results/`, as JSON holds it.
 Result = Mapping[str, Any]
@@ -130,7 +130,7 @@ def unranked(
     groups: Sequence[Group], real: Result, path: Sequence[str] = ("generation",)
 ) -> frozenset[str]:
     """Return the names of groups whose samples show too little to be compared by a distance."""
-    key = "looks_real" if value_of(real, ("is",)) is None else "is"
+    key = "realism" if value_of(real, ("is",)) is None else "is"
     score = value_of(real, (key,))
     return frozenset(g.name for g in groups if not is_ranked(g.summary((*path, key)).mean, score))
 

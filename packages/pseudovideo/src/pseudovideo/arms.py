@@ -96,12 +96,12 @@ class DiffusionArm(NamedTuple):
                 raise ValueError(f"arms must have at least 2 diffusion steps, got {name!r}")
             return cls(name, 1, None, int(match["steps"]))
         lengths = sorted({4, 8, frames} - {1})  # the thesis has 4 and 8
-        known = ["1-frame", "1-frame-4000"]
-        known += [f"{length}-frame-{kind}" for length in lengths for kind in CORRUPTION_OF]
-        if name not in known:
-            near = get_close_matches(name, known, n=1, cutoff=0.5)
+        names = ["1-frame", "1-frame-4000"]
+        names += [f"{length}-frame-{kind}" for length in lengths for kind in CORRUPTION_OF]
+        if name not in names:
+            near = get_close_matches(name, names, n=1, cutoff=0.5)
             hint = f" did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown arm {name!r};{hint} known: {', '.join(known)}")
+            raise ValueError(f"unknown arm {name!r};{hint} names: {', '.join(names)}")
         if frames > 1 and frames % 2:
             raise ValueError(
                 f"arms must have 1 frame or an even number, half as context, got {name!r}"

@@ -102,19 +102,19 @@ def draw_labels(spec: ClassSpec, n: int, *, seed: int) -> Int64[Tensor, " n"]:
 
 def class_numbers(spec: ClassSpec, asked: Sequence[str]) -> Int64[Tensor, " k"]:
     """Return the labels of classes by name, or by number where no class has that name."""
-    known = spec.names
-    if not known:
+    names = spec.names
+    if not names:
         raise ValueError(f"labels must be left out for a model without classes, got {asked[0]}")
-    numbers = {str(number): number for number in range(len(known))}
-    numbers |= {name: number for number, name in enumerate(known)}
-    for one in asked:
-        if one not in numbers:
-            listed = ", ".join(known[:_LISTED]) + (", ..." if len(known) > _LISTED else "")
+    numbers = {str(number): number for number in range(len(names))}
+    numbers |= {name: number for number, name in enumerate(names)}
+    for name in asked:
+        if name not in numbers:
+            listed = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
             raise ValueError(
                 f"labels must be classes of the model, by name ({listed}) or by number "
-                f"(0..{len(known) - 1}), got {one!r}"
+                f"(0..{len(names) - 1}), got {name!r}"
             )
-    return torch.tensor([numbers[one] for one in asked], dtype=torch.int64)
+    return torch.tensor([numbers[name] for name in asked], dtype=torch.int64)
 
 
 def check_guidance(spec: ClassSpec, guidance: float) -> None:

@@ -95,10 +95,10 @@ class Pretrained(nn.Module):
         name, settings = saved.head["class"], saved.head["config"]
         if name != cls.__name__:
             raise ValueError(f"{folder} holds a {name}, not a {cls.__name__}")
-        known = {field.name for field in fields(cls.config_class)}
-        if not known - _OF_CLASSES <= settings.keys() <= known:
+        expected = {field.name for field in fields(cls.config_class)}
+        if not expected - _OF_CLASSES <= settings.keys() <= expected:
             raise ValueError(
-                f"{folder / CONFIG} must have the settings {sorted(known)}, got "
+                f"{folder / CONFIG} must have the settings {sorted(expected)}, got "
                 f"{sorted(settings)}: it was written by another version"
             )
         tensors = load(saved.read(WEIGHTS))
@@ -124,9 +124,9 @@ def unwrapped_state_dict(module: nn.Module, names: Iterable[str]) -> dict[str, T
         if not isinstance(owner, Tensor):
             raise ValueError(f"model must have the weights {name} to be stored, and has none")
         tensors[name] = owner
-    known = {_unwrapped(name) for name in tensors}
+    expected = {_unwrapped(name) for name in tensors}
     for name in module.state_dict():
-        if _unwrapped(name) not in known and "parametrizations" not in name.split("."):
+        if _unwrapped(name) not in expected and "parametrizations" not in name.split("."):
             raise ValueError(
                 f"model must have the weights of its class alone to be stored, and has {name}: "
                 "take off what was put around its parts"

@@ -13,8 +13,8 @@ _alone = False  # while this process works and the others wait
 
 def several_ranks() -> bool:
     """Return whether several processes work together."""
-    known = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return known and not _alone
+    joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return joined and not _alone
 
 
 @contextmanager

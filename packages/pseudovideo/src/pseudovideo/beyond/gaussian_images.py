@@ -55,9 +55,9 @@ def gaussian_images(images: UInt8[Tensor, "k c h w"], num_train: int = NUM_TRAIN
     covariance += _WHITE**2 * torch.eye(len(covariance), dtype=torch.float64)
     sizes = (num_train, _NUM_HELD_OUT, _NUM_HELD_OUT)
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(sum(sizes), len(covariance), generator=generator, dtype=torch.float64)
-    drawn = drawn @ torch.linalg.cholesky(covariance).T  # x = L ε with Σ = L Lᵀ
-    levels = to_bytes(((drawn + 1) / 2).float().unflatten(1, images.shape[1:]))
+    samples = torch.randn(sum(sizes), len(covariance), generator=generator, dtype=torch.float64)
+    samples = samples @ torch.linalg.cholesky(covariance).T  # x = L ε with Σ = L Lᵀ
+    levels = to_bytes(((samples + 1) / 2).float().unflatten(1, images.shape[1:]))
     covariance += _ROUNDING * torch.eye(len(covariance), dtype=torch.float64)
     train, validation, test = levels.split(sizes)
     return GaussianImages(train, validation, test, covariance)
@@ -80,9 +80,9 @@ def noise_like(
     rows = images[:_MOST].flatten(1).float()
     mean = rows.mean(0)
     weights = torch.randn(num, len(rows), generator=generator) / len(rows) ** 0.5
-    drawn = mean + weights @ (rows - mean)
-    white = 255 * torch.rand(drawn.shape, generator=generator)
+    samples = mean + weights @ (rows - mean)
+    white = 255 * torch.rand(samples.shape, generator=generator)
     share = torch.rand(num, 1, generator=generator)
     share[: num // 2] = 0.0
-    levels = torch.lerp(drawn, white, share).round().clamp(0, 255).to(torch.uint8)
+    levels = torch.lerp(samples, white, share).round().clamp(0, 255).to(torch.uint8)
     return levels.unflatten(1, images.shape[1:])

@@ -32,8 +32,8 @@ def blur_matrices(size: int, num_frames: int, rate: float) -> Float64[Tensor, "T
     check_blur_rate("rate", rate, num_frames)
     _check_size(size)
     taps = _taps(num_frames - 1, rate)
-    places = torch.arange(size)[:, None] + torch.arange(-_HALF_WIDTH, _HALF_WIDTH + 1)
-    reflected = size - 1 - (size - 1 - places.abs()).abs()
+    positions = torch.arange(size)[:, None] + torch.arange(-_HALF_WIDTH, _HALF_WIDTH + 1)
+    reflected = size - 1 - (size - 1 - positions.abs()).abs()
     eye = torch.eye(size, dtype=torch.float64)
     matrices = [eye]
     for step in torch.einsum("ik,nkm->inm", taps, eye[reflected]):
@@ -66,8 +66,8 @@ def cosine_basis(
     Args:
         size: pixels N along the axis, at least 2.
     """
-    places = torch.arange(size, dtype=torch.float64)
-    basis = (places[:, None] * places * math.pi / (size - 1)).cos()
+    positions = torch.arange(size, dtype=torch.float64)
+    basis = (positions[:, None] * positions * math.pi / (size - 1)).cos()
     borders = torch.ones(size, dtype=torch.float64)
     borders[[0, -1]] = 0.5
     return basis, 2 / (size - 1) * borders[:, None] * basis * borders

@@ -50,8 +50,8 @@ def counter_normal(
     keys = _mix(index * _signed(_GOLDEN) + _signed(stream))
     pairs = (count + 1) // 2
     # Places are hashed before they meet the key: streams of two keys are no shifts of each other.
-    places = _mix(torch.arange(1, pairs + 1, device=index.device) * _signed(_GOLDEN))
-    hashed = _mix(keys[:, None] ^ places)
+    positions = _mix(torch.arange(1, pairs + 1, device=index.device) * _signed(_GOLDEN))
+    hashed = _mix(keys[:, None] ^ positions)
     radius, angle = (_uniform(words) for words in (hashed >> 32, hashed))
     radius = radius.log_().mul_(-2).sqrt_()
     angle = angle.mul_(2 * math.pi)

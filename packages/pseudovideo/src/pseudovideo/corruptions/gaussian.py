@@ -74,12 +74,14 @@ def prediction_error(
         context: earlier frames, each 0..frame−1; none leaves the frame's variance.
     """
     mean, mixing = noise_coefficients(config)
-    known = sorted(set(context))
-    check_whole(frame=frame, **{f"context[{place}]": number for place, number in enumerate(known)})
+    earlier = sorted(set(context))
+    check_whole(
+        frame=frame, **{f"context[{index}]": number for index, number in enumerate(earlier)}
+    )
     if not 0 <= frame < config.num_frames:
         raise ValueError(f"frame must be 0..{config.num_frames - 1}, got {frame}")
-    if known and not 0 <= known[0] <= known[-1] < frame:
-        raise ValueError(f"context must be frames before {frame}, 0..{frame - 1}, got {known}")
+    if earlier and not 0 <= earlier[0] <= earlier[-1] < frame:
+        raise ValueError(f"context must be frames before {frame}, 0..{frame - 1}, got {earlier}")
     check_sizes("spectrum", spectrum, "d")
     check_floating(spectrum=spectrum)
     if not spectrum.numel():
@@ -93,10 +95,10 @@ def prediction_error(
     signal = spectrum.double().sqrt()[:, None] * mean
     rows = torch.cat([signal[..., None], mixing.expand(len(signal), -1, -1)], dim=-1)
     target = rows[:, frame, None]
-    if known:
+    if earlier:
         # Rows depend on each other only where all β are 0 and frames are equal: a direction too
         # many does no harm then, the distance being 0.
-        directions = torch.linalg.svd(rows[:, known], full_matrices=False)[2]
+        directions = torch.linalg.svd(rows[:, earlier], full_matrices=False)[2]
         target = target - target @ directions.mT @ directions
     return target.square().sum((-2, -1))
 

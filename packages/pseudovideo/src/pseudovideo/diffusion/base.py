@@ -147,12 +147,12 @@ def sample_stage(
     diffusion, numbers, seed, classes, eta = sampler
     batch, count, shape = len(observed), len(stage.latent), observed.shape[2:]
     # Once with the class and once without, where guided.
-    given = classes.duplicate_for_guidance(observed)
-    predict = model.stage_network(stage, given, classes.tokens)
+    doubled = classes.duplicate_for_guidance(observed)
+    predict = model.stage_network(stage, doubled, classes.tokens)
 
     def flat(x: Tensor, times: Tensor, _: Tensor | None) -> Tensor:
         # All frames of a video have the same time.
-        return predict(x.unflatten(0, (len(given), count)), times[::count]).flatten(0, 1)
+        return predict(x.unflatten(0, (len(doubled), count)), times[::count]).flatten(0, 1)
 
     def noise(step: int) -> Tensor:
         # That of a frame is the same whatever other frames the stage has.

@@ -100,10 +100,10 @@ class ImportanceTimes(nn.Module):
         """p_t of the next draw."""
         size = self.losses.square().mean(1).sqrt()
         total = size.sum()
-        known = (self.counts >= self.losses.shape[1]).all() & total.isfinite() & (total > 0)
+        complete = (self.counts >= self.losses.shape[1]).all() & total.isfinite() & (total > 0)
         # p_t ∝ √E[L_t²], mixed with a little of the uniform distribution
         learned = (1 - _UNIFORM_SHARE) * size / total + _UNIFORM_SHARE / self.num_steps
-        return torch.where(known, learned, torch.full_like(size, 1 / self.num_steps))
+        return torch.where(complete, learned, torch.full_like(size, 1 / self.num_steps))
 
     def sample(
         self, b: int, generator: torch.Generator | None = None
@@ -143,8 +143,8 @@ class ImportanceTimes(nn.Module):
         before = torch.arange(len(t), device=t.device) - (fresh.cumsum(0) - fresh)[t]
         # Of more than the history holds, the last: no place is written twice.
         stays = before >= fresh[t] - history
-        place = (self.counts[t] + before) % history
-        self.losses[t[stays], place[stays]] = losses[stays]
+        slot = (self.counts[t] + before) % history
+        self.losses[t[stays], slot[stays]] = losses[stays]
         self.counts += fresh
 
 

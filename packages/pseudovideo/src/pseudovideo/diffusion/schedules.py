@@ -87,9 +87,9 @@ def spaced_steps(num_steps: int, count: int) -> tuple[int, ...]:
         raise ValueError(f"count must be at most the {num_steps} steps, got {count}")
     stride = (num_steps - 1) / (count - 1) if count > 1 else 0.0
     steps: list[int] = []
-    place = 0.0
+    position = 0.0
     for _ in range(count):
-        steps.append(round(place))
+        steps.append(round(position))
         # Added up, not multiplied: on a tie the sum decides as improved DDPM's does.
-        place += stride
+        position += stride
     return tuple(steps)

@@ -181,11 +181,13 @@ class VideoUNet(nn.Module):
         frame_times = repeat(times, "b -> b s", s=slots)
         if self.one_way:
             frame_times = frame_times.masked_fill(window.observed, 0.0)
-        seen = window.frames if memories is None else torch.cat([memories.frames, window.frames], 1)
-        allowed = _allowed(window, one_way=self.one_way, remembered=seen.shape[1] - slots)
+        visible = (
+            window.frames if memories is None else torch.cat([memories.frames, window.frames], 1)
+        )
+        allowed = _allowed(window, one_way=self.one_way, remembered=visible.shape[1] - slots)
         # In the precision of the weights, whatever the pixels have.
         weight = next(self.temporal.parameters())
-        features = distance_features(window.frames, seen, weight.dtype)
+        features = distance_features(window.frames, visible, weight.dtype)
         mask = features.new_zeros(allowed.shape).masked_fill(~allowed, -torch.inf)
         indicator = window.observed.to(pixels.dtype)[:, :, None, None, None]
         inputs = torch.cat([pixels, indicator.expand_as(pixels[:, :, :1])], dim=2)
@@ -205,9 +207,9 @@ def _allowed(window: FrameWindow, *, one_way: bool, remembered: int) -> Bool[Ten
 
     Padding attends to itself too, lest its softmax be 0/0 where nothing else is there.
     """
-    seen = (window.observed | window.latent)[:, None]
+    visible = (window.observed | window.latent)[:, None]
     if one_way:
-        seen = seen & (window.observed[:, None] | ~window.observed[:, :, None])
-    attended = seen | torch.eye(seen.shape[-1], dtype=torch.bool, device=seen.device)
+        visible = visible & (window.observed[:, None] | ~window.observed[:, :, None])
+    attended = visible | torch.eye(visible.shape[-1], dtype=torch.bool, device=visible.device)
     everyone = attended.new_ones((*attended.shape[:2], remembered))
     return torch.cat([everyone, attended], dim=-1)

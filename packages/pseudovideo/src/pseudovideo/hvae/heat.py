@@ -66,8 +66,8 @@ def _basis(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return the orthonormal DCT of type II, a row a frequency, kept on the device."""
     # What is made in inference mode could not be used in training later.
     with torch.inference_mode(False):
-        places = torch.arange(size, dtype=torch.float64)
-        waves = (places[:, None] * (places + 0.5) * (math.pi / size)).cos()
+        indices = torch.arange(size, dtype=torch.float64)
+        waves = (indices[:, None] * (indices + 0.5) * (math.pi / size)).cos()
         waves[0] *= 0.5**0.5
         return (waves * (2 / size) ** 0.5).to(device, dtype)
 
@@ -122,10 +122,10 @@ class HeatHVAE(HVAE):
         # Evenly spread, as Φ of a normal number is; in float64, for sets of any size.
         share = torch.special.ndtr(normal.double())
         if labels is None:
-            places = share.mul(len(images)).long().clamp(max=len(images) - 1)
+            indices = share.mul(len(images)).long().clamp(max=len(images) - 1)
         else:
-            places = self._places_of_classes(share, labels, image_labels, len(images))
-        chosen = images[places.to(images.device)]
+            indices = self._indices_of_classes(share, labels, image_labels, len(images))
+        chosen = images[indices.to(images.device)]
         chosen = chosen.to(self._weight.device, at_least_float32(self._weight))
         if not chosen.isfinite().all():
             raise ValueError("images must be finite, got NaN or infinity")
@@ -133,7 +133,7 @@ class HeatHVAE(HVAE):
         noise = self._noise(numbers, seed, level=self.config.num_levels)
         return self.encode(chosen, levels) + self.config.delta * noise
 
-    def _places_of_classes(
+    def _indices_of_classes(
         self, share: Tensor, labels: Tensor, image_labels: Tensor | None, count: int
     ) -> Int64[Tensor, " b"]:
         """Return numbers of images of the samples' classes, at `share` in 0..1 among them."""

@@ -431,9 +431,9 @@ def _image_model(folder: Path, scheduler: Any) -> ImageDiffusion:
         model.unet.load_state_dict(weights)
     except Exception as error:  # safetensors has errors of its own
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-    told = _sinusoids(model.unet, model.diffusion)
+    sinusoids = _sinusoids(model.unet, model.diffusion)
     if (times is None) != (config.num_steps == _MODEL_STEPS) or (
-        times is not None and not torch.allclose(times, told.to(times), atol=1e-5)
+        times is not None and not torch.allclose(times, sinusoids.to(times), atol=1e-5)
     ):
         raise ValueError(f"{folder} must tell its UNet the times on a scale of 1,000 steps")
     return model.eval()

@@ -77,8 +77,8 @@ class StackDecoder:
             raise ValueError(f"the decoder holds {max_length} tokens, and all have been seen")
         slots = self._cache[..., self.length, :].unbind(0)
         self.length += 1
-        seen = self._cache.flatten(2, 3)[:, :, :, : self.length]
-        keys, values = seen[:, 0].transpose(2, 3).unbind(0), seen[:, 1].unbind(0)
+        cached = self._cache.flatten(2, 3)[:, :, :, : self.length]
+        keys, values = cached[:, 0].transpose(2, 3).unbind(0), cached[:, 1].unbind(0)
         width = x.shape[-1:]
         for layer, slot, k, v in zip(self._layers, slots, keys, values, strict=True):
             h = torch.layer_norm(x, width, *layer.norm_attention)

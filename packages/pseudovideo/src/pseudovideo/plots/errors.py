@@ -61,26 +61,26 @@ def frame_errors_plot(models: Mapping[str, FrameErrors]) -> "Figure":
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    lengths = sorted({one.length for one in models.values()})
+    lengths = sorted({curve.length for curve in models.values()})
     figure, panel_axes = panels(2 * len(lengths), 2, (4.4, 3.0), shared=False, extra=(0.3, 1.0))
     # The same colour for a model in all panels.
-    styles = {name: line_style(place) for place, name in enumerate(models)}
-    for place, length in enumerate(lengths):
-        of_length = {name: one for name, one in models.items() if one.length == length}
-        left, right = panel_axes[2 * place : 2 * place + 2]
-        for number, (name, one) in enumerate(of_length.items()):
-            x = np.array(one.frames) + _APART * (number - (len(of_length) - 1) / 2)
-            _draw(left, x, one.model, styles[name])
-            _draw(left, x, one.exact[None], styles[name] | _HOLLOW)
-            _draw(right, x, one.ratios, styles[name])
+    styles = {name: line_style(row) for row, name in enumerate(models)}
+    for row, length in enumerate(lengths):
+        of_length = {name: curve for name, curve in models.items() if curve.length == length}
+        left, right = panel_axes[2 * row : 2 * row + 2]
+        for number, (name, curve) in enumerate(of_length.items()):
+            x = np.array(curve.frames) + _APART * (number - (len(of_length) - 1) / 2)
+            _draw(left, x, curve.model, styles[name])
+            _draw(left, x, curve.exact[None], styles[name] | _HOLLOW)
+            _draw(right, x, curve.ratios, styles[name])
         errors = np.concatenate(
-            [values for one in of_length.values() for values in (one.mean, one.exact)]
+            [values for curve in of_length.values() for values in (curve.mean, curve.exact)]
         )
         # An unbiased error may fall below zero.
         errors = errors[errors > 0.0] if (errors > 0.0).any() else np.ones(1)
         log_axis(left, errors.min(), errors.max())
         right.axhline(1.0, color=GUIDE, linewidth=0.9, linestyle=":")
-        ratios = np.concatenate([[1.0], *(one.ratios.mean(0) for one in of_length.values())])
+        ratios = np.concatenate([[1.0], *(curve.ratios.mean(0) for curve in of_length.values())])
         low, high = np.nanmin(ratios), np.nanmax(ratios)
         # Models that are hardly trained are far from exact, each frame by another factor.
         if 0.0 < _WIDE * low < high:
@@ -106,7 +106,7 @@ def _draw(axes: "Axes", x: np.ndarray, values: np.ndarray, style: dict[str, Any]
 
 
 def _finish(axes: "Axes", models: Mapping[str, FrameErrors], title: str, label: str) -> None:
-    frames = sorted({frame for one in models.values() for frame in one.frames})
+    frames = sorted({frame for curve in models.values() for frame in curve.frames})
     last = next(iter(models.values())).length
     axes.set_xticks(frames, ["image" if frame == last else str(frame) for frame in frames])
     axes.set_xlim(frames[0] - 0.5, frames[-1] + 0.5)

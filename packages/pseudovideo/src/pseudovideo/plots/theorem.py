@@ -101,8 +101,10 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
     figure, (left, middle, right) = panels(3, 3, (3.6, 3.0), shared=False, extra=(0.0, above))
     if title is not None:
         headline(figure, title, 10)
-    known = range(1, steps + 1)
-    _draw(left, errors, known, lambda of_kind: _gain(of_kind.from_nearest, of_kind.from_nearest[0]))
+    counts = range(1, steps + 1)
+    _draw(
+        left, errors, counts, lambda of_kind: _gain(of_kind.from_nearest, of_kind.from_nearest[0])
+    )
     _finish(left, "The image, from frames next to it", "Known frames next to the image", _FALL)
     _draw(
         middle,
@@ -111,7 +113,7 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
         lambda of_kind: _gain(of_kind.next_frame, of_kind.next_from_one),
     )
     _finish(middle, "Each frame, from frames before it", "Predicted frame", _FALL)
-    _draw(right, errors, known, lambda of_kind: of_kind.from_first)
+    _draw(right, errors, counts, lambda of_kind: of_kind.from_first)
     _finish(
         right, "The image, from the first frames", "Known first frames", "Squared error per pixel"
     )
@@ -134,12 +136,12 @@ def _gain(error: Tensor, reference: Tensor) -> Tensor:
 def _draw(
     panel: "Axes",
     errors: Mapping[str, PredictionErrors],
-    places: range,
+    positions: range,
     values: Callable[[PredictionErrors], Tensor],
 ) -> None:
-    for place, (name, of_kind) in enumerate(errors.items()):
-        style = line_style(place) | _STYLES[place]
-        panel.plot(places, values(of_kind).cpu(), label=name, linewidth=1.6, **style)
+    for number, (name, of_kind) in enumerate(errors.items()):
+        style = line_style(number) | _STYLES[number]
+        panel.plot(positions, values(of_kind).cpu(), label=name, linewidth=1.6, **style)
 
 
 def _name_last_frame(panel: "Axes", last: int) -> None:

@@ -158,7 +158,7 @@ class TokenPrior(Pretrained):
             )
 
     def _sequences(self, tokens: Integer[Tensor, "b t h w"]) -> Int64[Tensor, "b n"]:
-        """Return token grids, of any integer type, in raster order with the blurriest slot first."""
+        """Return token grids in raster order, the blurriest slot first."""
         dtype = tokens.dtype
         whole = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
         if not whole or tokens.shape[1:] != self.grid.shape or not len(tokens):

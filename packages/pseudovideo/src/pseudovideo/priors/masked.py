@@ -54,7 +54,7 @@ class MaskedPrior(TokenPrior):
         self,
         tokens: Int64[Tensor, "b n"],
         masked: Bool[Tensor, "b n"],
-        places: Int64[Tensor, "b m"] | None = None,
+        indices: Int64[Tensor, "b m"] | None = None,
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b m k"]:
         """Return logits of the tokens given those that aren't masked.
@@ -62,7 +62,7 @@ class MaskedPrior(TokenPrior):
         Args:
             tokens: in raster order, the blurriest slot first; any token where masked.
             masked: where the token is not to be looked at.
-            places: where logits are wanted; everywhere if not given.
+            indices: where logits are wanted; everywhere if not given.
             labels: class of each sequence, where the prior has classes; `num_classes` itself says
                 nothing of the class, where the prior was trained with `label_dropout`.
         """
@@ -79,8 +79,8 @@ class MaskedPrior(TokenPrior):
             x = x + self.classes(labels)[:, None]
         for block in self.blocks:
             x = block(x)
-        if places is not None:
-            x = x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
+        if indices is not None:
+            x = x.gather(1, indices[..., None].expand(-1, -1, x.shape[-1]))
         return self.head(self.norm(x))
 
     def loss(
@@ -137,21 +137,23 @@ class MaskedPrior(TokenPrior):
         masked = torch.ones_like(tokens, dtype=torch.bool)
         # The masked places of each sequence: all have equally many, so that the head and the draw
         # work on these alone.
-        places = torch.arange(self.grid.num_tokens, device=self.mask.device).repeat(n, 1)
+        indices = torch.arange(self.grid.num_tokens, device=self.mask.device).repeat(n, 1)
         for step, still_masked in enumerate(left, start=1):
-            state = (classes.duplicate_for_guidance(tensor) for tensor in (tokens, masked, places))
+            state = (classes.duplicate_for_guidance(tensor) for tensor in (tokens, masked, indices))
             logits = classes.apply_guidance(self(*state, labels=classes.tokens))
-            drawn = draw(logits, temperature=temperature, generator=generator)
+            candidates = draw(logits, temperature=temperature, generator=generator)
             # log p(token) + τ(1 − s/S)·Gumbel
-            confidence = logits.log_softmax(-1).gather(-1, drawn[..., None])[..., 0]
+            confidence = logits.log_softmax(-1).gather(-1, candidates[..., None])[..., 0]
             noise = choice_temperature * (1.0 - step / len(left))
             confidence = confidence + noise * _gumbel(confidence, generator=generator)
             order = confidence.argsort(dim=1, descending=True)
-            surest, places_left = order.split([places.shape[1] - still_masked, still_masked], dim=1)
-            now = places.gather(1, surest)
-            tokens.scatter_(1, now, drawn.gather(1, surest))
+            surest, left_indices = order.split(
+                [indices.shape[1] - still_masked, still_masked], dim=1
+            )
+            now = indices.gather(1, surest)
+            tokens.scatter_(1, now, candidates.gather(1, surest))
             masked.scatter_(1, now, False)
-            places = places.gather(1, places_left)
+            indices = indices.gather(1, left_indices)
         return tokens.unflatten(1, self.grid.shape)
 
 

@@ -33,7 +33,7 @@ _MOST, _NEIGHBOURS = 10_000, 3
 _SEED = 0
 
 
-class Reference:
+class SampleEvaluator:
     """Training and test images, in the features that all models of a comparison are measured in.
 
     Args:
@@ -43,8 +43,8 @@ class Reference:
         moments: of the training images' features where they are known, as of Gaussian images.
         lpips: measures the diversity of samples, if there is one.
         fidelity: whether torch-fidelity measures samples, too.
-        judge: tells noise from images by two probabilities, the second of images: what says whether
-            samples show anything where the extractor knows no classes.
+        realism_classifier: tells noise from images by two probabilities, the second of images:
+            whether samples show anything where the extractor knows no classes.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Reference:
         moments: FeatureMoments | None = None,
         lpips: LPIPS | None = None,
         fidelity: bool = False,
-        judge: FeatureExtractor | None = None,
+        realism_classifier: FeatureExtractor | None = None,
     ) -> None:
         for name, images in (("train", train), ("test", test)):
             if images.dtype != torch.uint8 or images.ndim != 4 or not len(images):
@@ -66,14 +66,14 @@ class Reference:
                 )
         self.extractor, self.train, self.test = extractor, train, test
         self.lpips, self.fidelity = lpips, fidelity
-        self._known, self.judge = moments, judge
+        self._moments, self.realism_classifier = moments, realism_classifier
         # A few training images are the same for all models.
         self._order = torch.randperm(len(train), generator=torch.Generator().manual_seed(_SEED))
 
     @cached_property
     def moments(self) -> FeatureMoments:
         """Moments of the training images' features."""
-        return self._known or FeatureMoments.of(self._train)
+        return self._moments or FeatureMoments.of(self._train)
 
     def real(self, count: int) -> dict[str, Any]:
         """Return what `measure` says of as many test images as samples, as if they were these.
@@ -94,7 +94,7 @@ class Reference:
             num_samples: how many samples.
             kid: kernel distance from as many training images, 10,000 at most.
             lpips: mean LPIPS between two samples; None without LPIPS.
-            looks_real: with a judge, the mean probability with which samples are images to it.
+            realism: the mean probability of the realism_classifier that samples are images.
             torch_fidelity: that library's numbers against all training images, if asked for.
             What the samples are too few for is None.
         """
@@ -118,9 +118,9 @@ class Reference:
         if self.lpips is not None and count > 1:
             diversity = lpips_diversity(self.lpips, to_unit(images), generator=self._generator)
             measured["lpips"] = diversity.mean
-        if self.judge is not None:
-            looks = extract_features(self.judge, images).probabilities
-            measured["looks_real"] = None if looks is None else float(looks[:, 1].mean())
+        if self.realism_classifier is not None:
+            looks = extract_features(self.realism_classifier, images).probabilities
+            measured["realism"] = None if looks is None else float(looks[:, 1].mean())
         if self.fidelity and min(count, len(self.train)) > _NEIGHBOURS:
             measured["torch_fidelity"] = torch_fidelity_metrics(
                 self.extractor, self.train, images, splits=splits or 1, neighbours=_NEIGHBOURS
@@ -145,17 +145,17 @@ class Reference:
                 f"videos must be bytes, at least one, got {len(videos)} of {videos.dtype}"
             )
         count = min(len(videos), len(self.train))
-        rows, seen = self._order[:count], min(len(self.test), count)
-        index = torch.arange(seen) + len(self.train)  # noise that no training video has
+        rows, count_test = self._order[:count], min(len(self.test), count)
+        index = torch.arange(count_test) + len(self.train)  # noise that no training video has
         compared = (
             _videos_of(self.train[rows], corruption, rows),
             videos[:count],
-            _videos_of(self.test[:seen], corruption, index),
+            _videos_of(self.test[:count_test], corruption, index),
         )
-        known, drawn, tested = (self._frame_features(one) for one in compared)
+        real, fake, test = (self._frame_features(videos) for videos in compared)
         heads = [*map(str, range(1, corruption.num_frames)), "image"]
-        sets = {head: (known[:, t], drawn[:, t], tested[:, t]) for t, head in enumerate(heads)}
-        sets["video"] = (known.flatten(1), drawn.flatten(1), tested.flatten(1))
+        sets = {head: (real[:, t], fake[:, t], test[:, t]) for t, head in enumerate(heads)}
+        sets["video"] = (real.flatten(1), fake.flatten(1), test.flatten(1))
         measured: dict[str, dict[str, Any]] = {}
         for head, (real, fake, test) in sets.items():
             measured[head] = {
@@ -189,7 +189,7 @@ def is_ranked(score: float | None, real: float | None) -> bool:
     score is at least half of the real images', or where there is none.
 
     Args:
-        score: inception score of the samples, or without classes their `looks_real`.
+        score: inception score of the samples, or without classes their `realism`.
         real: of real images.
     """
     return score is None or real is None or score >= LEAST_SCORE * real

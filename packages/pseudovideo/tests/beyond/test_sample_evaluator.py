@@ -13,7 +13,7 @@ from probseq.metrics.image import (
     kernel_distance,
     lpips_diversity,
 )
-from pseudovideo.beyond.reference import Reference, is_ranked
+from pseudovideo.beyond.sample_evaluator import SampleEvaluator, is_ranked
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 
 
@@ -41,7 +41,7 @@ class Classes:
 
 def test_the_training_images_themselves_are_at_no_distance():
     train = pictures(200)
-    reference = Reference(RandomConvolution(1), train, pictures(60, seed=1))
+    reference = SampleEvaluator(RandomConvolution(1), train, pictures(60, seed=1))
     same = reference.measure(train)
     assert same["fd"] == pytest.approx(0.0, abs=1e-6)
     assert same["fd_name"] == "FD(random convolution)"
@@ -53,7 +53,7 @@ def test_the_training_images_themselves_are_at_no_distance():
 def test_samples_are_measured_as_told():
     train, test, samples = pictures(80), pictures(40, seed=1), pictures(50, seed=2) // 2
     extractor = Classes()
-    reference = Reference(extractor, train, test)
+    reference = SampleEvaluator(extractor, train, test)
     found = reference.measure(samples)
     known, own = (extract_features(extractor, x) for x in (train, samples))
     moments = FeatureMoments.of(known.features)
@@ -68,7 +68,7 @@ def test_samples_are_measured_as_told():
 @pytest.mark.parametrize(("count", "splits"), [(1000, 10), (999, 1)])
 def test_ten_parts_are_scored_where_each_has_a_hundred_samples(count, splits):
     images, extractor = pictures(count), Classes()
-    found = Reference(extractor, images[:30], images[:20]).measure(images)
+    found = SampleEvaluator(extractor, images[:30], images[:20]).measure(images)
     assert found["is_splits"] == splits
     shares = extractor(to_unit(images)).probabilities.double()
     scores = [
@@ -82,7 +82,9 @@ def test_known_moments_and_lpips_and_torch_fidelity_have_their_part():
     train, samples = pictures(30), pictures(20, seed=2)
     moments = FeatureMoments(2, torch.zeros(2).double(), torch.eye(2).double())
     lpips = LPIPS("squeeze", random_trunk=True)
-    reference = Reference(Classes(), train, train, moments=moments, lpips=lpips, fidelity=True)
+    reference = SampleEvaluator(
+        Classes(), train, train, moments=moments, lpips=lpips, fidelity=True
+    )
     found = reference.measure(samples)
     own = extract_features(Classes(), samples).features
     assert found["fd"] == pytest.approx(float(frechet_distance(moments, own)))
@@ -97,7 +99,7 @@ def test_known_moments_and_lpips_and_torch_fidelity_have_their_part():
 def test_frames_are_measured_against_the_same_frames_of_real_videos():
     corruption = PseudoVideoConfig(num_frames=4, kind="high-order-noise")
     train, test, extractor = pictures(60), pictures(25, seed=1), RandomConvolution(1)
-    reference = Reference(extractor, train, test)
+    reference = SampleEvaluator(extractor, train, test)
     rows = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:40]
 
     def real(images, index):
@@ -134,8 +136,8 @@ def test_samples_without_classes_or_with_half_the_score_are_ranked():
 def test_other_images_are_refused():
     train = pictures(9)
     with pytest.raises(ValueError, match=r"train must be images \(n, c, h, w\) as bytes, got"):
-        Reference(RandomConvolution(1), train[:0], train)
-    reference = Reference(RandomConvolution(1), train, train)
+        SampleEvaluator(RandomConvolution(1), train[:0], train)
+    reference = SampleEvaluator(RandomConvolution(1), train, train)
     corruption = PseudoVideoConfig(num_frames=4, kind="blur")
     for call, name in (
         (lambda: reference.measure(pictures(3, channels=3)), "images"),
