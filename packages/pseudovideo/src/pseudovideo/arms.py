@@ -1,4 +1,4 @@
-"""What the thesis' tables compare: tokenizers of equal bits, and diffusion models by their names.
+"""Variants that the thesis' tables compare: tokenizers of equal bits, and diffusion models by their names.
 
 Importing this module loads no torch.
 """

@@ -1,4 +1,4 @@
-"""What is measured of models: reconstructions, likelihoods, and errors of frames."""
+"""Measures of models: reconstructions, likelihoods, and errors of frames."""
 
 import math
 from collections.abc import Iterator

@@ -40,7 +40,7 @@ class Classes(NamedTuple):
 
     @property
     def tokens(self) -> Int64[Tensor, " m"] | None:
-        """What the network is told: the classes, then where guided as often the token of none."""
+        """Labels for the network: the classes, then where guided as often the token of none."""
         if self.labels is None or self.guidance == 1.0:
             return self.labels
         none = torch.full_like(self.labels, self.none)

@@ -51,7 +51,7 @@ class Pretrained(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(self._weights()).device
 
     @property

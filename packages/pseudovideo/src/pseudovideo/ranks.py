@@ -1,4 +1,4 @@
-"""What the processes of `torch.distributed` have together; of one process, its own."""
+"""Sums and rows over the processes of `torch.distributed`; of a single one, its own."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

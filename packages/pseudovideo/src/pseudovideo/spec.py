@@ -53,7 +53,7 @@ LEAST_LINEAR_STEPS = 21
 
 
 class CorruptionSpec(Settings):
-    """How strongly the frames before the image are corrupted."""
+    """Strength of the corruption of the frames before the image."""
 
     blur_rate: float | None = None
     """Step i of the blur has standard deviation exp(blur_rate·i) pixels, i = 0..T-2; None: as in
@@ -120,7 +120,7 @@ def check_context(context: int, num_frames: int) -> None:
 
 
 class TokenGrid(Settings):
-    """What a tokenizer makes of a video, and what a prior is about: a grid of token numbers."""
+    """Shape and codes of the token grid that a tokenizer makes of a video."""
 
     codebook_size: AtLeastTwo
     """K; tokens are 0..K-1."""
@@ -293,7 +293,7 @@ class ObjectiveConfig(Settings):
 
 
 class PriorConfig(TransformerSizes, ClassSpec):
-    """What a prior over tokens is built of."""
+    """Settings of a prior over tokens."""
 
     codebook_size: AtLeastTwo
     """K."""
@@ -385,7 +385,7 @@ class ImageDiffusionConfig(UNetConfig, DiffusionSpec):
 
 
 class VideoSpec(Settings):
-    """How frames are generated from others."""
+    """Settings of frames that are generated from others."""
 
     context: Count | None = None
     """Frames that a frame is generated from, the first so many jointly; None: half of them."""
@@ -443,7 +443,7 @@ class HVAESpec(Settings):
 
 
 class HVAEConfig(UNetConfig, HVAESpec):
-    """What an HVAE of T latent frames as large as the image is built of."""
+    """Settings of an HVAE of T latent frames as large as the image."""
 
     def check(self) -> None:
         """Refuse what makes no UNet or no levels."""

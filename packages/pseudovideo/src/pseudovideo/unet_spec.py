@@ -80,12 +80,12 @@ class ClassSpec(Settings):
 
     @property
     def num_tokens(self) -> int | None:
-        """What a network may be told: the classes, and where labels are hidden that of none."""
+        """Number of labels for a network: the classes, and where labels are hidden that of none."""
         return None if self.num_classes is None else self.num_classes + (self.label_dropout > 0)
 
 
 class UNetConfig(UNetSpec, ClassSpec):
-    """What a UNet is built of; the defaults are improved DDPM's for 32 by 32 colour images."""
+    """Settings of a UNet; the defaults are improved DDPM's for 32 by 32 colour images."""
 
     image_size: Count = 32
     """Height and width in pixels."""

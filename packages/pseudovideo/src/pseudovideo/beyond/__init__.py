@@ -1,1 +1,1 @@
-"""What is not in the paper: measures of samples, Gaussian images."""
+"""Additions to the paper: measures of samples, Gaussian images."""

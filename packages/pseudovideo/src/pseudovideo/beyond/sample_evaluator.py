@@ -1,4 +1,4 @@
-"""What samples are measured against: real images in the features of one extractor."""
+"""Measures of samples against real images, in the features of one extractor."""
 
 from functools import cached_property
 from typing import Any

@@ -1,4 +1,4 @@
-"""What diffusion models of images and of videos share: the process, and samples stage by stage.
+"""Parts that diffusion models of images and of videos share: the process, and samples stage by stage.
 
 An image model has one stage, of one frame that is given no other.
 """
@@ -28,7 +28,7 @@ standard deviations from a pixel at 1 it has come to a + 6s ≤ √37.
 
 
 class Sampler(NamedTuple):
-    """How samples are drawn, and which."""
+    """Process, numbers and classes of samples that are drawn together."""
 
     diffusion: GaussianDiffusion  # the process, respaced for fewer steps
     numbers: Int64[Tensor, " b"]  # of the samples, counted over all batches

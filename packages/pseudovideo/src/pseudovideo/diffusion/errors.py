@@ -1,4 +1,4 @@
-"""How far a model's conditional mean is from the true frame, from a few samples of it.
+"""Distance of a model's conditional mean from the true frame, by a few samples.
 
 NaN and infinity in a tensor reach the result.
 """

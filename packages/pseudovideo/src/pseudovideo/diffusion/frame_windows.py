@@ -1,4 +1,4 @@
-"""Which frames of a video pass through the network together, and which of them are given.
+"""Frames of a video that pass through the network together, and those that are given.
 
 Frames are numbered from 0, the most corrupted, to T−1, the image.
 """

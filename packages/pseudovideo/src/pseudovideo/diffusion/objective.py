@@ -1,4 +1,4 @@
-"""What diffusion models are trained by: one random step of each video.
+"""The loss that diffusion models are trained by: one random step of each video.
 
 NaN and infinity in a tensor reach the result.
 """

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class FrameMemory(NamedTuple):
-    """What an attention site keeps of frames, for later frames to attend to."""
+    """Keys and values that an attention site keeps of frames, for later frames to attend to."""
 
     keys: Float[Tensor, "b k h f d"]  # per head h, with the places d of the image last
     values: Float[Tensor, "b k h f d"]  # likewise

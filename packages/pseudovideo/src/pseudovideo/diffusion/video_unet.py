@@ -21,7 +21,7 @@ from pseudovideo.spec import UNetConfig
 
 
 class FrameMemories(NamedTuple):
-    """What a network keeps of observed frames."""
+    """Numbers, times and memories that a network keeps of observed frames."""
 
     frames: Int64[Tensor, "b k"]  # their numbers
     temb: Float[Tensor, "b k e"]  # embedding of their diffusion times
@@ -40,7 +40,7 @@ class _Pass(NamedTuple):
 
 
 class _Sites:
-    """Where attentions, which diffusers calls with features alone, find the pass they are part of.
+    """Lookup of the current pass for attentions, which diffusers calls with features alone.
 
     Args:
         temporal: the attentions between frames, in the order of use.

@@ -1,4 +1,4 @@
-"""What both HVAEs share: the decoder, the bound and the way samples are drawn.
+"""Parts that both HVAEs share: the decoder, the bound and the way samples are drawn.
 
 NaN and infinity in a tensor reach the result.
 """
@@ -41,7 +41,7 @@ class VariationalBound(NamedTuple):
 
 
 class LevelTerms(NamedTuple):
-    """What one level of each image adds to the bound, in nats per dimension."""
+    """Terms that one level of each image adds to the bound, in nats per dimension."""
 
     step: Tensor  # (b,), cost of the step from z_t to z_{t−1}
     prior: Tensor  # (b,), KL(q(z_T|x) ‖ p(z_T)) where t = T, 0 elsewhere

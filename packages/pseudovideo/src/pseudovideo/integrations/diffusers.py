@@ -72,7 +72,7 @@ images = PseudoVideoPipeline.from_pretrained("{name}")(batch_size=4, num_inferen
 
 @dataclass
 class PseudoVideoOutput(diffusers.utils.BaseOutput):
-    """What a pipeline has drawn; pixels are in 0..1.
+    """Samples of a pipeline; pixels are in 0..1.
 
     Attributes:
         images: the last frames: a list of PIL images, an array (n, h, w, c) or a tensor
@@ -203,7 +203,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             raise ValueError(f"save_directory must be a folder, got the file {folder}")
         folder.mkdir(parents=True, exist_ok=True)
         plain = isinstance(self.scheduler, diffusers.DDPMScheduler)
-        if isinstance(model, ImageDiffusion) and plain and _fits_ddpm_pipeline(model.config):
+        if isinstance(model, ImageDiffusion) and plain and _has_ddpm_pipeline(model.config):
             pipeline = to_ddpm_pipeline(model)
             pipeline.scheduler = self.scheduler
             pipeline.save_pretrained(folder)
@@ -331,7 +331,7 @@ def to_ddpm_pipeline(model: ImageDiffusion) -> Any:
     fixes the width of a head, the model the number of heads.
     """
     config = model.config
-    if not _fits_ddpm_pipeline(config):
+    if not _has_ddpm_pipeline(config):
         raise ValueError(
             "model must have no classes, and attention at levels of one width, to be a "
             f"DDPMPipeline, got num_classes={config.num_classes} and widths "
@@ -477,7 +477,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _fits_ddpm_pipeline(config: ImageDiffusionConfig) -> bool:
+def _has_ddpm_pipeline(config: ImageDiffusionConfig) -> bool:
     return config.num_classes is None and len(_attention_widths(config)) == 1
 
 

@@ -35,7 +35,7 @@ class _Weights(NamedTuple):
 
 
 class StackDecoder:
-    """What `for block in blocks: x = block(x, causal=True)` gives for the next token.
+    """The next token's `for block in blocks: x = block(x, causal=True)`, from a cache.
 
     Holds copies of the weights: build one for each batch of sequences.
 

@@ -1,4 +1,4 @@
-"""What all priors over tokens share: they know their grid, and draw frames with a tokenizer."""
+"""The base of priors over tokens: they know their grid, and draw frames with a tokenizer."""
 
 from abc import abstractmethod
 from typing import Any, Protocol, runtime_checkable
@@ -18,7 +18,7 @@ from pseudovideo.token_cache import TokenCache
 
 @runtime_checkable
 class TokenDecoder(Protocol):
-    """What a prior needs of a tokenizer."""
+    """Grid and decoder, which a prior needs of a tokenizer."""
 
     @property
     def grid(self) -> TokenGrid:

@@ -1,4 +1,4 @@
-"""What a tokenizer and its discriminator are trained by (thesis section 5.3.2).
+"""The loss that a tokenizer and its discriminator are trained by (thesis section 5.3.2).
 
 NaN and infinity in a tensor reach the result.
 """

@@ -22,7 +22,7 @@ from pseudovideo.tokenizers.codebook import cluster_sums, k_means, nearest_codes
 
 
 class QuantizerOutput(NamedTuple):
-    """What a quantizer makes of its inputs.
+    """Codes of a quantizer's inputs, and how the codebook was used.
 
     Attributes:
         quantized: the chosen codes, projected back to the width of the input; its gradient

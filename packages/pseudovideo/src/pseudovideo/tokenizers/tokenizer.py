@@ -17,7 +17,7 @@ from pseudovideo.tokenizers.transformer import PatchDecoder, PatchEncoder
 
 
 class TokenizerOutput(NamedTuple):
-    """What a training step needs.
+    """Reconstruction, tokens and terms of a training step.
 
     Attributes:
         reconstruction: frames, not bounded to −1..1.
