@@ -1,4 +1,4 @@
-"""Variants that the thesis' tables compare: tokenizers of equal bits, and diffusion models by their names.
+"""Variants of the thesis' tables: tokenizers of equal bits, and diffusion models by their names.
 
 Importing this module loads no torch.
 """

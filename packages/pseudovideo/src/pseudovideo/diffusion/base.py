@@ -1,4 +1,4 @@
-"""Parts that diffusion models of images and of videos share: the process, and samples stage by stage.
+"""The base of diffusion models of images and of videos: the process, and samples by stages.
 
 An image model has one stage, of one frame that is given no other.
 """
