@@ -15,7 +15,7 @@ from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import read_json, write_json
-from probseq_apps.experiments import image_models, stages
+from probseq_apps.experiments import stages
 from probseq_apps.experiments.image_models import (
     DIFFUSION_WORKFLOW,
     HVAE_WORKFLOW,
