@@ -1,12 +1,10 @@
-"""Online Gaussian processes with scikit-learn's habits, which is not needed to use them.
+"""Online Gaussian processes as a scikit-learn estimator (extra ``sklearn``).
 
 Experimental. Not in the papers.
 """
 
 import copy
-import sys
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,19 +16,24 @@ from ohsvgp.beyond.means import Mean
 from ohsvgp.hyperparameters import Refit
 from ohsvgp.likelihoods import Gaussian, Likelihood, StudentT
 from ohsvgp.online import OnlineGP
-from ohsvgp.stream.arrays import as_array, as_targets, real_numbers
 from ohsvgp.stream.clock import stamps
 from probseq.checks import check_counts, check_whole
+from probseq.errors import require
 from probseq.kernels import RBF, Kernel, Walk
 
+if TYPE_CHECKING:
+    from sklearn import base
+    from sklearn.utils import validation
+else:
+    base = require("sklearn.base", extra="sklearn", distribution="ohsvgp")
+    validation = require("sklearn.utils.validation", extra="sklearn", distribution="ohsvgp")
 
-@dataclass(kw_only=True, eq=False)
-class OnlineGPRegressor:
-    """Regressor that learns batch by batch, as estimators of scikit-learn do (experimental).
+
+class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
+    """Regressor that learns batch by batch (experimental).
 
     One column of X is time; several are points, in any order. Columns of dates count in days.
-    Targets of shape (n, k) are k independent series under one prior. Arguments are stored as they
-    are: ``fit`` copies them.
+    Targets of shape (n, k) are k independent series under one prior.
 
     Args:
         kernel: covariance of as many dimensions as X has columns; None for an RBF kernel with a
@@ -39,9 +42,7 @@ class OnlineGPRegressor:
         likelihood: observation model; None for Gaussian noise that starts at 0.1.
         basis: how inducing variables follow the data; None for ``Cosine(100)`` for times and for
             points ``PivotedCholesky(256)``, whose accuracy doesn't hang on the order of the rows.
-        mean: of ``OnlineGP``.
-        rebase: of ``OnlineGP``.
-        alpha: of ``OnlineGP``, not the noise.
+        mean: of ``OnlineGP``, as are ``rebase`` and ``alpha``, which is not the noise.
         normalize_y: whether y is centred and scaled by mean and standard deviation of the first
             batch, which ``kernel`` and ``likelihood`` then speak of.
         fit_steps: iterations at most of the fit of the hyperparameters to the first batch; 0 for
@@ -51,8 +52,6 @@ class OnlineGPRegressor:
 
     Attributes:
         gp_: the ``OnlineGP``, of normalised targets.
-        n_features_in_: columns of X.
-        feature_names_in_: their names; absent where X had none.
         y_mean_: what was taken from the targets, a number a series.
         y_scale_: what they were divided by then.
 
@@ -66,109 +65,75 @@ class OnlineGPRegressor:
         True
     """
 
-    kernel: Kernel | None = None
-    likelihood: Likelihood | None = None
-    basis: Basis | None = None
-    mean: Mean | None = None
-    rebase: str = "task"
-    alpha: float = 0.1
-    normalize_y: bool = True
-    fit_steps: int = 50
-    random_state: Any = 0
+    def __init__(
+        self,
+        *,
+        kernel: Kernel | None = None,
+        likelihood: Likelihood | None = None,
+        basis: Basis | None = None,
+        mean: Mean | None = None,
+        rebase: str = "task",
+        alpha: float = 0.1,
+        normalize_y: bool = True,
+        fit_steps: int = 50,
+        random_state: Any = 0,
+    ) -> None:
+        self.kernel, self.likelihood, self.basis, self.mean = kernel, likelihood, basis, mean
+        self.rebase, self.alpha, self.normalize_y = rebase, alpha, normalize_y
+        self.fit_steps, self.random_state = fit_steps, random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OnlineGPRegressor":
-        """Forget everything and learn a first batch.
-
-        Args:
-            X: inputs of shape (n, columns).
-            y: targets of shape (n,) or (n, k).
-            sample_weight: what the noise of each row is divided by, shape (n,), above 0; of
-                Gaussian noise only.
-
-        Raises:
-            ValueError: bad shapes, NaN or infinity, ``normalize_y`` with a likelihood that is not
-                of real targets, and what ``OnlineGP`` refuses. The model is then as it was before.
-        """
+        """Forget everything and learn a first batch; weights, above 0, divide Gaussian noise."""
         check_whole(fit_steps=self.fit_steps)
-        seed = _seed(self.random_state)
         if self.fit_steps < 0:
             raise ValueError(f"fit_steps must be at least 0, got {self.fit_steps}")
         if self.normalize_y and not isinstance(self.likelihood, Gaussian | StudentT | None):
             kind = type(self.likelihood).__name__
             raise ValueError(f"normalize_y must be False with {kind}, got {self.normalize_y}")
-        points = _points(X)
-        targets = _targets(y, len(points))
-        columns = points.shape[1]
-        mean = targets.mean(dim=-1) if self.normalize_y else targets.new_zeros(targets.shape[:-1])
-        deviation = _deviation("y", targets)
-        scale = deviation.where((deviation > 0) & self.normalize_y, 1.0)
+        points, targets, weights = self._read(X, y, sample_weight, reset=True)
+        mean, deviation = targets.mean(-1, keepdim=True), _deviation("y", targets)
+        scale = deviation.where((deviation > 0) & self.normalize_y, 1.0)[..., None]
         spread = _deviation("X", points.T)
-        spread = spread.where(spread > 0, 1.0)
         gp = OnlineGP(
-            copy.deepcopy(self.kernel) or _kernel(points, spread),
+            copy.deepcopy(self.kernel) or _kernel(points, spread.where(spread > 0, 1.0)),
             copy.deepcopy(self.likelihood) or Gaussian(0.1),
-            self.basis or (Cosine(100) if columns == 1 else PivotedCholesky(256)),
+            self.basis or (Cosine(100) if points.shape[1] == 1 else PivotedCholesky(256)),
             mean=copy.deepcopy(self.mean),
             rebase=self.rebase,
             alpha=self.alpha,
             # Equal targets say nothing of the hyperparameters.
             refit=Refit(steps=self.fit_steps) if self.fit_steps and deviation.any() else None,
-            seed=seed,
+            seed=_seed(self.random_state),
         )
-        _absorb(gp, points, (targets - mean[..., None]) / scale[..., None], sample_weight)
-        self.gp_, self.y_mean_, self.y_scale_ = gp, mean.numpy(), scale.numpy()
-        self.n_features_in_ = columns
-        names = _names(X)
-        if names is not None:
-            self.feature_names_in_ = names
-        else:
-            vars(self).pop("feature_names_in_", None)
+        mean = mean if self.normalize_y else torch.zeros_like(mean)
+        gp.update(_times(points), (targets - mean) / scale, sort=gp.of_time, weights=weights)
+        self.gp_, self.y_mean_, self.y_scale_ = gp, mean[..., 0].numpy(), scale[..., 0].numpy()
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OnlineGPRegressor":
-        """Learn a batch beside those before; the first is ``fit``'s.
-
-        Args:
-            X: inputs of shape (n, columns); times not before the first.
-            y: targets of shape (n,) or (n, k).
-            sample_weight: as ``fit``'s.
-
-        Raises:
-            ValueError: as ``fit``, or X or y of another width than before.
-        """
-        if not self.__sklearn_is_fitted__():
+        """Learn a batch beside those before; the first is ``fit``'s, as are the arguments."""
+        if not hasattr(self, "gp_"):
             return self.fit(X, y, sample_weight)
-        points = self._inputs(X)
-        targets = _targets(y, len(points))
+        points, targets, weights = self._read(X, y, sample_weight, reset=False)
         if targets.shape[:-1] != self.y_mean_.shape:
             raise ValueError(
                 f"y must have as many series as before, {self.y_mean_.size}, got shape "
-                f"{np.shape(y)} and before {(len(points), *self.y_mean_.shape)}"
+                f"{np.shape(y)}"
             )
         mean, scale = (torch.from_numpy(a)[..., None] for a in (self.y_mean_, self.y_scale_))
-        _absorb(self.gp_, points, (targets - mean) / scale, sample_weight)
+        gp = self.gp_
+        gp.update(_times(points), (targets - mean) / scale, sort=gp.of_time, weights=weights)
         return self
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """Return the mean of y, and if asked its standard deviation or covariance, noise included.
+        """Return the mean of y, noise included, alone or beside a deviation or covariance.
 
-        Args:
-            X: inputs of shape (n, columns).
-            return_std: whether to return (mean, standard deviation), each of the mean's shape.
-            return_cov: whether to return (mean, covariance), the latter of shape (n, n) or
-                (n, n, k).
-
-        Returns:
-            Mean of shape (n,) or (n, k), or a pair.
-
-        Raises:
-            ValueError: not fitted, bad X, both options, or ``return_cov`` with a likelihood that is
-                not of real targets.
+        The covariance, of real targets only, has the shape (n, n) or (n, n, k).
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov exclude each other: ask for one of them")
-        inputs = self._inputs(X)
-        y = self.gp_.predict(_stamps(inputs), include_noise=True)
+        times = self._inputs(X)
+        y = self.gp_.predict(times, include_noise=True)
         mean = y.mean.numpy().T * self.y_scale_ + self.y_mean_
         if return_std:
             return mean, y.variance.sqrt().numpy().T * self.y_scale_
@@ -176,97 +141,36 @@ class OnlineGPRegressor:
             return mean
         if not isinstance(self.gp_.likelihood, Gaussian | StudentT):
             raise ValueError("return_cov must be False with a likelihood of other than real y")
-        latent = self.gp_.predict(_stamps(inputs), full_cov=True).covariance
+        latent = self.gp_.predict(times, full_cov=True).covariance
         # Cov y = Cov f + diag(Var y − Var f)
         noise = y.variance - latent.diagonal(dim1=-2, dim2=-1)
         covariance = latent + torch.diag_embed(noise)
         return mean, covariance.movedim((-2, -1), (0, 1)).numpy() * self.y_scale_**2
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Return draws of y, noise included, jointly over the inputs.
-
-        Args:
-            X: inputs of shape (n, columns).
-            n_samples: S.
-            random_state: as the model's.
-
-        Returns:
-            Draws of shape (n, S) or (n, k, S).
-
-        Raises:
-            ValueError: not fitted, bad X or S below 1.
-        """
+        """Return draws of y, noise included, jointly over the inputs: (n, S) or (n, k, S)."""
         check_counts(n_samples=n_samples)
         generator = torch.Generator().manual_seed(_seed(random_state))
-        points = self._inputs(X)
-        f = self.gp_.sample(_stamps(points), n_samples, generator)
+        f = self.gp_.sample(self._inputs(X), n_samples, generator)
         y = self.gp_.likelihood.sample(f, generator).movedim((-1, 0), (0, -1)).detach().numpy()
         return y * self.y_scale_[..., None] + self.y_mean_[..., None]
 
-    def score(self, X: Any, y: Any) -> float:
-        """Return R² = 1 − Σ(y − mean)² / Σ(y − ȳ)², averaged over series.
-
-        Of a constant series 0, or 1 where it is predicted exactly, as scikit-learn has it.
-
-        Args:
-            X: inputs of shape (n, columns).
-            y: targets of shape (n,) or (n, k).
-
-        Raises:
-            ValueError: not fitted, or bad X or y.
-        """
-        predicted = torch.from_numpy(self.predict(X).T.copy())
-        targets = _targets(y, predicted.shape[-1])
-        errors = (targets - predicted).square().sum(-1)
-        spread = (targets - targets.mean(-1, keepdim=True)).square().sum(-1)
-        constant = (targets == targets[..., :1]).all(-1)
-        share = (errors / spread).where(~constant, (errors > 0).to(errors))
-        return float((1 - share).mean())
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the arguments by name; ``deep`` changes nothing."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def set_params(self, **params: Any) -> "OnlineGPRegressor":
-        """Replace arguments; what was learned stays until the next ``fit``.
-
-        Raises:
-            ValueError: a name that is no argument.
-        """
-        if unknown := params.keys() - self.get_params().keys():
-            raise ValueError(f"params must be of {list(self.get_params())}, got {sorted(unknown)}")
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "gp_")
-
-    def __sklearn_tags__(self) -> Any:
-        # Only scikit-learn calls this: its classes are where it was loaded.
-        utils = sys.modules["sklearn.utils"]
-        return utils.Tags(
-            estimator_type="regressor",
-            target_tags=utils.TargetTags(required=True, multi_output=True),
-            regressor_tags=utils.RegressorTags(),
-        )
-
     def _inputs(self, X: Any) -> Tensor:
-        if not self.__sklearn_is_fitted__():
-            raise ValueError("X must come after fit or partial_fit: nothing has been learned yet")
-        points = _points(X)
-        # Columns in another order are other inputs, and nothing else would tell.
-        names, expected = _names(X), getattr(self, "feature_names_in_", None)
-        if names is not None and expected is not None and list(names) != list(expected):
-            raise ValueError(
-                f"X must have the columns {list(expected)} in this order, got {list(names)}"
-            )
-        if points.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"X has {points.shape[1]} features, but OnlineGPRegressor is expecting "
-                f"{self.n_features_in_} features as input"
-            )
-        return points
+        validation.check_is_fitted(self)
+        read = validation.validate_data(self, _numbers(X), reset=False, dtype=np.float64)
+        return _times(torch.from_numpy(read))
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple[Any, Tensor, Any]:
+        """Return inputs (n, columns), targets as series (n,) or (k, n), and weights."""
+        X, y = validation.validate_data(
+            self, _numbers(X), y, reset=reset, dtype=np.float64, multi_output=True, y_numeric=True
+        )
+        targets = torch.from_numpy(np.ascontiguousarray(np.asarray(y, np.float64).T))
+        if sample_weight is not None:
+            sample_weight = validation._check_sample_weight(sample_weight, X)  # pyright: ignore
+            if not (sample_weight > 0).all():
+                raise ValueError("sample_weight must be above zero: leave rows out")
+        return torch.from_numpy(X), targets, sample_weight
 
 
 def _kernel(points: Tensor, spread: Tensor) -> Kernel:
@@ -278,18 +182,6 @@ def _kernel(points: Tensor, spread: Tensor) -> Kernel:
     return RBF(1, lengthscale=spread / 10) + Walk(step=step, outputscale=0.1)
 
 
-def _absorb(gp: OnlineGP, points: Tensor, targets: Tensor, sample_weight: Any) -> None:
-    if sample_weight is None:
-        gp.update(_stamps(points), targets, sort=gp.of_time)
-        return
-    weights = real_numbers(as_array(sample_weight, "sample_weight"), "sample_weight", "be numbers")
-    if weights.shape != (len(points),):
-        raise ValueError(f"sample_weight must have shape ({len(points)},), got {weights.shape}")
-    if not (weights > 0).all():
-        raise ValueError(f"sample_weight must be above zero, got {weights.min():g}: leave rows out")
-    gp.update(_stamps(points), targets, sort=gp.of_time, weights=weights)
-
-
 def _deviation(name: str, rows: Tensor) -> Tensor:
     """Return standard deviations of rows; 0 where they are round-off of equal numbers."""
     deviation = rows.std(dim=-1, correction=0)
@@ -299,79 +191,30 @@ def _deviation(name: str, rows: Tensor) -> Tensor:
     return deviation.where(deviation > eps * rows.mean(dim=-1).abs(), 0.0)
 
 
-def _stamps(points: Tensor) -> Tensor:
+def _times(points: Tensor) -> Tensor:
     """Return times of shape (n,) from one column, else the points."""
     return points[:, 0] if points.shape[1] == 1 else points
 
 
-def _names(X: Any) -> np.ndarray | None:
-    """Return names of a table's columns; None where it has none, or they are no texts."""
-    names: list[Any] = list(getattr(X, "columns", ()))
-    known = bool(names) and all(isinstance(name, str) for name in names)
-    return np.asarray(names, dtype=object) if known else None
-
-
 def _seed(random_state: Any) -> int:
-    """Return a seed: the number, one drawn from a ``RandomState``, or another each time if None.
-
-    Raises:
-        ValueError: neither.
-    """
-    if random_state is None:
-        return int(np.random.default_rng().integers(2**31))
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31 - 1))
-    check_whole(random_state=random_state)
-    return int(random_state)
+    return (
+        random_state
+        if isinstance(random_state, int)
+        else (int(validation.check_random_state(random_state).randint(2**31 - 1)))
+    )
 
 
-def days(column: Any, name: str) -> np.ndarray:
-    """Return dates as days since 1970, shape (n,); numbers stay.
-
-    Args:
-        column: dates, of numpy, pandas or Python, or numbers.
-        name: of the argument, for errors.
-
-    Raises:
-        ValueError: something else among them.
-    """
-    values, calendar = stamps(column, name=name)
+def days(column: Any) -> np.ndarray:
+    """Return dates of numpy, pandas or Python, or as text, as days since 1970, shape (n,)."""
+    values, calendar = stamps(column, name="X")
     return values / 86_400e9 if calendar else values
 
 
-def _points(X: Any) -> Tensor:
-    wanted = "be a dense array of real numbers, not a sparse one"
-    table = X
+def _numbers(X: Any) -> Any:
+    """Return a table or an array with days in place of dates."""
     if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        if any(getattr(kind, "kind", "") == "M" for kind in X.dtypes):
-            table = np.stack([_numbers(X[name]) for name in X.columns], axis=-1)
-    elif getattr(getattr(X, "dtype", None), "kind", "") == "M" and np.ndim(X) == 2:
-        table = np.stack([days(column, "X") for column in np.asarray(X).T], axis=-1)
-    points = torch.from_numpy(real_numbers(as_array(table, "X"), "X", wanted))
-    if points.ndim != 2 or 0 in points.shape:
-        raise ValueError(
-            f"X must have shape (rows, columns), got {tuple(points.shape)}. Reshape your data with "
-            "X.reshape(-1, 1) if it is times"
-        )
-    if not points.isfinite().all():
-        raise ValueError(f"X must be finite, got {int((~points.isfinite()).sum())} NaN or infinite")
-    return points
-
-
-def _numbers(column: Any) -> np.ndarray:
-    """Return a table's column as numbers: dates, with a zone too, as days."""
-    return days(column, "X") if getattr(column.dtype, "kind", "") == "M" else column.to_numpy()
-
-
-def _targets(y: Any, count: int) -> Tensor:
-    """Return targets (n,) or (n, k) as series of shape (n,) or (k, n)."""
-    array = real_numbers(as_array(y, "y"), "y", "be an array of real numbers")
-    if array.ndim not in (1, 2) or len(array) != count or array.size == 0:
-        raise ValueError(f"y must have shape ({count},) or ({count}, k), got {array.shape}")
-    if not np.isfinite(array).all():
-        raise ValueError(
-            f"y must be finite, got {int((~np.isfinite(array)).sum())} NaN or infinite"
-        )
-    return as_targets(
-        np.ascontiguousarray(array.T), count, None, torch.empty(0, dtype=torch.float64)
-    )
+        dates = [name for name in X.columns if getattr(X[name].dtype, "kind", "") == "M"]
+        return X.assign(**{name: days(X[name]) for name in dates}) if dates else X
+    if getattr(getattr(X, "dtype", None), "kind", "") == "M" and np.ndim(X) == 2:
+        return np.stack([days(column) for column in np.asarray(X).T], axis=-1)
+    return X
