@@ -42,7 +42,7 @@ print(f"lengthscale {kernel.lengthscale.item():.1f} years")
 monitor = Monitor()
 for start in range(1800, 2000, 10):
     now = (years >= start) & (years < start + 10)
-    monitor.see(gp, years[now], counts[now])
+    monitor.observe(gp, years[now], counts[now])
     gp.update(years[now], counts[now])
 print(f"inside 95 %: {float(monitor.coverage[0.95]):.2f}")
 

@@ -148,6 +148,13 @@ def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(mo
     assert min(values[45:47]) > 0
     # Every basis of live streams after two batches and four, its state and its update.
     assert sum("4 batches: state" in row["label"] for row in rows) == 8
+    # Series of a table against a loop over all three of them.
+    (start,) = (
+        k
+        for k, row in enumerate(rows)
+        if row["label"].startswith("3 series of 200 st") and "M=40" in row["label"]
+    )
+    assert values[start + 2] == pytest.approx(values[start] / values[start + 1])
     # Percentiles of answers, and all of them in the bins of a histogram.
     for start in (len(values) - 20, len(values) - 10):
         assert values[start] <= values[start + 1] <= values[start + 2]

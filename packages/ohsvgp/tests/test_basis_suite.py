@@ -13,7 +13,6 @@ from ohsvgp.bases.fourier import Cosine, FouT
 from ohsvgp.bases.grid import UniformGrid
 from ohsvgp.bases.laguerre import LagT
 from ohsvgp.bases.legendre import LegS, LegT
-from ohsvgp.hippo import features
 from ohsvgp.inducing import PointFunctional
 from probseq.kernels import RBF, Matern12, Matern32, Matern52
 
@@ -25,13 +24,6 @@ BASES = {
     "FouT": lambda M, scale=1.0: FouT(M, 4.0 * scale),
     "Cosine": lambda M, scale=1.0: Cosine(M),
     "UniformGrid": lambda M, scale=1.0: UniformGrid(M),
-}
-QUADRATURE = {
-    "LegS": LegS,
-    "LegT": lambda M, **options: LegT(M, 2.0, **options),
-    "LagT": lambda M, **options: LagT(M, 2.0, **options),
-    "FouT": lambda M, **options: FouT(M, 2.0, **options),
-    "Cosine": Cosine,
 }
 every_basis = pytest.mark.parametrize("name", BASES)
 
@@ -211,55 +203,6 @@ def test_a_saved_model_predicts_and_continues_to_the_last_bit(name):
         model.update(x[40:], y[40:])
     assert torch.equal(gp.predict(new).mean, twin.predict(new).mean)
     assert torch.equal(gp.predict(new).variance, twin.predict(new).variance)
-
-
-@pytest.mark.parametrize("make", [*BASES.values(), *QUADRATURE.values()])
-@pytest.mark.parametrize("M", [0, -3])
-def test_less_than_one_inducing_variable_is_refused(make, M):
-    with pytest.raises(
-        ValueError, match=f"num_inducing must be a whole number of at least 1, got {M}"
-    ):
-        make(M)
-
-
-@pytest.mark.parametrize("make", QUADRATURE.values(), ids=list(QUADRATURE))
-def test_fewer_nodes_than_inducing_variables_are_refused(make):
-    with pytest.raises(ValueError, match="num_nodes must be at least num_inducing=8, got 7"):
-        make(8, num_nodes=7)
-    assert make(8, num_nodes=8).num_nodes == 8
-
-
-@pytest.mark.parametrize("number", [0.0, -1.0, math.inf, math.nan])
-@pytest.mark.parametrize(
-    ("make", "argument"), [(LegT, "window"), (FouT, "window"), (LagT, "timescale")]
-)
-def test_a_window_or_time_scale_that_is_no_time_is_refused(make, argument, number):
-    with pytest.raises(ValueError, match=f"{argument} must be positive and finite"):
-        make(4, number)
-
-
-@every_basis
-def test_kernels_of_several_dimensions_are_refused(name):
-    with pytest.raises(ValueError, match="kernel must have dim=1"):
-        OnlineGP(RBF(2), Gaussian(0.1), BASES[name](4))
-
-
-@pytest.mark.parametrize("omega", [0.0, 0.3, 4.0])
-@pytest.mark.parametrize("name", ["LegS", "LegT", "LagT", "FouT"])
-def test_a_wave_has_the_coefficients_that_the_recurrences_of_hippo_converge_to(name, omega):
-    M, t = 20, 5.0
-    with torch.no_grad():
-        inducing = BASES[name](M).inducing(make_kernel(), t)
-    w = torch.tensor([omega], dtype=torch.float64)
-    closed = {
-        "LegS": lambda: features.legs_projections(M, w, t),
-        "LegT": lambda: features.legt_projections(M, w, t, 4.0),
-        "LagT": lambda: features.lagt_projections(M, w, t, 1.5),
-        "FouT": lambda: features.fout_projections(M, w, t, 4.0),
-    }[name]()
-    wave = torch.exp(1j * omega * inducing.nodes[:, 0])
-    quadrature = inducing.weights.to(wave.dtype) @ wave
-    torch.testing.assert_close(quadrature, closed[:, 0], atol=1e-12, rtol=0)
 
 
 @pytest.mark.slow

@@ -1,9 +1,5 @@
 """The dense Gaussian process against conditioning written out and torch.distributions."""
 
-import inspect
-import math
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,10 +13,6 @@ from probseq.kernels import RBF, Matern32
 def normal(*shape: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
-
-def unchecked(function: Callable[..., object]) -> Callable[..., object]:
-    return inspect.unwrap(function)
 
 
 @pytest.fixture
@@ -79,27 +71,6 @@ def test_series_and_kernels_of_a_batch_equal_single_ones() -> None:
         torch.testing.assert_close(evidence[i], log_marginal_likelihood(single, noise[i], x, y[i]))
 
 
-def test_bad_arguments_are_refused(problem: tuple[Matern32, Tensor, Tensor, Tensor]) -> None:
-    kernel, x, y, x_new = problem
-    with pytest.raises(ValueError, match="noise must be a variance above 0, got 0"):
-        exact_posterior(kernel, 0.0, x, y, x_new)
-    # Without the shape checks of the tests, which come first.
-    evidence, posterior = unchecked(log_marginal_likelihood), unchecked(exact_posterior)
-    for bad_x, bad_y in ((x, y[:14]), (x, y[0]), (x[:, 0], y), (x[0, 0], y)):
-        with pytest.raises(ValueError, match=r"x and y must have the shapes .* got \("):
-            evidence(kernel, 0.1, bad_x, bad_y)
-        with pytest.raises(ValueError, match=r"x and y must have the shapes .* got \("):
-            posterior(kernel, 0.1, bad_x, bad_y, x_new)
-
-
-def test_variances_at_data_without_noise_are_not_negative() -> None:
-    kernel = RBF(1, lengthscale=2.0)
-    x = torch.linspace(0.0, 3.0, 30)[:, None]
-    found = exact_posterior(kernel, 1e-6, x, x[:, 0].sin(), x)
-    assert (found.variance > 0).all()
-    assert (found.variance < 1e-4).all()
-
-
 @pytest.mark.parametrize("dim", [1, 2])
 def test_an_exact_process_knows_all_that_it_was_given(dim: int) -> None:
     x = torch.randn(12, dim, dtype=torch.float64).squeeze(-1)
@@ -114,21 +85,3 @@ def test_an_exact_process_knows_all_that_it_was_given(dim: int) -> None:
     torch.testing.assert_close(gp.predict(x[:5]).mean, law.mean)
     noisy = gp.predict(x[:5], include_noise=True).variance
     torch.testing.assert_close(noisy, law.variance + gp.likelihood.noise)
-
-
-@pytest.mark.parametrize(
-    ("t", "y", "message"),
-    [
-        ([0.0, math.nan], [0.0, 1.0], "t must be finite"),
-        ([0.0, 1.0], [0.0, math.inf], "y must be finite"),
-        ([0.0, 1.0], [0.0], r"y must have shape \(2\)"),
-        ([[0.0, 1.0]], [0.0], r"t must have shape \(n, 1\)"),
-    ],
-)
-def test_an_exact_process_keeps_nothing_of_refused_data(t, y, message: str) -> None:
-    gp, x = ExactGP(RBF(1), Gaussian(0.3)), torch.linspace(0.0, 1.0, 4)
-    gp.update(x, x.sin())
-    before = gp.predict(x).mean
-    with pytest.raises(ValueError, match=message):
-        gp.update(torch.tensor(t), torch.tensor(y))
-    torch.testing.assert_close(gp.predict(x).mean, before, rtol=0, atol=0)

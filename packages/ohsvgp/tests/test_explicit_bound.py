@@ -231,14 +231,6 @@ def second_step() -> tuple[Kernel, Old, CarriedSite, Tensor, Tensor]:
     return kernel, old, carried, R_b, set_b.nodes
 
 
-def expected_log_likelihood(Psi: Tensor, K_ff: Tensor, m: Tensor, S: Tensor, y: Tensor) -> Tensor:
-    """Σ E log N(y; f, σ²) under q(f), f = Ψᵀv + what v does not explain."""
-    mean = Psi.mT @ m
-    variance = K_ff - Psi.square().sum(0) + (Psi * (S @ Psi)).sum(0)
-    residual = (y - mean).square() + variance
-    return -0.5 * (residual / NOISE + math.log(2 * math.pi * NOISE)).sum()
-
-
 def test_uncollapsed_bound_is_the_sum_of_its_divergences(
     second_step: tuple[Kernel, Old, CarriedSite, Tensor, Tensor],
 ) -> None:
@@ -260,43 +252,6 @@ def test_uncollapsed_bound_is_the_sum_of_its_divergences(
     nothing = torch.zeros((), dtype=torch.float64)
     found = uncollapsed_bound(nothing, nothing, carried, m, S)
     torch.testing.assert_close(found.value, expected, rtol=1e-8, atol=1e-8)
-
-
-def test_uncollapsed_bound_is_largest_at_the_closed_form_and_equals_the_collapsed_one(
-    second_step: tuple[Kernel, Old, CarriedSite, Tensor, Tensor],
-) -> None:
-    kernel, _, carried, R_b, b = second_step
-    x, y = (part[BATCHES[1]] for part in stream())
-    Psi, K_ff = features(kernel, PointFunctional(b), R_b, x), kernel.diag(x)
-    precision = torch.full_like(y, 1 / NOISE)
-    new = whitened_update(carried.site, Psi, precision, precision * y)
-    collapsed = online_bound(carried, new, Psi, K_ff, y, y.new_tensor(NOISE))
-    moments = posterior(new)
-    m, S = moments.mean, torch.cholesky_inverse(moments.root)
-
-    def uncollapsed(mean: Tensor, covariance: Tensor) -> Tensor:
-        fit = expected_log_likelihood(Psi, K_ff, mean, covariance, y)
-        return uncollapsed_bound(fit, collapsed.unexplained, carried, mean, covariance).value
-
-    torch.testing.assert_close(uncollapsed(m, S), collapsed.value, rtol=1e-9, atol=1e-9)
-    m.requires_grad_(), S.requires_grad_()
-    for gradient in torch.autograd.grad(uncollapsed(m, S), (m, S)):
-        torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-8)
-    assert float(uncollapsed(m + 0.01, S).detach()) < float(collapsed.value)
-    assert float(uncollapsed(m, 1.1 * S).detach()) < float(collapsed.value)
-
-
-def test_online_bounds_sum_to_the_batch_bound_while_the_inducing_set_stays() -> None:
-    class Fixed(GivenPoints):
-        def advance(self, step: Advance) -> Inducing:
-            return step.previous or PointFunctional(points_of(2))
-
-    x, y = stream()
-    kernel = kernel_of(0)
-    gp = OnlineGP(kernel, Gaussian(NOISE), Fixed(), rel_jitter=1e-10)
-    total = sum(gp.update(x[batch, 0], y[batch]).energy for batch in BATCHES)
-    whole = explicit_update(kernel, None, points_of(2), x, y)
-    torch.testing.assert_close(total, whole.bound, rtol=1e-7, atol=1e-7)
 
 
 def test_information_is_lost_only_where_the_new_set_does_not_span_the_old_one() -> None:

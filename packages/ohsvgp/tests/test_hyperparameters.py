@@ -12,12 +12,10 @@ from scipy.stats import multivariate_normal
 from torch import Tensor, nn
 
 from ohsvgp import Gaussian, LegS, OnlineGP, Poisson
-from ohsvgp.bases.points import AdamSteps, RandomSubset
-from ohsvgp.bases.variational_fourier import VariationalFourier
 from ohsvgp.hyperparameters import _Objective
-from ohsvgp.limits import Limits
 from probseq.errors import CholeskyError, JitterWarning
-from probseq.kernels import RBF, Matern52
+from probseq.kernels import RBF
+from probseq.kernels.base import Limits
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -85,15 +83,6 @@ def test_masked_targets_do_not_count() -> None:
     torch.testing.assert_close(settings(whole), settings(part), rtol=1e-2, atol=0)
 
 
-def test_points_of_several_dimensions_get_lengthscales_of_their_own() -> None:
-    x = normal(80, 2)
-    y = (3 * x[:, 0]).sin() + 0.1 * normal(80, seed=1)
-    gp = OnlineGP(RBF(2), Gaussian(0.1), RandomSubset(10))
-    gp.fit_hyperparameters(x, y)
-    relevant, irrelevant = gp.kernel.lengthscale.detach()[0].tolist()
-    assert irrelevant > 5 * relevant
-
-
 def test_refit_between_batches_raises_the_energy_and_absorbs_nothing() -> None:
     t = torch.linspace(0.0, 12.0, 120, dtype=torch.float64)
     y = draw(t, 0.8, 1.5, 0.05)
@@ -124,29 +113,6 @@ def test_other_likelihoods_are_fitted_by_the_energy_of_the_first_batch() -> None
     assert info.objective == "energy"
     assert info.after > info.before + 5
     assert float(gp.update(t, y).energy) == pytest.approx(info.after, abs=1e-5)
-
-
-def test_learned_points_stay_as_chosen_while_hyperparameters_are_fitted() -> None:
-    # A million Adam steps for each evaluation would never end.
-    t = torch.linspace(0.0, 5.0, 30, dtype=torch.float64)
-    gp = OnlineGP(RBF(1), Gaussian(0.5), RandomSubset(10))
-    gp.update(t[:15], t[:15].sin())
-    gp.basis = RandomSubset(10, learn=AdamSteps(steps=10**6))
-    info = gp.fit_hyperparameters(t[15:], t[15:].sin(), steps=5)
-    assert info.after > info.before
-
-
-def test_fixed_parameters_stay_as_they_are() -> None:
-    t = torch.linspace(0.0, 10.0, 40, dtype=torch.float64)
-    gp = model()
-    gp.kernel.raw_outputscale.requires_grad_(False)
-    gp.fit_hyperparameters(t, draw(t, 0.8, 3.0, 0.05))
-    assert float(gp.kernel.outputscale) == 1.0
-    assert float(gp.kernel.lengthscale.detach()) != 1.0
-    for parameter in (*gp.kernel.parameters(), *gp.likelihood.parameters()):
-        parameter.requires_grad_(False)
-    with pytest.raises(ValueError, match="must have parameters that require gradients"):
-        gp.fit_hyperparameters(t, t)
 
 
 def test_noise_of_targets_without_noise_stops_at_its_floor() -> None:
@@ -250,30 +216,6 @@ def test_interrupted_fit_leaves_the_best_hyperparameters() -> None:
     with pytest.raises(KeyboardInterrupt):
         gp.fit_hyperparameters(t, draw(t, 0.3, 1.0, 0.05))
     assert kernel.lengthscale.item() >= 0.9
-
-
-def test_bad_arguments_are_refused() -> None:
-    t = torch.linspace(0.0, 5.0, 10, dtype=torch.float64)
-    with pytest.raises(ValueError, match="steps must be a whole number of at least 1, got 0"):
-        model().fit_hyperparameters(t, t, steps=0)
-    with pytest.raises(ValueError, match=r"y must have shape \(..., 10\)"):
-        model().fit_hyperparameters(t, t[:9])
-    with pytest.raises(ValueError, match="y must hold at least one target"):
-        model().fit_hyperparameters(t, t, mask=torch.zeros(10, dtype=torch.bool))
-    # Zeros have a likeliest kernel, but no likeliest noise.
-    zeros, gp = torch.zeros_like(t), model()
-    before = settings(gp)
-    with pytest.raises(ValueError, match="y must not be zero everywhere where the noise is fitted"):
-        gp.fit_hyperparameters(t, zeros, limited=False)
-    assert torch.equal(settings(gp), before)
-    gp.likelihood.requires_grad_(False)
-    info = gp.fit_hyperparameters(t, zeros, steps=2)
-    assert info.after > info.before
-    gp = OnlineGP(Matern52(1), Gaussian(0.1), VariationalFourier(5, 0.0, 6.0))
-    gp.fit_hyperparameters(t, t.sin(), steps=2)
-    gp.update(t, t.sin())
-    with pytest.raises(ValueError, match=r"before the first update\. LegS, LegT, .* with memory="):
-        gp.fit_hyperparameters(t, t.sin())
 
 
 def test_no_warning_about_jitter_on_the_way() -> None:

@@ -28,13 +28,6 @@ def test_sums_equal_those_over_all_pairs(Q, span):
     )
 
 
-def test_nodes_weights_and_places_broadcast():
-    weights, nodes, x = draw(3, 1, 4, 50), 9 * draw(2, 50), 12 * draw(1, 2, 60)
-    found = exponential_sums(weights, nodes, x)
-    assert found.shape == (3, 2, 4, 60)
-    torch.testing.assert_close(found, dense(weights, nodes, x), rtol=0, atol=1e-13)
-
-
 def test_coinciding_nodes_count_each():
     nodes = torch.tensor([1.0, 0.0, 1.0, 1.0], dtype=torch.float64)
     weights, x = draw(2, 4), torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)

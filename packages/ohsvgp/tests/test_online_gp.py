@@ -89,26 +89,6 @@ def test_late_and_repeated_stamps_inside_the_window_are_exact(basis: Basis) -> N
     torch.testing.assert_close(law.variance, variance, rtol=0, atol=1e-8)
 
 
-def test_late_stamps_after_the_window_has_moved_are_exact_too() -> None:
-    t, y = stream(30)
-    early, late = torch.arange(0, 30, 2), torch.arange(1, 30, 2)
-    gp, reference = model(t0=0.0), model(t0=0.0)
-    gp.update(t[early], y[early], t_end=10.0)
-    gp.update(t[late], y[late])
-    reference.update(t, y, t_end=10.0)
-    assert_equal_laws(gp, reference)
-
-
-def test_one_point_at_a_time_equals_batches_inside_a_window() -> None:
-    t, y = stream(30)
-    single, whole = model(t0=0.0, rebase="manual"), model(t0=0.0, rebase="manual")
-    single.rebase(10.0)
-    energies = [single.update(t[i], y[i]).energy for i in range(30)]
-    total = whole.update(t, y, t_end=10.0).energy
-    torch.testing.assert_close(torch.stack(energies).sum(), total, rtol=1e-9, atol=1e-9)
-    assert_equal_laws(single, whole)
-
-
 def test_the_end_of_the_window_never_moves_back() -> None:
     gp = model(t0=0.0)
     ends = [
@@ -195,21 +175,6 @@ def test_a_batch_of_series_is_a_stack_of_models(own: str) -> None:
         torch.testing.assert_close(scores[i], single.log_prob(t, y[i]))
 
 
-def test_arrays_of_all_kinds_give_one_model() -> None:
-    t, y = stream(20)
-    reference = model()
-    reference.update(t, y)
-    for times, targets in (
-        (t.numpy(), y.numpy()),
-        (t.tolist(), y.tolist()),
-        (pd.Series(t.numpy(), index=range(5, 25)), pd.Series(y.numpy(), index=range(7, 27))),
-        (t.clone().requires_grad_(), y.clone().requires_grad_()),
-    ):
-        gp = model()
-        gp.partial_fit(times, targets)
-        assert torch.equal(gp.predict(GRID).mean, reference.predict(GRID).mean)
-
-
 def test_calendar_stamps_are_times_in_the_chosen_unit() -> None:
     days = pd.date_range("2024-01-01", periods=30, freq="6h")
     y = stream(30)[1]
@@ -244,21 +209,6 @@ def test_updated_equals_update_and_leaves_the_old_model_alone(basis: Basis) -> N
     first.updated(t, y)
     assert first.state is None
     assert first.clock is None
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("plain_calls")
-def test_memory_is_flat_over_five_thousand_points_one_at_a_time() -> None:
-    gp = model(LegS(4, num_nodes=8), rebase="grow:1.05")
-    sizes = set()
-    for i in range(5000):
-        gp.update([0.01 * i], [math.sin(0.1 * i)])
-        if i % 500 == 499:
-            state = gp.state_dict()
-            sizes.add(sum(tensor.numel() * tensor.element_size() for tensor in state.values()))
-    assert len(sizes) == 1
-    assert gp.state is not None
-    assert gp.state.count == 5000
 
 
 def test_the_energy_is_that_of_an_update_and_absorbs_nothing() -> None:
@@ -351,33 +301,6 @@ def test_a_warning_that_is_an_error_comes_once_too_and_the_data_are_absorbed() -
     assert gp.state.count == 40
 
 
-def test_knowledge_lost_by_a_move_without_data_is_warned_of_too() -> None:
-    gp = model(LegS(8))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gp.update([0.0, 1.0, 2.0], [0.0, 0.8, 0.9])
-    with pytest.warns(LostInformationWarning):
-        assert float(gp.rebase(200.0).lost_information) > 1.0
-
-
-@pytest.mark.parametrize("basis", [LegS(9), Cosine(9), RandomSubset(9)])
-def test_a_far_origin_is_no_harm(basis: Basis) -> None:
-    """Times are counted from t0, and not in the precision that predictions are given in."""
-    t, y = stream(60)
-    far, near = model(basis, dtype=torch.float32), model(basis)
-    for part in torch.arange(60).split(20):
-        far.update(1e6 + t[part], y[part])
-        near.update(t[part], y[part])
-    law = far.predict(1e6 + GRID)
-    assert law.mean.dtype == torch.float32
-    assert float(law.variance.min()) > 0
-    # 1e6 + t is rounded to 1e-10.
-    torch.testing.assert_close(law.mean.double(), near.predict(GRID).mean, rtol=0, atol=1e-6)
-    torch.testing.assert_close(
-        law.variance.double(), near.predict(GRID).variance, rtol=0, atol=1e-6
-    )
-
-
 def test_a_move_without_data_costs_the_full_power_nothing() -> None:
     """The integral of the old posterior stays one, under the marginal law of the new variables."""
     t, y = stream(40)
@@ -393,21 +316,6 @@ def test_a_move_without_data_costs_the_full_power_nothing() -> None:
     for one, other in pairwise(variances):
         assert float((other - one).min()) > -1e-9
         assert float((other - one).max()) > 1e-3
-
-
-def test_models_share_neither_basis_nor_randomness() -> None:
-    t, y = stream(30)
-    basis = RandomSubset(5)
-    one, two, other = model(basis, seed=1), model(basis, seed=1), model(basis, seed=2)
-    for gp in (one, two, other):
-        gp.update(t, y)
-    assert torch.equal(one.predict(GRID).mean, two.predict(GRID).mean)
-    assert not torch.equal(one.predict(GRID).mean, other.predict(GRID).mean)
-    assert one.basis is not basis
-    # Deep copies go their own way.
-    twin = copy.deepcopy(one)
-    twin.update(t[:3] + 11, y[:3])
-    assert torch.equal(one.predict(GRID).mean, two.predict(GRID).mean)
 
 
 @pytest.mark.parametrize("likelihood", [Gaussian(NOISE), Bernoulli()])
@@ -448,31 +356,6 @@ def test_inducing_points_stay_while_a_manual_window_does() -> None:
     # As good as the dense solution: some of the points lie close together.
     torch.testing.assert_close(gp.predict(GRID).mean, mean, rtol=0, atol=1e-5)
     torch.testing.assert_close(gp.predict(GRID).variance, variance, rtol=0, atol=1e-5)
-
-
-def test_the_energy_takes_none_of_the_random_numbers_of_updates() -> None:
-    t, y = stream(30)
-    gp = model(RandomSubset(9))
-    gp.update(t[:15], y[:15])
-    values = [gp.energy(t[15:], y[15:]).detach() for _ in range(2)]
-    assert torch.equal(values[0], values[1])
-    torch.testing.assert_close(gp.update(t[15:], y[15:]).energy, values[0])
-
-
-def test_targets_without_series_are_those_of_all_series_before() -> None:
-    t, y = stream(30)
-    short, full = model(), model()
-    for gp in (short, full):
-        gp.update(t[:20], torch.stack([y[:20], -y[:20]]))
-    short.update(t[20:], y[20:])
-    full.update(t[20:], y[20:].expand(2, -1))
-    assert_equal_laws(short, full)
-
-
-def test_an_end_beyond_the_growth_of_the_window_holds() -> None:
-    gp = model(rebase="grow:1.5")
-    gp.update([10.0, 12.0], [0.1, 0.1])
-    assert gp.update([14.0], [0.1], t_end=100.0).t_end == 100.0
 
 
 @pytest.mark.parametrize("mean", [None, Level(2.0)])

@@ -19,7 +19,6 @@ from ohsvgp import (
     OnlineGP,
     Poisson,
     RandomSubset,
-    VariationalFourier,
 )
 from probseq.errors import CholeskyError
 from probseq.kernels import RBF, Kernel, Matern32
@@ -133,24 +132,6 @@ def test_unsorted_stamps_are_sorted_on_demand_with_their_targets_and_mask() -> N
     torch.testing.assert_close(gp.predict(T).mean, sorted_gp.predict(T).mean)
 
 
-@pytest.mark.parametrize("t0", [None, 0.0])
-def test_a_first_batch_of_no_points_needs_an_end(t0: float | None) -> None:
-    gp = model(t0=t0)
-    with pytest.raises(ValueError, match="t must hold at least one stamp"):
-        gp.update([], [])
-    if t0 is not None:
-        info = gp.update([], [], t_end=5.0)
-        assert (info.n_new, info.t_end, float(info.energy)) == (0, 5.0, 0.0)
-        torch.testing.assert_close(gp.predict(T).variance, torch.ones(20, dtype=torch.float64))
-
-
-def test_a_batch_of_another_number_of_series_is_refused() -> None:
-    gp = model()
-    gp.update(T, torch.stack([Y, -Y]))
-    with pytest.raises(ValueError, match=re.escape("y must have shape (2, 1) like the series")):
-        gp.update([6.0], np.zeros((3, 1)))
-
-
 @pytest.mark.parametrize(
     ("likelihood", "y", "message"),
     [
@@ -186,115 +167,6 @@ def test_hidden_targets_are_not_held_against_a_support_without_zero() -> None:
         gp.update([0.0, 1.0, 2.0], [1.0, 0.0, 2.0])
     info = gp.update([0.0, 1.0, 2.0], [1.0, NAN, 2.0], missing="drop")
     assert bool(info.energy.isfinite())
-
-
-@pytest.mark.parametrize("noise", [0.0, -1.0, NAN, INF])
-def test_noise_must_be_a_variance(noise: float) -> None:
-    with pytest.raises(ValueError, match="noise must be above 0 and finite"):
-        Gaussian(noise)
-    with pytest.raises(ValueError, match="noise must be above 0 and finite"):
-        Gaussian(torch.tensor([0.1, noise]))
-
-
-@pytest.mark.parametrize("basis", [LegS, Cosine])
-def test_bases_need_inducing_variables_and_nodes_for_them(basis: Any) -> None:
-    with pytest.raises(
-        ValueError, match="num_inducing must be a whole number of at least 1, got 0"
-    ):
-        basis(0)
-    with pytest.raises(ValueError, match="num_nodes must be at least num_inducing=5, got 4"):
-        basis(5, num_nodes=4)
-
-
-def test_queries_outside_the_interval_of_variational_fourier_features_are_refused() -> None:
-    gp = OnlineGP(Matern32(1), Gaussian(0.1), VariationalFourier(7, 0.0, 5.0))
-    gp.update(T, Y)
-
-    def act() -> None:
-        for call in (gp.predict, lambda t: gp.update(t, [0.0]), lambda t: gp.sample(t, 2)):
-            with pytest.raises(ValueError, match=r"\[0, 5\]"):
-                call([5.5])
-
-    assert_unchanged(gp, act)
-
-
-@pytest.mark.usefixtures("plain_calls")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"whitening": "svd"}, 'whitening must be "chol" or "eig"'),
-        ({"alpha": -0.1}, "alpha must be from 0 to 1, got -0.1"),
-        ({"alpha": 1.1}, "alpha must be from 0 to 1, got 1.1"),
-        ({"alpha": NAN}, "alpha must be from 0 to 1, got nan"),
-        ({"dtype": torch.float16}, "dtype must be torch.float32 or torch.float64"),
-        ({"rel_jitter": 0.0}, "rel_jitter must be in (0, 0.0001], got 0"),
-        ({"rel_jitter": 1e-3}, "rel_jitter must be in (0, 0.0001], got 0.001"),
-        ({"rel_jitter": NAN}, "rel_jitter must be in (0, 0.0001], got nan"),
-        ({"rebase": "always"}, 'rebase must be "task", "manual" or "grow:"'),
-        ({"rebase": "grow:1.0"}, "with a factor above 1"),
-        ({"rebase": "grow:-2"}, "with a factor above 1"),
-        ({"t0": NAN}, "t must be finite"),
-        ({"t0": "yesterday"}, "t must hold finite numbers or ISO dates"),
-        ({"time_unit": "fortnight"}, "time_unit must be a numpy code"),
-    ],
-)
-def test_options_are_checked_at_construction(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        model(**options)
-
-
-def test_points_have_no_time() -> None:
-    x, y = torch.rand(5, 2, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
-    for options in ({"t0": 0.0}, {"rebase": "manual"}):
-        with pytest.raises(ValueError, match="t0 and rebase must be left out for points of dim 2"):
-            OnlineGP(RBF(2), Gaussian(), RandomSubset(3), **options)
-    gp = OnlineGP(RBF(2), Gaussian(), RandomSubset(3))
-    gp.update(x, y)
-
-    def act() -> None:
-        for options, message in (
-            ({"t_end": 5.0}, "t_end must be left out for points of dim 2"),
-            ({"sort": True}, "sort must be False for points of dim 2"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                gp.update(x, y, **options)
-        with pytest.raises(ValueError, match=re.escape("t must have shape (n, 2), got (5,)")):
-            gp.predict(y)
-
-    assert_unchanged(gp, act)
-
-
-@pytest.mark.usefixtures("plain_calls")
-def test_bad_predictions_are_refused() -> None:
-    gp = model()
-    gp.update(T, Y)
-
-    def act() -> None:
-        with pytest.raises(ValueError, match="full_cov and include_noise exclude each other"):
-            gp.predict(T, full_cov=True, include_noise=True)
-        with pytest.raises(ValueError, match="t must be finite"):
-            gp.predict([NAN])
-        with pytest.raises(
-            ValueError, match="num_samples must be a whole number of at least 1, got 0"
-        ):
-            gp.sample(T, 0)
-        with pytest.raises(ValueError, match="y must be finite"):
-            gp.log_prob([1.0], [NAN])
-        with pytest.raises(ValueError, match=re.escape("y must have shape (..., 2)")):
-            gp.log_prob([1.0, 2.0], [0.0])
-
-    assert_unchanged(gp, act)
-
-
-def test_coefficients_need_data_and_orthogonal_functions() -> None:
-    gp = model()
-    for call in (gp.posterior_coefficients, lambda: gp.reconstruct(T)):
-        with pytest.raises(ValueError, match="needs data: call update first"):
-            call()
-    points = OnlineGP(RBF(1), Gaussian(), RandomSubset(4))
-    points.update(T, Y)
-    with pytest.raises(ValueError, match="basis must have orthogonal functions"):
-        points.reconstruct(T)
 
 
 @pytest.mark.parametrize(

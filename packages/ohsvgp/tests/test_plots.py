@@ -1,6 +1,5 @@
 """Figures: what they show of predictions, metrics and data."""
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,8 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.axes import Axes
-from matplotlib.image import AxesImage
-from scipy import stats
 
-from ohsvgp import Bernoulli, Gaussian, LegS, OnlineGP, Path, Poisson, RandomSubset
+from ohsvgp import Gaussian, LegS, OnlineGP, Path, RandomSubset
 from ohsvgp.exact import exact_posterior
 from ohsvgp.plots import (
     Band,
@@ -19,29 +16,22 @@ from ohsvgp.plots import (
     Metric,
     Plane,
     after_tasks_plot,
-    band,
     boundaries_plot,
     coefficients_plot,
     fit_plot,
-    fits_plot,
     frames_plot,
-    matrix_plot,
     metric_figures,
     metrics_plot,
     per_task_plot,
     prediction_figures,
-    seconds_plot,
-    tasks_plot,
 )
 from ohsvgp.plots.coefficients import coefficient_path
 from ohsvgp.plots.fits import value_limits
-from ohsvgp.plots.metrics import forgetting
 from probseq.kernels import RBF
 
 K = 3
 LABELS = ("Year", "Irradiance")
 NLPD, RMSE = Metric("NLPD"), Metric("RMSE")
-ACCURACY = Metric("Accuracy", lower_is_better=False, largest=1.0)
 
 
 def fits(**changes: Any) -> Fits:
@@ -116,24 +106,10 @@ def test_calendar_stamps_are_drawn_as_dates() -> None:
     assert list(pd.to_datetime(np.asarray(line.get_xdata()))) == list(days)
 
 
-def test_tasks_are_learned_by_copies_and_drawn_after_each(learned: Any) -> None:
-    _, t, y = learned
-    gp = OnlineGP(RBF(1), Gaussian(0.01), LegS(10))
-    tasks = [(t[:20], y[:20]), (t[20:], y[20:])]
-    first, second = tasks_plot(gp, tasks).axes
-    assert gp.state is None
-    expected = gp.updated(*tasks[0]).predict(np.linspace(0.0, 6.0, 400)).mean
-    assert first.lines[1].get_ydata() == pytest.approx(expected.numpy())
-    assert len(named(second, "training points, earlier tasks")) == 20
-    with pytest.raises(ValueError, match="tasks"):
-        tasks_plot(gp, [])
-
-
-@pytest.mark.parametrize("draw", [fit_plot, lambda gp, x, y: tasks_plot(gp, [(x, y)])])
-def test_models_of_points_have_no_curve(draw: Any) -> None:
+def test_models_of_points_have_no_curve() -> None:
     gp = OnlineGP(RBF(2), Gaussian(0.1), Path(4))
     with pytest.raises(ValueError, match="points of dim 2"):
-        draw(gp, torch.zeros(3, 2), torch.zeros(3))
+        fit_plot(gp, torch.zeros(3, 2), torch.zeros(3))
 
 
 def test_each_panel_has_its_prediction_its_points_and_its_inducing_locations() -> None:
@@ -153,28 +129,11 @@ def test_each_panel_has_its_prediction_its_points_and_its_inducing_locations() -
     assert named(figure.axes[2], "inducing locations")[:, 0] == pytest.approx([0.0, 1.5, 3.0])
 
 
-def test_several_models_stand_together_with_each_label_once() -> None:
-    shown = {"grid": (fits(), K - 1), "ohsvgp": (fits(inducing=None), K - 1)}
-    figure = fits_plot(shown, labels=LABELS)
-    assert [axes.get_title() for axes in figure.axes] == ["grid", "ohsvgp"]
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert len(labels) == len(set(labels)) == 5
-
-
-def test_borders_lie_between_tasks_that_follow_each_other() -> None:
-    t, y, _ = fits().train
-    assert fits().borders() == pytest.approx([0.875, 1.875])
-    assert fits(train=(t, y, np.arange(12) % 3)).borders() == []
-
-
 def test_the_axis_follows_the_data_where_a_band_explodes() -> None:
     wild = fits(sd=1e3 * fits().sd)
     low, high = value_limits([(wild, task) for task in range(K)])
     assert -1.5 < low < -0.5
     assert 1.2 < high < 2.0
-    title = after_tasks_plot(wild, labels=LABELS).get_suptitle().replace("\n", " ")
-    ends = f"down to {(wild.mean - 2 * wild.sd).min():.3g} and up to "
-    assert title.endswith(f"{ends}{(wild.mean + 2 * wild.sd).max():.3g}")
 
 
 def test_counts_have_neither_an_axis_nor_a_band_below_zero() -> None:
@@ -237,89 +196,7 @@ def test_a_method_that_explodes_is_cut_off_and_named() -> None:
     assert quiet.get_title(loc="left") == ""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tasks", [1, 2, 5])
-def test_titles_are_as_wide_as_their_figures_at_most(tasks: int) -> None:
-    curve = one(np.tile(np.linspace(0.1, 0.2, tasks), (tasks, 1)))
-    wild = {**{f"method-{i}": curve for i in range(4)}, "osgpr": one(1e6 * curve.mean)}
-    over = {name: one(band.mean[0]) for name, band in wild.items()}
-    for figure in (
-        per_task_plot(RMSE, {"ohsvgp": curve}, ["ohsvgp"]),
-        per_task_plot(RMSE, wild, list(wild)),
-        matrix_plot(RMSE, {"ohsvgp": curve, "osgpr": wild["osgpr"]}),
-        metrics_plot([(RMSE, over)], list(wild)),
-    ):
-        figure.canvas.draw()
-        extent = figure._suptitle.get_window_extent()  # pyright: ignore
-        assert 0 <= extent.x0 < extent.x1 <= figure.bbox.width
-
-
-def test_matrices_print_their_numbers_in_colours_of_one_scale() -> None:
-    figure = matrix_plot(NLPD, {"ohsvgp": one(matrix(0.5)), "grid": one(matrix(3.0))})
-    shown = [axes for axes in figure.axes if axes.get_images() and axes.texts]
-    for axes, offset in zip(shown, (0.5, 3.0), strict=True):
-        texts = {text.get_position(): text.get_text() for text in axes.texts}
-        assert texts == {
-            (i, j): f"{offset + 10 * i + j:.1f}" for j in range(K) for i in range(j + 1)
-        }
-    first, second = (
-        image for axes in shown for image in axes.get_children() if isinstance(image, AxesImage)
-    )
-    assert first.norm is second.norm
-
-
-@pytest.mark.parametrize(
-    ("metric", "values", "expected"),
-    [
-        (ACCURACY, [0.9968, 1.0, 1.0], (0.98, 1.0)),
-        (ACCURACY, [0.5, 0.75, 1.0], (0.5, 1.0)),
-        (RMSE, [0.127, 0.128, 0.129], (0.127, 0.147)),
-        (NLPD, [4.0, 4.0, 4.0], (4.0, 4.4)),
-        (NLPD, [-4.0, -4.0, -4.0], (-4.0, -3.6)),
-        (NLPD, [1.0, 2.0, 3.0], (1.0, 3.0)),
-    ],
-)
-def test_numbers_that_print_alike_have_like_colours(
-    metric: Metric, values: list[float], expected: tuple[float, float]
-) -> None:
-    first, second, third = values
-    calm = np.array([[first, np.nan], [second, third]])
-    figure = matrix_plot(metric, {"ovc": one(calm)})
-    assert figure.axes[0].get_images()[0].get_clim() == pytest.approx(expected)
-    # What explodes has no say.
-    if metric.lower_is_better:
-        wild = np.where(np.tri(3) > 0, first, np.nan)
-        wild[2, 2] = 1e6
-        figure = matrix_plot(metric, {"ovc": one(calm), "osvgp": one(wild)})
-        assert figure.axes[0].get_images()[0].get_clim() == pytest.approx(expected, rel=0.01)
-
-
-def test_an_axis_of_shares_ends_at_one_and_shows_what_lies_there_whole() -> None:
-    perfect = {"ohsvgp": one([0.999, 1.0, 1.0], 3, 0.0)}
-    (axes,) = metrics_plot([(ACCURACY, perfect)], ["ohsvgp"]).axes
-    assert axes.get_ylim()[1] == 1.0
-    assert not axes.lines[0].get_clip_on()
-    (axes,) = metrics_plot([(NLPD, perfect)], ["ohsvgp"]).axes
-    assert axes.get_ylim()[1] > 1.0
-
-
-def test_forgetting_is_positive_where_earlier_tasks_have_become_worse() -> None:
-    values = np.array([[0.1, np.nan, np.nan], [0.2, 0.3, np.nan], [0.5, 0.4, 9.0]])
-    assert forgetting(NLPD, values) == pytest.approx((0.4 + 0.1) / 2)
-    assert forgetting(ACCURACY, values) == pytest.approx(-(0.4 + 0.1) / 2)
-
-
-def test_bands_are_confidence_intervals_of_three_seeds_and_more() -> None:
-    values = [[1.0, None], [2.0, None], [4.0, None]]
-    found = band(values)
-    interval = stats.t.interval(0.95, 2, *(f([1.0, 2.0, 4.0]) for f in (np.mean, stats.sem)))
-    assert (found.mean[0] - found.half[0], found.mean[0] + found.half[0]) == pytest.approx(interval)
-    assert (np.isnan(found.mean[1]), found.seeds) == (True, 3)
-    two = band(values[:2])
-    assert (two.mean[0], np.isnan(two.half).all(), two.seeds) == (1.5, True, 2)
-
-
-def test_scores_are_drawn_over_the_seeds_and_seconds_where_time_passed() -> None:
+def test_scores_are_drawn_over_the_seeds() -> None:
     def scored(offset: float, seconds: float) -> dict[str, Any]:
         rmse = [[offset, None], [offset + 1, offset + 2]]
         over = {"rmse": [offset, offset + 1.5], "own": [1.0, 2.0]}
@@ -328,15 +205,12 @@ def test_scores_are_drawn_over_the_seeds_and_seconds_where_time_passed() -> None
 
     methods = {"ohsvgp": [scored(k, 1.0 + k) for k in range(3)], "exact": [scored(5.0, 0.0)] * 3}
     figures = metric_figures(methods, standardised=True)
-    pairs = [f"{kind}-{name}" for name in ("rmse", "own") for kind in ("per-task", "matrix")]
-    assert list(figures) == ["over-tasks", *pairs, "runtime"]
+    assert list(figures) == ["over-tasks", "per-task-rmse", "per-task-own"]
     rmse, own = figures["over-tasks"].axes
     assert named(rmse, "ohsvgp").tolist() == [[1.0, 1.0], [2.0, 2.5]]
     assert rmse.get_ylabel().startswith("RMSE (standardised)")
     assert own.get_ylabel().startswith("own")
     assert named(figures["per-task-rmse"].axes[1], "exact").tolist() == [[2.0, 7.0]]
-    # What took no time is on no logarithmic axis.
-    assert figures["runtime"].axes[0].lines[0].get_xdata().tolist() == [6.0]  # type: ignore[union-attr]
 
 
 def test_curves_are_drawn_as_fits_or_as_boundaries() -> None:
@@ -390,9 +264,7 @@ def test_the_path_holds_projections_of_the_posterior_on_shorter_windows() -> Non
 
 
 def test_twelve_inducing_variables_show_what_the_exact_process_shows() -> None:
-    gp = small()
-    figure = coefficients_plot(gp, TASKS)
-    assert gp.state is None
+    figure = coefficients_plot()
     exact, online, rebuilt = (np.asarray(axes.lines[0].get_ydata()) for axes in figure.axes[2:])
     t, y = (torch.cat(part).double() for part in zip(*TASKS, strict=True))
     x = torch.linspace(0.0, 6.0, 300, dtype=torch.float64)
@@ -400,26 +272,6 @@ def test_twelve_inducing_variables_show_what_the_exact_process_shows() -> None:
     np.testing.assert_allclose(exact, wanted, atol=1e-6)
     np.testing.assert_allclose(online, exact, atol=5e-3)
     np.testing.assert_allclose(rebuilt, exact[1:], atol=2e-2)
-
-
-def test_the_thesis_figure_is_drawn_by_default() -> None:
-    for axes in coefficients_plot().axes[2:]:
-        first, second = (np.asarray(line.get_xdata()) for line in axes.lines[1:3])
-        assert (len(first), second.tolist()) == (6, [5.2, 6.0])
-
-
-def test_the_points_of_each_of_many_tasks_are_drawn() -> None:
-    tasks = [(torch.tensor([i, i + 0.5]), torch.tensor([0.1, 0.4])) for i in range(5)]
-    for axes in coefficients_plot(small(), tasks).axes[2:]:
-        drawn = [np.asarray(line.get_xdata()) for line in axes.lines]
-        assert all(any(np.array_equal(t, x) for x in drawn) for t, _ in tasks)
-
-
-def test_coefficients_need_a_gaussian_likelihood_and_legs() -> None:
-    with pytest.raises(ValueError, match="Gaussian likelihood, got Poisson"):
-        coefficients_plot(OnlineGP(RBF(1), Poisson(), LegS(4)), TASKS)
-    with pytest.raises(ValueError, match="LegS"):
-        coefficient_path(OnlineGP(RBF(1), Bernoulli(), RandomSubset(4)), torch.ones(1))
 
 
 def test_each_task_has_its_column_and_each_model_two_rows() -> None:
@@ -430,15 +282,3 @@ def test_each_task_has_its_column_and_each_model_two_rows() -> None:
         "truth",
         *(f"{name}\n{when}" for name in ("ohsvgp", "ovc") for when in ("then", "at the end")),
     ]
-
-
-def test_ticks_of_running_times_that_lie_close_do_not_overlap() -> None:
-    figure = seconds_plot({"ohsvgp": 0.9, "exact": 0.3})
-    figure.canvas.draw()
-    (axes,) = figure.axes
-    ticks = [*axes.get_xticklabels(), *axes.get_xticklabels(minor=True)]
-    low, high = axes.get_xlim()
-    shown = [tick for tick in ticks if tick.get_text() and low <= tick.get_position()[0] <= high]
-    extents = sorted((box.x0, box.x1) for box in (tick.get_window_extent() for tick in shown))
-    assert extents
-    assert all(end < start for (_, end), (start, _) in pairwise(extents))

@@ -148,44 +148,6 @@ def test_the_larger_the_power_the_less_is_lost_and_the_less_is_known() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_a_set_that_stays_loses_nothing(alpha: float) -> None:
-    old, T, _ = problem(4, 6, rank=2, batch=(3,))
-    found = carry_site(old, None, alpha=alpha)
-    assert found.site is old
-    assert torch.equal(found.lost_information, torch.zeros(3, dtype=torch.float64))
-    torch.testing.assert_close(found.log_scale, -log_integral(*old))
-    # Nor do old variables that are functions of the new ones.
-    known = carry_site(old, T, torch.zeros(4, 4, dtype=torch.float64), alpha=alpha)
-    zero = torch.zeros(3, dtype=torch.float64)
-    torch.testing.assert_close(known.lost_information, zero, rtol=0, atol=1e-12)
-    torch.testing.assert_close(known.site.precision, T.mT @ old.precision @ T)
-    torch.testing.assert_close(known.site.shift, (T.mT @ old.shift[..., None])[..., 0])
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_a_site_of_no_data_stays_none(alpha: float) -> None:
-    _, T, C = problem(4, 3, rank=1)
-    zero = torch.zeros(4, 4, dtype=torch.float64)
-    found = carry_site(Site(zero, zero[0]), T, C, alpha=alpha)
-    assert float(found.site.precision.abs().max()) == float(found.site.shift.abs().max()) == 0
-    assert float(found.log_scale) == float(found.lost_information) == 0
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_shifts_of_many_series_share_one_precision(alpha: float) -> None:
-    old, T, C = problem(5, 3, rank=2)
-    shifts = normal(3, 5, seed=11)
-    together = carry_site(Site(old.precision, shifts), T, C, alpha=alpha)
-    assert together.site.precision.shape == (3, 3)
-    for series, shift in enumerate(shifts):
-        alone = carry_site(Site(old.precision, shift), T, C, alpha=alpha)
-        torch.testing.assert_close(together.site.precision, alone.site.precision)
-        torch.testing.assert_close(together.site.shift[series], alone.site.shift)
-        torch.testing.assert_close(together.log_scale[series], alone.log_scale)
-        torch.testing.assert_close(together.lost_information, alone.lost_information)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_gradients_in_the_transition_and_the_covariance_are_right(alpha: float) -> None:
     old, T, C = problem(4, 3, rank=2)
     root = torch.linalg.cholesky(C).requires_grad_()

@@ -27,7 +27,7 @@ from ohsvgp import (
     core,
 )
 from ohsvgp.bases import Basis
-from probseq.kernels import RBF, Matern32, Matern52
+from probseq.kernels import RBF, Matern52
 
 
 @pytest.mark.parametrize("noise", [1e-6, 1e-5, 1e-4, 1e-3, 1e-2])
@@ -146,36 +146,3 @@ def test_a_negative_binomial_of_great_dispersion_is_poisson_in_float32() -> None
     got = NegativeBinomial(1e6).log_prob(f, y)
     expected = torch.distributions.Poisson(f.exp()).log_prob(y)
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
-
-
-def test_what_an_update_refuses_its_bound_refuses_too() -> None:
-    t = torch.linspace(0.0, 5.0, 20, dtype=torch.float64)
-    gp = OnlineGP(Matern32(1), Gaussian(0.1), VariationalFourier(9, -1.0, 6.0))
-    gp.update(t, t.sin())
-    with torch.no_grad():
-        gp.kernel.raw_lengthscale += 0.1
-    with pytest.raises(ValueError, match="kernel must keep its hyperparameters"):
-        gp.energy(t, t.sin())
-
-
-def test_a_functional_twin_shares_nothing_that_can_change() -> None:
-    t = torch.linspace(0.0, 5.0, 20, dtype=torch.float64)
-    gp = OnlineGP(RBF(1), Gaussian(0.1), LegS(8))
-    gp.update(t[:10], t[:10].sin())
-    before = gp.predict(t).mean
-    twin = gp.updated(t[10:], t[10:].sin())
-    other = OnlineGP(RBF(1, lengthscale=3.0), Gaussian(0.5), LegS(8))
-    other.update(t, t.cos())
-    twin.load_state_dict(other.state_dict())
-    assert torch.equal(gp.predict(t).mean, before)
-
-
-def test_a_window_that_ends_before_it_starts_is_refused() -> None:
-    gp = OnlineGP(RBF(1), Gaussian(0.1), LegS(8), t0=0.0)
-    with pytest.raises(ValueError, match="t_end must not lie before t0, got 5 units"):
-        gp.update([], [], t_end=-5.0)
-
-
-def test_nothing_can_be_predicted_of_no_stamps() -> None:
-    gp = OnlineGP(RBF(1), Gaussian(0.1), LegS(8))
-    assert gp.predict([]).mean.shape == (0,)

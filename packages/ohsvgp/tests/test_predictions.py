@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ohsvgp import Gaussian, LegS, OnlineGP, UniformGrid
+from ohsvgp import Gaussian, LegS, OnlineGP
 from ohsvgp.bases import Basis
-from probseq.kernels import RBF, Kernel, Matern32
+from probseq.kernels import RBF, Kernel
 
 NOISE = 0.02
 GRID = torch.linspace(-1, 12, 40, dtype=torch.float64)
@@ -26,17 +26,6 @@ def rbf(lengthscale: float = 0.8) -> Kernel:
 def model(basis: Basis | None = None, kernel: Kernel | None = None, **options: Any) -> OnlineGP:
     noise = torch.tensor(NOISE, dtype=torch.float64)
     return OnlineGP(kernel or rbf(), Gaussian(noise), basis or LegS(9), **options)
-
-
-def test_before_any_data_predictions_are_the_prior() -> None:
-    gp = model(kernel=Matern32(1, lengthscale=0.5, outputscale=2.0))
-    law = gp.predict(GRID)
-    assert torch.equal(law.mean, torch.zeros(40, dtype=torch.float64))
-    torch.testing.assert_close(law.variance, torch.full((40,), 2.0, dtype=torch.float64))
-    expected = gp.kernel(GRID[:, None], GRID[:, None]).detach()
-    torch.testing.assert_close(gp.predict(GRID, full_cov=True).covariance, expected)
-    noisy = gp.predict(GRID, include_noise=True)
-    torch.testing.assert_close(noisy.variance, law.variance + NOISE)
 
 
 def test_joint_and_noisy_predictions_belong_together() -> None:
@@ -134,12 +123,3 @@ def test_a_changed_kernel_sees_the_old_data_as_noisy_values_of_the_old_inducing_
         H = torch.linalg.solve(K_bb, b.cross(kernel, GRID[:, None])).mT
         expected = H @ mean
     torch.testing.assert_close(gp.predict(GRID).mean, expected, rtol=0, atol=1e-6)
-
-
-def test_variances_in_single_precision_stay_above_zero() -> None:
-    """Points so close that round-off is all that is left of some variances."""
-    t = torch.linspace(0, 10, 300)
-    gp = OnlineGP(rbf(3.0), Gaussian(1e-4), UniformGrid(15), dtype=torch.float32)
-    for part in t.chunk(3):
-        gp.update(part, part.sin())
-    assert float(gp.predict(t).variance.min()) > 0

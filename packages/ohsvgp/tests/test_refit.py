@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy import stats
 
-from ohsvgp import Cosine, Gaussian, LegS, OnlineGP, Poisson, Refit, Seasonal, VariationalFourier
+from ohsvgp import Cosine, Gaussian, LegS, OnlineGP, Poisson, Refit
 from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.fitting import batch_probability
 from probseq.errors import CholeskyError
-from probseq.kernels import RBF, Matern32, Periodic
+from probseq.kernels import RBF, Periodic
 
 
 def draw(t, kernel, noise, seed=0):
@@ -82,16 +82,6 @@ def test_the_probability_of_a_batch_is_uniform_under_the_model():
     assert stats.kstest(found, "uniform").pvalue > 1e-3
 
 
-def test_hidden_targets_have_no_say_in_the_probability():
-    gp, _ = learn(None, y=Y[:60], parts=3)
-    shown = gp._read(T[60:70:2], Y[60:70:2])
-    y, mask = Y[60:70].clone(), torch.arange(10) % 2 == 0
-    y[~mask] = 100.0
-    hidden = gp._read(T[60:70], y, mask=mask)
-    probabilities = [batch_probability(gp.process, gp.state, batch) for batch in (shown, hidden)]
-    assert probabilities[0] == pytest.approx(probabilities[1], rel=1e-6)
-
-
 def test_counts_drift_too():
     generator = torch.Generator().manual_seed(0)
     gp = OnlineGP(RBF(1, lengthscale=5.0, outputscale=0.1), Poisson(), LegS(8))
@@ -156,46 +146,6 @@ def test_restarts_find_what_one_start_does_not():
     assert fit(12) > fit(0) + 50
 
 
-def test_a_search_says_whether_it_converged():
-    gp = OnlineGP(RBF(1), Gaussian(0.5), LegS(10))
-    assert not gp.fit_hyperparameters(T, Y, steps=1).converged
-    assert gp.fit_hyperparameters(T, Y).converged
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Refit("often"), 'when must be "first", "every:5" or "drift", got \'often\''),
-        (lambda: Refit("every:0"), "when must be"),
-        (lambda: Refit(steps=0), "steps must be"),
-        (
-            lambda: OnlineGP(
-                Matern32(1), Gaussian(), VariationalFourier(9, 0.0, 5.0), refit=Refit("drift")
-            ),
-            'refit must be "first" for VariationalFourier',
-        ),
-        (lambda: model().fit_hyperparameters(T, Y, restarts=-1), "restarts must be"),
-        (
-            lambda: model().fit_hyperparameters(T, Y, priors={"lengthscale": (1.0, 2.0)}),
-            "priors must be of kernel.raw_lengthscale, .*, got 'lengthscale'",
-        ),
-        (
-            lambda: model().fit_hyperparameters(
-                T, Y, priors={"kernel.raw_lengthscale": (1.0, 1.0)}
-            ),
-            "priors must be .median above 0, factor above 1",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def model():
-    return OnlineGP(RBF(1), Gaussian(0.5), LegS(10), mean=Seasonal(3.0))
-
-
 def test_gaps_and_moved_ends_are_no_first_batch() -> None:
     t = torch.linspace(0.0, 9.0, 60, dtype=torch.float64)
     y = t.sin()
@@ -208,23 +158,3 @@ def test_gaps_and_moved_ends_are_no_first_batch() -> None:
     assert late.updates == 1
     assert float(early.likelihood.noise.detach()) < 0.05  # fitted
     torch.testing.assert_close(late.likelihood.noise, early.likelihood.noise)
-
-
-@pytest.mark.usefixtures("plain_calls")
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"when": "every:²"}, "when"),
-        ({"when": None}, "when"),
-        ({"restarts": -1}, "restarts"),
-        ({"steps": True}, "steps"),
-        ({"priors": 3}, "priors"),
-        *(
-            ({"priors": {"likelihood.raw_noise": law}}, "priors")
-            for law in (3.0, (1.0,), ("a", 2.0), (1.0, 0.5), (1.0, 2.0, 3.0))
-        ),
-    ],
-)
-def test_a_schedule_is_checked_when_it_is_made(options, name) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must"):
-        Refit(**options)

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -25,7 +24,6 @@ from ohsvgp import (
 )
 from ohsvgp.bases import RecurrentFeatures
 from ohsvgp.bases.base import Basis
-from ohsvgp.information_loss import LostInformationWarning
 from ohsvgp.saved import pack
 from probseq.kernels import RBF, Matern32
 
@@ -44,9 +42,7 @@ def copied(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
         return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"rebase": "grow:1.05"}, {"whitening": "eig"}, {"t0": -1.0}]
-)
+@pytest.mark.parametrize("options", [{}, {"rebase": "grow:1.05"}, {"t0": -1.0}])
 @pytest.mark.parametrize("basis", [LegS(8), Cosine(8), RandomSubset(8)])
 def test_a_saved_model_continues_to_the_last_bit(
     basis: Any, options: dict[str, Any], tmp_path: Path
@@ -118,43 +114,11 @@ def test_the_state_is_a_flat_dict_of_contiguous_tensors_that_share_no_memory() -
     assert torch.equal(gp.predict(T).mean, before)
 
 
-def test_loading_takes_a_copy() -> None:
-    gp, twin = model(), model()
-    gp.update(T, Y)
-    state = gp.state_dict()
-    twin.load_state_dict(state)
-    for tensor in state.values():
-        tensor.zero_()
-    assert torch.equal(gp.predict(T).mean, twin.predict(T).mean)
-
-
-def test_calendar_clocks_come_back_with_their_unit() -> None:
-    days = pd.date_range("2024-01-01", periods=40)
-    gp, twin = model(time_unit="W"), model(time_unit="D")
-    gp.update(days[:20], Y[:20])
-    twin.load_state_dict(gp.state_dict())
-    assert gp.update(days[20:], Y[20:]).t_end == twin.update(days[20:], Y[20:]).t_end
-    assert torch.equal(gp.predict(days).mean, twin.predict(days).mean)
-
-
-def test_a_model_without_data_has_a_state_too() -> None:
-    gp, twin = model(), model(seed=3)
-    twin.update(T, Y)
-    with torch.no_grad():
-        gp.kernel.raw_lengthscale.add_(0.2)
-    twin.load_state_dict(gp.state_dict())
-    assert twin.state is None
-    assert torch.equal(twin.predict(T).variance, gp.predict(T).variance)
-    # Its clock starts with the next data, as that of the saved model would.
-    assert twin.update(T - 3, Y).t_end == pytest.approx(3.0)
-
-
 OTHERS: list[tuple[str, OnlineGP]] = [
     ("kernel RBF instead of Matern32", OnlineGP(Matern32(1), Gaussian(), LegS(8))),
     ("likelihood Gaussian instead of Bernoulli", OnlineGP(RBF(1), Bernoulli(), LegS(8))),
     ("basis LegS instead of Cosine", model(Cosine(8))),
     ("num_inducing 8 instead of 9", model(LegS(9))),
-    ("whitening chol instead of eig", model(whitening="eig")),
     ("dtype torch.float64 instead of torch.float32", model(dtype=torch.float32)),
     (
         r"kernel_batch \[\] instead of \[2\]",
@@ -263,24 +227,6 @@ def test_a_state_with_one_bit_flipped_is_refused(saved: dict[str, Tensor]) -> No
         # JSON no more, another setting, or another checksum.
         assert_refused(gp, {**saved, "identity": flipped(saved["identity"], int(bit))}, None)
     gp.load_state_dict(saved)
-
-
-def test_numbers_of_a_basis_inside_another_must_agree() -> None:
-    gp, other = (
-        model(RecurrentFeatures(LegT(5, window), num_features=10, step="closed"))
-        for window in (2.0, 3.0)
-    )
-    gp.update(T, Y)
-    with pytest.raises(ValueError, match=r"basis.basis.window 2.0 instead of 3.0"):
-        other.load_state_dict(gp.state_dict())
-
-
-def test_a_loaded_model_warns_of_its_own_losses() -> None:
-    gp, empty = model(LegS(2)), model(LegS(2)).state_dict()
-    for _ in range(2):
-        with pytest.warns(LostInformationWarning):
-            gp.update(T, Y)
-        gp.load_state_dict(empty)
 
 
 def test_a_generator_of_another_device_is_refused_before_the_basis_changes() -> None:

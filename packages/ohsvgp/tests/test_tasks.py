@@ -65,22 +65,6 @@ def test_each_stratified_task_has_its_share_for_evaluation(count, num_tasks, sha
     assert sorted(np.concatenate([np.concatenate(pair) for pair in splits])) == [*range(count)]
 
 
-def test_what_cannot_be_cut_is_refused():
-    test = np.arange(20) % 5 == 0
-    key = np.arange(20.0)
-    for made, said in (
-        (lambda: sequential_splits(key, test, 17), "at most the number of training points 16"),
-        (lambda: sequential_splits(key, test, 12), "no point for evaluation"),
-        (lambda: stratified_splits(29, 10, 0.2, seed=4), "29 points cannot be cut into 10 tasks"),
-        (lambda: standardised(np.ones(20), [(np.arange(20), np.arange(0))]), "nothing to learn"),
-        (lambda: lines(5), "5 time steps are too few for 2 tasks of 3 or more"),
-        (lambda: lines(21, task_length=11), "too few for 2 tasks of 11"),
-        (lambda: lines(20, step=0.0), "the first task must take time"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            made()
-
-
 def test_targets_are_standardised_on_the_points_to_learn():
     values, splits = np.stack([np.arange(9.0), -np.arange(9.0)]), [(np.arange(6), np.arange(6, 9))]
     found = standardised(values, splits)
@@ -167,11 +151,6 @@ def test_counts_have_a_coverage_that_is_small_for_exact_predictions_only():
         for factor in (1.0, 1.5)
     )
     assert right < 0.1 < 0.3 < wrong
-
-
-def test_predictions_that_are_not_finite_are_an_error():
-    with pytest.raises(ArithmeticError, match="nlpd"):
-        measured(Constant(math.nan, 1.0, Gaussian(0.1)), task(1.0))
 
 
 def test_lengthscales_start_from_shares_of_the_span_none_below_the_gap():

@@ -37,7 +37,7 @@ from ohsvgp.integrations.live import LiveStream
 from ohsvgp.reference import StreamingGP
 from probseq.kernels import RBF, Walk
 from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed
-from probseq_apps.bench.fleets import state_rows
+from probseq_apps.bench.fleets import state_rows, table_rows
 from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
 from probseq_apps.settings.online import METHODS, LiveModel, StreamInfo
@@ -73,6 +73,7 @@ class Sizes(NamedTuple):
     batched: int = 1_000_000  # points of the stream that comes in 1,000 batches
     answered: int = 1_000  # lines of a live stream
     batches: int = 160  # of the stream on which every basis is watched
+    series: int = 1_000  # of a table
 
 
 def bench_online(settings: BenchOnlineSettings) -> None:
@@ -87,6 +88,7 @@ def bench_online(settings: BenchOnlineSettings) -> None:
             batched=10_000,
             answered=40,
             batches=8,
+            series=40,
         )
     with one_thread(), warnings.catch_warnings():
         # Speed is measured on streams that are too long for M.
@@ -153,12 +155,13 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
     ]
     others = [*streaming_rows(solar), *prediction_rows(sizes.predicted), *path_rows(sizes.inputs)]
     others += single_rows(singles)
+    fleet = table_rows(stream(200, LENGTH), sizes.series, _model(LegS(40)))
     counts = count_cases(sizes)
     few, more = (
         in_tasks(partial(RandomSubset, 50, learn=AdamSteps(steps=count)))
         for count in (sizes.few, sizes.more)
     )
-    cases = [*(case for row in (*rows, *others) for case in row.cases), few, more, *counts]
+    cases = [*(case for row in (*rows, *others, *fleet) for case in row.cases), few, more, *counts]
     seconds = interleaved(dict.fromkeys(cases, repeats))
     step = (seconds[more] - seconds[few]) / (sizes.more - sizes.few)
     osgpr = seconds[few] + (_ITERATIONS - sizes.few) * step
@@ -171,6 +174,7 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         *count_rows(sizes, *(seconds[case] for case in counts)),
         *growth_rows(sizes.batches),
         *batched_rows(sizes.batched),
+        *fleet,
         *state_rows(stream(sizes.answered + _FIRST), _wandering, _FIRST),
         *answer_rows(sizes.answered),
     ]

@@ -1,5 +1,7 @@
 """Online Gaussian processes that learn from a stream without forgetting (thesis chapter 4).
 
+Bad arguments raise a ``ValueError`` that names them, and leave a model as it was.
+
 Example:
     >>> import torch
     >>> from ohsvgp import Gaussian, LegS, OnlineGP

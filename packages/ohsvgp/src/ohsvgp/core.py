@@ -20,6 +20,7 @@ all series, the covariances have none, and h has those of the targets.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,53 +28,41 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.inducing import Inducing
-from ohsvgp.whitening import Whitening
+from ohsvgp.whitening import Whitening, whiten
 from probseq.gaussians import DiagonalGaussian, JointGaussian
 from probseq.kernels import Kernel
 from probseq.linalg import safe_cholesky
 
 
 class Site(NamedTuple):
-    """Gaussian factor exp(−½ vᵀGv + hᵀv) that the data seen so far leave on v.
+    """Gaussian factor exp(−½ vᵀGv + hᵀv) that the data seen so far leave on v."""
 
-    Attributes:
-        precision: G, positive semi-definite, shape (*b, M, M).
-        shift: h, shape (*b, M).
-    """
-
+    # G, positive semi-definite, shape (*b, M, M)
     precision: Float[Tensor, "*#b m m"]
+    # h, shape (*b, M)
     shift: Float[Tensor, "*#b m"]
 
 
 class Posterior(NamedTuple):
-    """Moments of q(v).
+    """Moments of q(v)."""
 
-    Attributes:
-        mean: (I + G)⁻¹ h, shape (*b, M).
-        root: lower Cholesky factor C of the precision, C Cᵀ = I + G, shape (*b, M, M).
-    """
-
-    mean: Float[Tensor, "*b m"]
+    mean: Float[Tensor, "*b m"]  # (I + G)⁻¹ h, shape (*b, M)
+    # lower Cholesky factor C of the precision, C Cᵀ = I + G, shape (*b, M, M)
     root: Float[Tensor, "*#b m m"]
 
 
 class CarriedSite(NamedTuple):
-    """The old site as a factor t_b of the new variables, log t_b(v) = −½ vᵀG_b v + h_bᵀv + c.
+    """The old site as a factor t_b of the new variables, log t_b(v) = −½ vᵀG_b v + h_bᵀv + c."""
 
-    Attributes:
-        site: G_b and h_b.
-        log_scale: c in nats, with the old site normalised to integrate to one against its prior;
-            shape (*b).
-        lost_information: what the old site knew of directions that the new inducing set does not
-            span, in nats: ½ tr(G_a C), or (1/2α) log|I + α G_a C|; shape (*b).
-    """
-
-    site: Site
+    site: Site  # G_b and h_b
+    # c in nats, with the old site normalised to integrate to one against its prior; shape (*b)
     log_scale: Float[Tensor, "*#b"]
+    # what the old site knew of directions that the new inducing set does not span, in nats: ½
+    # tr(G_a C), or (1/2α) log|I + α G_a C|; shape (*b)
     lost_information: Float[Tensor, "*#b"]
 
 
-class Bound(NamedTuple):
+class OnlineBound(NamedTuple):
     """The online bound of one batch of data."""
 
     # F in nats: a lower bound of the log evidence of the new data beside the carried factor, and so
@@ -168,8 +157,8 @@ def carry_site(
         # Round-off of C, which a large G_a multiplies.
         root = torch.linalg.cholesky(eye + alpha * nearest_psd(FCF))
     # (I + α G_a C)⁻¹ h_a = F S⁻¹ Fᵀ (m − α C m) + m, and (I + α G_a C)⁻¹ G_a = F S⁻¹ Fᵀ.
-    rest = F.mT @ (m - alpha * (C @ m))
-    solved = torch.linalg.solve_triangular(root, rest, upper=False)
+    right = F.mT @ (m - alpha * (C @ m))
+    solved = torch.linalg.solve_triangular(root, right, upper=False)
     W = torch.linalg.solve_triangular(root, F.mT @ T, upper=False)
     site = Site(W.mT @ W, (W.mT @ solved + T.mT @ m)[..., 0])
     # log|I + α G_a C| = log|S|.
@@ -213,11 +202,7 @@ def whitened_update(
     G_b = G + Ψ diag(λ) Ψᵀ and h_b = h + Ψ s. A Gaussian likelihood has λ = 1/σ² and s = y/σ²;
     non-conjugate ones give local approximations. λ = 0 = s ignores a point.
 
-    Args:
-        carried: G and h on v_b, from ``carry_site``.
-        Psi: Ψ at the new inputs, from ``features``.
-        precision: λ of every point; without batch dimensions G has none either.
-        shift: s of every point.
+    Without batch dimensions of λ, G has none either.
     """
     # Ψ diag(λ) Ψᵀ and Ψ s.
     G = (Psi * precision[..., None, :]) @ Psi.mT
@@ -278,7 +263,7 @@ def online_bound(
     mask: Tensor | None = None,
     moments: Posterior | None = None,
     num_weights: int = 0,
-) -> Bound:
+) -> OnlineBound:
     """Return the collapsed online bound of Bui et al. 2017 for the Gaussian likelihood, whitened.
 
     F = −n/2 log(2πσ²) − [yᵀy + tr K_ff − ‖Ψ‖²_F]/(2σ²) − ½ log|I + G_b| + ½ h_bᵀ(I + G_b)⁻¹h_b + c;
@@ -302,7 +287,7 @@ def online_bound(
     evidence = log_partition(new, posterior(new) if moments is None else moments)
     value = evidence + carried.log_scale + local - unexplained
     lost = carried.lost_information.expand(value.shape)
-    return Bound(value, lost, unexplained.expand(value.shape))
+    return OnlineBound(value, lost, unexplained.expand(value.shape))
 
 
 def uncollapsed_bound(
@@ -311,14 +296,14 @@ def uncollapsed_bound(
     carried: CarriedSite,
     mean: Float[Tensor, "*b k"],
     covariance: Float[Tensor, "*#b k k"],
-) -> Bound:
+) -> OnlineBound:
     """Return the online bound for any likelihood and q(v_b) = N(m, S) (thesis Eq. 4.6).
 
     F = Σ E_q[log p(y|f)] − KL(q(v_b) ‖ N(0, I)) + E_q[log t_b(v_b)];
     with α = 0 the last term is E_q[log q_a(u_a)/p_a(u_a)].
 
     The first argument is Σ_i E_q[log p(y_i | f_i)] over the new points; ``unexplained`` is that of
-    ``Bound``, to be handed on; the carried site is that of ``carry_site``.
+    ``OnlineBound``, to be handed on; the carried site is that of ``carry_site``.
 
     Returns:
         F with what was lost, which no q(v_b) can recover.
@@ -333,7 +318,7 @@ def uncollapsed_bound(
     quadratic = (mean * (G @ mean[..., None])[..., 0]).sum(-1) + (G * covariance).sum((-2, -1))
     factor = (h * mean).sum(-1) - 0.5 * quadratic + carried.log_scale
     value = expected_log_likelihood - kl + factor
-    return Bound(value, carried.lost_information.expand(value.shape), unexplained)
+    return OnlineBound(value, carried.lost_information.expand(value.shape), unexplained)
 
 
 def predict(
@@ -344,12 +329,6 @@ def predict(
     num_weights: int = 0,
 ) -> DiagonalGaussian:
     """Return the posterior of f at new inputs: mean Pᵀ(I + G)⁻¹h, variance k** − ΣP² + Σ(C⁻¹P)².
-
-    Args:
-        moments: of q(v), from ``posterior``.
-        P: Ψ at the new inputs, from ``features``.
-        K_ss: prior variances there.
-        num_weights: of ``residual``.
 
     Returns:
         Mean and variances, without noise. These stay above round-off of ``K_ss``: they are positive
@@ -389,10 +368,52 @@ def residual(
 ) -> Float[Tensor, "*b n"]:
     """Return the prior variance of f given u: k(x, x) − ΣΨ².
 
-    Args:
-        K_ff: k(x, x), without the mean's s²φ² if there are weights.
-        Psi: Ψ at x.
-        num_weights: the last so many variables are the weights of a mean, which leave nothing of
-            it: s²φ² − s²φ² would be round-off of a wide prior, and is left out.
+    The last ``num_weights`` variables are the weights of a mean, which leave nothing of it: K_ff is
+    without s²φ², since s²φ² − s²φ² would be round-off of a wide prior.
     """
     return K_ff - Psi[..., : Psi.shape[-2] - num_weights, :].square().sum(-2)
+
+
+def filter_stream(
+    kernel: Kernel,
+    noise: float,
+    sets: Sequence[Inducing],
+    batches: Sequence[tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]],
+    x_new: Float[Tensor, "m d"],
+) -> DiagonalGaussian:
+    """Learn a stream batch by batch and predict: ``OnlineGP`` step by step, without its checks.
+
+    There is one inducing set a batch, which it ends with; the noise is Gaussian and α is 0.
+
+    Example:
+        >>> import torch
+        >>> from ohsvgp import Gaussian, LegS, OnlineGP
+        >>> from ohsvgp.core import filter_stream
+        >>> from probseq.kernels import RBF
+        >>> kernel, basis, t = RBF(1).double(), LegS(10), torch.linspace(0, 4, 40).double()
+        >>> gp = OnlineGP(kernel, Gaussian(torch.tensor(0.01).double()), basis, alpha=0.0)
+        >>> batches = [(part[:, None], part.sin()) for part in t.chunk(4)]
+        >>> sets = [basis.inducing(kernel, float(x[-1])) for x, _ in batches]
+        >>> for x, y in batches:
+        ...     info = gp.update(x[:, 0], y)
+        >>> found = filter_stream(kernel, gp.likelihood.noise, sets, batches, t[:, None])
+        >>> torch.allclose(found.mean, gp.predict(t).mean, atol=1e-6)
+        True
+    """
+    # Before any data u is the first set and q(v) the prior N(0, I): G = 0 and h = 0.
+    old, M = sets[0], sets[0].num_inducing
+    R_a = whiten(old.covariance(kernel))
+    site = Site(R_a.root.new_zeros(M, M), R_a.root.new_zeros(M))
+    for inducing, (x, y) in zip(sets, batches, strict=True):
+        # 1. The set moves from a to b, and what a knew is carried: G_b = Tᵀ G_a T, h_b = Tᵀ h_a.
+        R_b = whiten(inducing.covariance(kernel))
+        T = None if inducing is old else transition(R_a, old.cross_inducing(kernel, inducing), R_b)
+        carried = carry_site(site, T)
+        # 2. The batch is learned, λ = 1/σ²: G_b += Ψ λ Ψᵀ, h_b += Ψ λ y.
+        Psi = features(kernel, inducing, R_b, x)
+        precision = torch.ones_like(y) / noise
+        site = whitened_update(carried.site, Psi, precision, precision * y)
+        old, R_a = inducing, R_b
+    # 3. Prediction: q(v) = N((I + G)⁻¹ h, (I + G)⁻¹), and f given v.
+    P = features(kernel, old, R_a, x_new)
+    return predict(posterior(site), P, kernel.diag(x_new))

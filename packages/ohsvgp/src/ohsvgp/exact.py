@@ -20,9 +20,7 @@ _JITTER_TRIES = 8
 class ExactGP:
     """The exact Gaussian process with ``OnlineGP``'s methods: it keeps all data, in float64.
 
-    Args:
-        kernel: covariance function; converted to float64 in place.
-        likelihood: gives the noise; converted to float64 in place.
+    Kernel and likelihood are converted to float64 in place.
 
     Example:
         >>> import torch
@@ -42,12 +40,8 @@ class ExactGP:
     def update(self, t: Any, y: Any) -> None:
         """Keep data; nothing is kept if some of it is refused.
 
-        Args:
-            t: times (n,) or points (n, d), a tensor or an array.
-            y: targets (*b, n), with the *b of the data before.
-
-        Raises:
-            ValueError: NaN or infinity, whole numbers, or shapes that don't go together.
+        Times have the shape (n,), points (n, d), and targets (*b, n) with the *b of the data
+        before.
         """
         points, y = self._points(t), torch.as_tensor(y)
         check_floating(y=y)
@@ -58,11 +52,7 @@ class ExactGP:
         self._y.append(y.double())
 
     def predict(self, t: Any, *, include_noise: bool = False) -> DiagonalGaussian:
-        """Return the posterior of f, or mean and variance of y, given all data.
-
-        Raises:
-            ValueError: no data yet, or times and points that ``update`` would refuse.
-        """
+        """Return the posterior of f, or mean and variance of y, given all data."""
         if not self._x:
             raise ValueError("predict needs data: call update first")
         x, y, new = torch.cat(self._x), torch.cat(self._y, -1), self._points(t)
@@ -101,7 +91,6 @@ def exact_posterior(
         x_new: where to predict.
 
     Raises:
-        ValueError: x and y of different length, NaN or infinity, or σ² not above 0.
         CholeskyError: the noise is below round-off.
     """
     check_finite(x=x, y=y, x_new=x_new)
@@ -133,7 +122,6 @@ def log_marginal_likelihood(
     beside the process, whose weights are N(0, I) a priori.
 
     Raises:
-        ValueError: x and y of different length, or σ² not above 0.
         CholeskyError: the matrix holds NaN or infinity, or the noise is below round-off.
     """
     # K_ff + σ²I = LLᵀ; −½ [|L⁻¹y|² + 2 Σ log L_ii + n log 2π].

@@ -38,7 +38,6 @@ def fit_process(
     of the inducing set.
 
     Raises:
-        ValueError: as ``OnlineGP.fit_hyperparameters``.
         CholeskyError: the objective cannot be computed at the parameters of now.
     """
     if state is not None and process.basis.fixed_hyperparameters:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ohsvgp.likelihoods import Gaussian, Likelihood
-from ohsvgp.limits import Limits
 from probseq.checks import check_counts, check_whole
 from probseq.errors import CholeskyError, JitterWarning
 from probseq.kernels import Kernel
+from probseq.kernels.base import Limits
 
 # Nats per target below the best that hyperparameters count where the objective fails.
 _PENALTY = 1.0
@@ -29,36 +29,28 @@ _DRIFT_PROBABILITY = 1e-3
 
 
 class FitInfo(NamedTuple):
-    """What a fit of hyperparameters did.
+    """Result of a fit of hyperparameters."""
 
-    Attributes:
-        objective: "evidence", the exact log marginal likelihood, or "energy", the online objective
-            (``UpdateInfo.energy``).
-        before: its value in nats at the hyperparameters before, summed over series.
-        after: its value at those that the model has now; never below ``before``.
-        evaluations: how often it was computed.
-        failures: how often it could not be (an indefinite or non-finite matrix); those
-            hyperparameters were left again.
-        last_failure: the error of the last of them; empty without any.
-        converged: whether the gradient there, in nats per target and unit of a logarithm, is below
-            1e-3 in each parameter: more steps would find little more near by.
-        at_limit: names of parameters within a factor of two of their limits, which the data do not
-            determine.
-    """
-
+    # "evidence", the exact log marginal likelihood, or "energy", the online objective
+    # (``UpdateInfo.energy``)
     objective: Literal["evidence", "energy"]
-    before: float
-    after: float
-    evaluations: int
+    before: float  # its value in nats at the hyperparameters before, summed over series
+    after: float  # its value at those that the model has now; never below ``before``
+    evaluations: int  # how often it was computed
+    # how often it could not be (an indefinite or non-finite matrix); those hyperparameters were
+    # left again
     failures: int
-    last_failure: str
+    last_failure: str  # the error of the last of them; empty without any
+    # whether the gradient there, in nats per target and unit of a logarithm, is below 1e-3 in each
+    # parameter: more steps would find little more near by
     converged: bool
+    # names of parameters within a factor of two of their limits, which the data do not determine
     at_limit: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Refit:
-    """When a model fits its hyperparameters by itself, on the batch that it is about to absorb.
+    """Schedule of a model's fits of its hyperparameters, on the batch that it is about to absorb.
 
     After the first batch the objective is the online energy, in which the old site stands for all
     data before: it approximates the evidence of the whole stream (thesis section 4.3).
@@ -76,10 +68,6 @@ class Refit:
         limited: whether parameters stay within wide limits in the units of the data
             (``ohsvgp.limits.data_limits``), which matter where data say nothing of them; by fewer
             than ten targets beside a state each moves by a factor of two at most.
-
-    Raises:
-        ValueError: another ``when``, ``steps`` below 1, ``restarts`` below 0, or priors that are no
-            pairs of a median above 0 and a factor above 1.
     """
 
     when: str = "first"
@@ -103,9 +91,8 @@ class Refit:
     def due(self, updates: int, probability: Callable[[], float]) -> bool:
         """Return whether to fit before an update.
 
-        Args:
-            updates: how many there were before.
-            probability: of errors at least as large as those of the batch, asked if it matters.
+        The probability is of errors at least as large as those of the batch, and asked if it
+        matters.
         """
         if updates == 0:
             return True
@@ -134,9 +121,6 @@ def fit(
     now; without them the noise alone has a lower one.
 
     Raises:
-        ValueError: a prior of a parameter that is not fitted, no targets, no parameter that
-            requires gradients, or without limits the evidence of zeros, which has no maximum in
-            the noise.
         CholeskyError: the objective cannot be computed at the parameters of now.
     """
     named = {
@@ -220,15 +204,11 @@ def _check_search(steps: object, priors: object, restarts: int) -> None:
     check_whole(restarts=restarts)
     if restarts < 0:
         raise ValueError(f"restarts must be a whole number of at least 0, got {restarts}")
-    if priors is None:
-        return
-    if not isinstance(priors, Mapping):
+    if priors is not None and not isinstance(priors, Mapping):
         raise ValueError(f"priors must map names of parameters to pairs, got {priors!r}")
-    for name, pair in cast("Mapping[object, Any]", priors).items():
-        numbers: Any = isinstance(pair, Sequence) and [x for x in pair if isinstance(x, Real)]
-        if not numbers or not len(pair) == len(numbers) == 2:
-            numbers = (0, 0)
-        if not (0 < numbers[0] < math.inf and 1 < numbers[1] < math.inf):
+    for name, pair in cast("Mapping[object, Any]", priors or {}).items():
+        numbers = [float(x) for x in pair if isinstance(x, Real)] if isinstance(pair, tuple) else []
+        if len(numbers) != 2 or not (0 < numbers[0] < math.inf and 1 < numbers[1] < math.inf):
             raise ValueError(
                 f"priors must be (median above 0, factor above 1), got {pair} of {name}"
             )
@@ -249,15 +229,6 @@ class _Objective:
 
     A raw parameter is a logarithm. With limits a and b, exp(raw) = (e^z + a)/(1 + e^z/b), which is
     all but e^z between them: raw = z + log(1 + a e^−z) − log(1 + e^z/b).
-
-    Args:
-        function: objective in nats at the parameters' values of now.
-        parameters: what is fitted.
-        limits: in user units, zero and infinity for none.
-        count: number of targets; the loss is per target.
-
-    Raises:
-        CholeskyError: the objective cannot be computed at the parameters of now.
     """
 
     def __init__(

@@ -6,7 +6,6 @@ come from one joint Gaussian: no predictive variance can be negative, whatever t
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -56,11 +55,10 @@ class Inducing(ABC):
         self,
         K: Float[Tensor, "*b m m"],
         *,
-        method: Literal["chol", "eig"],
         rel_jitter: float | None,
     ) -> Whitening:
         """Return ``whiten`` of K_uu."""
-        return whiten(K, method=method, rel_jitter=rel_jitter)
+        return whiten(K, rel_jitter=rel_jitter)
 
     def noise(self, jitter: Float[Tensor, "*b"]) -> Float[Tensor, "*b m"]:
         """Return what the jitter of a whitening adds to the variance of each variable."""
@@ -105,11 +103,7 @@ class PointFunctional(Inducing):
         return self.weights @ kernel(self.nodes, x)
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """Return K_ab = W_a k(nodes_a, nodes_b) W_bᵀ, which thesis chapter 4 leaves out.
-
-        Raises:
-            TypeError: ``other`` is another kind of inducing set.
-        """
+        """Return K_ab = W_a k(nodes_a, nodes_b) W_bᵀ, which thesis chapter 4 leaves out."""
         if not isinstance(other, PointFunctional):
             raise TypeError(
                 f"other must be a PointFunctional like this set, got {type(other).__name__}"
@@ -143,11 +137,7 @@ def _weighted(K: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def continuous(kernel: Kernel) -> Kernel:
-    """Return the kernel without its white noise, of which inducing variables know nothing.
-
-    Raises:
-        ValueError: it is white noise and nothing else.
-    """
+    """Return the kernel without its white noise, of which inducing variables know nothing."""
     if (smooth := kernel.continuous) is None:
         raise ValueError("kernel must be more than white noise, of which nothing can be remembered")
     return smooth

@@ -3,27 +3,19 @@
 import warnings
 from typing import NamedTuple
 
-from torch import Tensor
-
 from ohsvgp.state import UpdateInfo
 
 # Nats lost per new observation above which an update warns: predictions with errors of more than
 # four standard deviations occurred only above it.
 _WARN_NATS_PER_POINT = 0.1
 _WARN_MIN_NATS = 1.0
-# Counts from here on know their rate to a hundredth.
-_LARGE_COUNTS = 1e4
-_LARGE_COUNTS_HINT = (
-    ". Counts as large as these tell their rate so precisely that few variables hold it: take a "
-    "Gaussian likelihood of their logarithms, whose noise is fitted"
-)
 
 
 class LostInformationWarning(UserWarning):
     """An update lost much of what the model knew: M inducing variables cannot hold the stream."""
 
 
-class Losses(NamedTuple):
+class InformationLoss(NamedTuple):
     """Count the information that the updates of a model have lost."""
 
     total: float = 0.0  # nats in all
@@ -33,7 +25,7 @@ class Losses(NamedTuple):
     # together lost more than a nat, and more than a tenth of a nat per observation
     large: bool = False
 
-    def after(self, info: UpdateInfo) -> "Losses":
+    def after(self, info: UpdateInfo) -> "InformationLoss":
         """Return the losses after one more update."""
         carried = float(info.lost_information.max())
         lost = carried + float(info.unexplained.max())
@@ -44,27 +36,18 @@ class Losses(NamedTuple):
             nats > max(_WARN_MIN_NATS, _WARN_NATS_PER_POINT * n)
             for nats, n in ((lost, since), (total, observed))
         )
-        return Losses(total, observed, 0 if carried > 0 else since, large)
+        return InformationLoss(total, observed, 0 if carried > 0 else since, large)
 
 
-def warn_of_loss(info: UpdateInfo, counts: Tensor | None) -> None:
-    """Warn the caller of ``OnlineGP.update`` of what the update lost.
-
-    Args:
-        info: of the update.
-        counts: its targets if they are counts: of many thousands they know f to a hundredth.
-
-    Warns:
-        LostInformationWarning: always.
-    """
+def warn_of_loss(info: UpdateInfo) -> None:
+    """Warn the caller of ``OnlineGP.update`` of what the update lost."""
     old, new = float(info.lost_information.max()), float(info.unexplained.max())
-    large = counts is not None and float(counts.mean()) > _LARGE_COUNTS
-    hint = _LARGE_COUNTS_HINT if large else ""
     warnings.warn(
         f"{info.rank} inducing variables cannot hold the stream: this update lost {old:.3g} nats "
         f"of what was known and {new:.3g} of {info.n_new} new observations, and predictions may be "
-        "surer than they are right. Take a larger num_inducing or another basis; UpdateInfo tells "
-        f"lost_information and unexplained of every update{hint}",
+        "surer than they are right. Take a larger num_inducing or another basis (of counts in "
+        "thousands, a Gaussian of their logarithms); UpdateInfo tells lost_information and "
+        "unexplained of every update",
         LostInformationWarning,
         stacklevel=3,
     )

@@ -20,12 +20,12 @@ from ohsvgp.hyperparameters import FitInfo, Refit
 from ohsvgp.inducing import continuous
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.inference.variational import variational_update
-from ohsvgp.information_loss import Losses, LostInformationWarning, warn_of_loss
+from ohsvgp.information_loss import InformationLoss, LostInformationWarning, warn_of_loss
 from ohsvgp.likelihoods import Gaussian, Likelihood
 from ohsvgp.process import Inference, Process
 from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.stream.arrays import as_targets
-from ohsvgp.stream.batch import Batch, Stream
+from ohsvgp.stream.batch import Batch, StreamReader
 from ohsvgp.stream.clock import Clock, nanoseconds, start_clock
 from ohsvgp.stream.spacing import StampSpacing
 from ohsvgp.stream.window import growth_factor
@@ -56,7 +56,6 @@ class OnlineGP:
         basis: how inducing variables follow the stream.
         mean: trends, seasons or regressors beside the process, whose weights are learned exactly;
             None for a process of mean zero.
-        whitening: "chol", or "eig" to drop directions instead of adding jitter.
         alpha: how a moving inducing set takes what the new variables do not explain of the old
             ones, from 0 to 1: as known exactly, which is the thesis' variational bound and
             overconfident where M is too small; or as uncertain, by power EP (``core.carry_site``).
@@ -71,11 +70,6 @@ class OnlineGP:
         refit: when updates fit the hyperparameters first; None for never.
         dtype: of predictions, samples and log densities, float32 or float64.
         seed: of the model's own random numbers (random inducing points, random features).
-
-    Raises:
-        ValueError: an option that is not one of the above, ``rel_jitter`` not in (0, 1e-4], a
-            kernel that the basis cannot serve, white noise in it beside another likelihood than the
-            Gaussian, or ``t0`` or ``rebase`` for points, not times.
 
     Example:
         >>> import torch
@@ -96,7 +90,6 @@ class OnlineGP:
         basis: Basis,
         *,
         mean: PriorMean | None = None,
-        whitening: Literal["chol", "eig"] = "chol",
         alpha: float = 0.1,
         rel_jitter: float | None = None,
         t0: Any = None,
@@ -115,8 +108,6 @@ class OnlineGP:
         ):
             if not isinstance(value, kind) and (name, value) != ("mean", None):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {value!r}")
-        if whitening not in ("chol", "eig"):
-            raise ValueError(f'whitening must be "chol" or "eig", got {whitening!r}')
         if not isinstance(alpha, Real) or not 0 <= alpha <= 1:
             raise ValueError(f"alpha must be from 0 to 1, got {alpha!r}")
         if dtype not in (torch.float32, torch.float64):
@@ -133,7 +124,6 @@ class OnlineGP:
         self.growth, self.seed = growth_factor(rebase), seed
         self.kernel = kernel.double()
         self.likelihood = likelihood.double()
-        self.whitening: Literal["chol", "eig"] = whitening
         self.alpha = float(alpha)
         self.rel_jitter, self.time_unit, self.dtype = rel_jitter, time_unit, dtype
         self.generator = torch.Generator(kernel.like.device).manual_seed(seed)
@@ -159,7 +149,7 @@ class OnlineGP:
         nanoseconds(time_unit)
         self.clock: Clock | None = None if t0 is None else start_clock([t0], time_unit)
         self._state: OnlineState | None = None
-        self._losses = Losses()
+        self._losses = InformationLoss()
         self.warned: set[type[Warning]] = set()  # kinds that come once a model
         self.spacing, self.refit, self.updates = StampSpacing(), refit, 0
         self._identity = self._settings()
@@ -178,7 +168,7 @@ class OnlineGP:
     def process(self) -> Process:
         """Return the functions of ``state`` that ``update`` and ``predict`` call."""
         model = (self.kernel, self.likelihood, self.basis)
-        options = (self.whitening, self.alpha, self.rel_jitter, self._infer)
+        options = (self.alpha, self.rel_jitter, self._infer)
         return Process(*model, *options, reuse_inducing=self.growth is not None)
 
     def update(
@@ -204,9 +194,6 @@ class OnlineGP:
             weights: what the Gaussian noise of each target is divided by, shaped like ``mask``.
 
         Raises:
-            ValueError: bad shapes, NaN or infinity, unsorted or too early stamps, targets outside
-                the likelihood's support, no first point and no ``t_end``, or hyperparameters
-                changed under a basis that cannot follow. The model is then as it was before.
             CholeskyError: K_uu stays indefinite at a relative jitter of 1e-4.
 
         Warns:
@@ -230,8 +217,7 @@ class OnlineGP:
         # Last: warnings may be errors.
         if self._losses.large and LostInformationWarning not in self.warned:
             self.warned.add(LostInformationWarning)
-            counts = None if self.likelihood.continuous else batch.targets()
-            warn_of_loss(info, counts)
+            warn_of_loss(info)
         return info
 
     partial_fit = update
@@ -281,9 +267,6 @@ class OnlineGP:
             limited: whether parameters stay within limits in the units of the data.
 
         Raises:
-            ValueError: bad data or options, priors of what is not fitted, no parameter to fit,
-                without limits a noise to be fitted to zeros by the evidence, or data have been
-                absorbed under a basis whose hyperparameters must stay.
             CholeskyError: the objective cannot be computed at the hyperparameters before.
         """
         batch = self._read(t, y, mask=mask, missing=missing)
@@ -313,13 +296,8 @@ class OnlineGP:
     ) -> DiagonalGaussian | JointGaussian:
         """Return the posterior of f, or mean and variance of y; the prior before any update.
 
-        Args:
-            t: inputs, anywhere and in any order.
-            full_cov: the covariance of all inputs instead of variances.
-            include_noise: mean and variance of a new y instead of f.
-
-        Raises:
-            ValueError: bad inputs, or both options at once.
+        Inputs are anywhere and in any order; ``full_cov`` gives their covariance, ``include_noise``
+        a new y instead of f.
         """
         if full_cov and include_noise:
             raise ValueError(
@@ -339,13 +317,7 @@ class OnlineGP:
     ) -> Float[Tensor, "s *b n"]:
         """Draw f from the posterior, jointly over the inputs.
 
-        Args:
-            t: inputs, anywhere and in any order.
-            num_samples: S.
-            generator: source of randomness; torch's own if None.
-
-        Raises:
-            ValueError: bad inputs, or S below 1.
+        Inputs are anywhere and in any order.
         """
         check_counts(num_samples=num_samples)
         x = self.inputs(t)
@@ -357,15 +329,7 @@ class OnlineGP:
             return f.rsample((num_samples,), generator=generator).to(self.dtype)
 
     def log_prob(self, t: Any, y: Any) -> Float[Tensor, "*b n"]:
-        """Return the log predictive density of each target by itself, noise included, in nats.
-
-        Args:
-            t: inputs of the targets, in any order.
-            y: targets of shape (*b, n).
-
-        Raises:
-            ValueError: bad inputs or targets.
-        """
+        """Return the log predictive density of each target by itself, noise included, in nats."""
         x = self.inputs(t)
         targets = as_targets(y, x.shape[0], None, x)
         self.likelihood.check_targets(targets)
@@ -378,9 +342,6 @@ class OnlineGP:
         """Return q(u) of the inducing variables: of f's projections on the basis (thesis C.2).
 
         With a ``mean``, of the process without it.
-
-        Raises:
-            ValueError: no data yet.
         """
         state = self._ready("posterior_coefficients")
         weights = state.inducing.num_weights
@@ -392,22 +353,14 @@ class OnlineGP:
     def reconstruct(self, t: Any) -> DiagonalGaussian:
         """Return f ≈ Σ u_m g_m(t), u ~ q(u), the posterior in a finite basis (thesis C.2).
 
-        Args:
-            t: inputs, inside the window.
-
-        Raises:
-            ValueError: no data yet, or a basis without orthogonal functions.
+        Inputs lie inside the window.
         """
         state = self._ready("reconstruct")
         with torch.no_grad():
             return self.process.reconstruct(state, self.inputs(t)).to(self.dtype)
 
     def inputs(self, t: Any) -> Tensor:
-        """Return stamps or points as ``process`` takes them, shape (n, dim), times counted from t0.
-
-        Raises:
-            ValueError: bad inputs.
-        """
+        """Return stamps or points as ``process`` takes them, (n, dim), times counted from t0."""
         self._check_settings()
         return self._stream().inputs(t)
 
@@ -434,12 +387,7 @@ class OnlineGP:
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take over a saved state; predictions are then equal to the last bit.
 
-        Args:
-            tensors: from ``state_dict`` of a model made with the same arguments.
-
-        Raises:
-            ValueError: the state of another schema, kernel, likelihood, basis, M or dtype, or one
-                that is not as it was saved. The model is then as it was before.
+        They come from ``state_dict`` of a model made with the same arguments.
         """
         device, source = self.generator.device, "OnlineGP.state_dict"
         groups = saved.unpack(tensors, self._settings(), device, source=source)
@@ -451,7 +399,7 @@ class OnlineGP:
         self.likelihood.load_state_dict(groups.get("likelihood", {}))
         self.clock = saved.clock_from_tensors(groups.get("clock", {}))
         self._state = saved.state_from_tensors(groups, self.basis.restore)
-        self._losses, self.warned = Losses(), set()
+        self._losses, self.warned = InformationLoss(), set()
         self.spacing = saved.spacing_from_tensors(groups.get("pace", {}))
         self.updates = int(groups["updates"][""])
 
@@ -462,7 +410,7 @@ class OnlineGP:
 
     def _settings(self) -> dict[str, Any]:
         """Return what two models must share for one to read the other's state."""
-        options = {"whitening": self.whitening, "alpha": self.alpha, "dtype": str(self.dtype)}
+        options = {"alpha": self.alpha, "dtype": str(self.dtype)}
         return options | saved.model_settings(self.kernel, self.likelihood, self.basis)
 
     def _check_settings(self) -> None:
@@ -471,12 +419,12 @@ class OnlineGP:
             changes = saved.differences(now, self._identity)
             raise ValueError(f"a model must stay of its kind, got {changes}: make a new OnlineGP")
 
-    def _stream(self) -> Stream:
+    def _stream(self) -> StreamReader:
         length, count, series = None, 0, ()
         if (state := self._state) is not None:
             length, count, series = state.length, state.count, tuple(state.site.shift.shape[:-1])
         units = (self.kernel.dim, self.kernel.like, self.time_unit, self.growth)
-        return Stream(*units, self.clock, length, count, series)
+        return StreamReader(*units, self.clock, length, count, series)
 
     def _read(self, t: Any, y: Any, **options: Any) -> Batch:
         self._check_settings()

@@ -4,23 +4,21 @@ An update changes the inducing set (``change_inducing``), then conditions on the
 (``update_site``); the mathematics of both is in ``ohsvgp.core``.
 """
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ohsvgp import core
 from ohsvgp.bases.base import CAN_FOLLOW, Advance, Basis
-from ohsvgp.core import Bound, CarriedSite, Posterior, Site
+from ohsvgp.core import CarriedSite, OnlineBound, Posterior, Site
 from ohsvgp.inducing import Inducing, continuous, hyperparameters
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.likelihoods import Gaussian, Likelihood
-from ohsvgp.state import OnlineState, UpdateInfo, canonical, contiguous_copy
+from ohsvgp.state import OnlineState, UpdateInfo, canonical
 from ohsvgp.stream.batch import Batch, Data
-from ohsvgp.stream.clock import Clock
 from ohsvgp.whitening import Whitening
 from probseq.gaussians import DiagonalGaussian, JointGaussian
 from probseq.kernels import Kernel
@@ -28,7 +26,7 @@ from probseq.kernels import Kernel
 # Inputs predicted at once: their covariances stay in the processor's cache.
 _BLOCK = 1024
 
-Inference = Callable[..., tuple[Site, Bound]]
+Inference = Callable[..., tuple[Site, OnlineBound]]
 
 
 class InducingChange(NamedTuple):
@@ -44,21 +42,14 @@ def change_inducing(
     old: OnlineState | None,
     inducing: Inducing,
     *,
-    method: Literal["chol", "eig"],
     rel_jitter: float | None,
     changed: bool,
     alpha: float = 0.0,
 ) -> InducingChange:
     """Whiten the new inducing set and carry the old site to it.
 
-    Args:
-        kernel: covariance function now.
-        old: the state; None before the first data.
-        inducing: the new set.
-        method: of ``whiten``.
-        rel_jitter: of ``whiten``.
-        changed: whether the kernel's hyperparameters differ from those of ``old.whitening``.
-        alpha: of ``core.carry_site``.
+    The state is None before the first data; ``changed`` says whether hyperparameters differ from
+    those of its whitening.
     """
     if old is not None and inducing is old.inducing and not changed:
         return InducingChange(
@@ -68,7 +59,7 @@ def change_inducing(
         K_ab = K_bb = inducing.covariance(kernel)
     else:
         K_bb, K_ab = inducing.covariances(kernel, old.inducing)
-    whitening = inducing.whitened(K_bb, method=method, rel_jitter=rel_jitter)
+    whitening = inducing.whitened(K_bb, rel_jitter=rel_jitter)
     if old is None:
         M = inducing.num_inducing
         # No data: G = 0, h = 0.
@@ -96,15 +87,10 @@ def change_inducing(
 
 def update_site(
     kernel: Kernel, likelihood: Likelihood, step: InducingChange, data: Data, infer: Inference
-) -> tuple[Site, Posterior, Bound]:
+) -> tuple[Site, Posterior, OnlineBound]:
     """Condition on new data: in closed form under Gaussian noise, by ``infer`` otherwise.
 
-    Args:
-        kernel: covariance function.
-        likelihood: observation model.
-        step: from ``change_inducing``.
-        data: new observations; may be empty.
-        infer: ``natural_update`` or ``variational_update``.
+    The data may be empty.
 
     Returns:
         The new site on v_b, the moments of q(v_b), and the online bound of the data.
@@ -149,70 +135,16 @@ class Process:
 
     ``OnlineGP`` keeps the state and reads what users hand in; here a state goes in, None before the
     first data, and a new one comes out; nothing is changed.
-
-    Example:
-        >>> import torch
-        >>> from ohsvgp import Gaussian, LegS
-        >>> from ohsvgp.process import Process
-        >>> from probseq.kernels import RBF
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> process = Process.init(RBF(1), Gaussian(0.01), LegS(30), generator)
-        >>> t, state = torch.linspace(0.0, 10.0, 200), None
-        >>> for part in t.chunk(4):
-        ...     batch = process.batch(state, part, part.sin())
-        ...     state, info = process.update(state, batch, generator)
-        >>> bool((process.predict(state, t.double()[:, None]).mean - t.sin()).abs().max() < 0.05)
-        True
     """
 
     kernel: Kernel  # covariance function
     likelihood: Likelihood  # observation model
     basis: Basis  # how inducing variables follow the stream, bound to the kernel
-    whitening: Literal["chol", "eig"] = "chol"  # of ``ohsvgp.whitening.whiten``
     alpha: float = 0.0  # of ``core.carry_site``
     rel_jitter: float | None = None  # of ``ohsvgp.whitening.whiten``
     infer: Inference = natural_update  # of ``update_site``
     # Whether any basis keeps its inducing set while the window does not change
     reuse_inducing: bool = False
-
-    @classmethod
-    def init(
-        cls,
-        kernel: Kernel,
-        likelihood: Likelihood,
-        basis: Basis,
-        generator: torch.Generator,
-        **options: Any,
-    ) -> "Process":
-        """Return a process with a copy of the basis, bound to the kernel; all is in float64.
-
-        Args:
-            kernel: covariance function, converted in place.
-            likelihood: observation model, converted in place.
-            basis: how inducing variables follow the stream.
-            generator: source of what the basis draws for the kernel; it is advanced.
-            options: the other attributes.
-        """
-        bound_basis = copy.deepcopy(basis)
-        bound_basis.bind(kernel.double(), generator)
-        return cls(kernel, likelihood.double(), bound_basis, **options)
-
-    def batch(
-        self, state: OnlineState | None, x: Tensor, y: Tensor, mask: Tensor | None = None
-    ) -> Batch:
-        """Return tensors as ``update`` takes them; they are not checked.
-
-        Args:
-            state: what is remembered so far.
-            x: sorted times since the start of the window, shape (n,), or points (n, d).
-            y: targets of shape (*b, n).
-            mask: True at targets that count.
-        """
-        count = len(x) + (0 if state is None else state.count)
-        end = max(0.0 if state is None else state.length, float(x.max())) if x.ndim == 1 else count
-        x = x.double().reshape(len(x), -1)
-        data = Data(contiguous_copy(x), contiguous_copy(y.double()), mask)
-        return Batch(Clock(0.0), data, float(end), count)
 
     def update(
         self, state: OnlineState | None, batch: Batch, generator: torch.Generator
@@ -222,7 +154,6 @@ class Process:
         The generator, which the inducing set may draw from, is advanced.
 
         Raises:
-            ValueError: hyperparameters have changed and the basis cannot follow.
             CholeskyError: K_uu stays indefinite at a relative jitter of 1e-4.
         """
         changed = self.changed(state)
@@ -236,13 +167,13 @@ class Process:
             energy=bound.value,
             lost_information=bound.lost_information,
             unexplained=bound.unexplained,
-            rank=int(step.whitening.rank.min()),
+            rank=step.inducing.num_inducing,
             jitter_used=float(step.whitening.relative_jitter.max()),
             n_new=batch.data.x.shape[0],
             t_end=batch.clock.user(batch.length) if self.kernel.dim == 1 else batch.length,
         )
-        known = None if changed or state is None else state.hyperparameters
-        now = hyperparameters(self.kernel) if known is None else known
+        frozen = None if changed or state is None else state.hyperparameters
+        now = hyperparameters(self.kernel) if frozen is None else frozen
         new = OnlineState(inducing, step.whitening, site, now, batch.length, batch.count, moments)
         return canonical(new, self.basis.restore, state), info
 
@@ -264,11 +195,7 @@ class Process:
         return bound.value
 
     def current(self, state: OnlineState) -> OnlineState:
-        """Return the state under the kernel's hyperparameters of now.
-
-        Raises:
-            ValueError: they have changed and the basis cannot follow.
-        """
+        """Return the state under the kernel's hyperparameters of now."""
         if not self.changed(state):
             return state
         step = self._change(state, state.inducing, True)
@@ -278,11 +205,7 @@ class Process:
         )
 
     def changed(self, state: OnlineState | None) -> bool:
-        """Return whether hyperparameters are no longer those of the state.
-
-        Raises:
-            ValueError: they are not, and the basis cannot follow.
-        """
+        """Return whether hyperparameters are no longer those of the state."""
         if state is None:
             return False
         changed = not torch.equal(state.hyperparameters, hyperparameters(self.kernel))
@@ -330,11 +253,7 @@ class Process:
         return core.predict_joint(now.moments, P, inducing.covariance(prior))
 
     def reconstruct(self, state: OnlineState, x: Tensor) -> DiagonalGaussian:
-        """Return f ≈ Σ u_m g_m(x), u ~ q(u), at x of shape (n, 1) in the window (thesis C.2).
-
-        Raises:
-            ValueError: the basis has no orthogonal functions.
-        """
+        """Return f ≈ Σ u_m g_m(x), u ~ q(u), at x of shape (n, 1) in the window (thesis C.2)."""
         g = self.basis.functions(self.kernel, x, state.length)
         # Made anew, not taken from the state: a set may have followed other hyperparameters.
         set_now = self.basis.advance(Advance(self.kernel, state.inducing, x[:0], state.length))
@@ -380,7 +299,6 @@ class Process:
             self.prior,
             state,
             inducing,
-            method=self.whitening,
             rel_jitter=self.rel_jitter,
             changed=changed and state is not None,
             alpha=self.alpha,

@@ -1,4 +1,4 @@
-"""What an online Gaussian process remembers of the stream."""
+"""State of an online Gaussian process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,28 +15,22 @@ from ohsvgp.whitening import Whitening
 
 
 class UpdateInfo(NamedTuple):
-    """What an update did.
+    """Result of an update."""
 
-    Attributes:
-        energy: F of the new data in nats, shape (*b): an estimate of their log evidence given all
-            before. A lower bound as long as the inducing set stays (``core.online_bound``); where
-            it moved and the model's ``alpha`` is above 0, an energy of power EP, no bound.
-        lost_information: nats of old knowledge that the new inducing set cannot hold, shape (*b).
-        unexplained: nats that the new observations lose because the inducing variables do not
-            explain all of f at them (``core.Bound``), shape (*b).
-        rank: number of whitened directions in use, the least over a batch.
-        jitter_used: largest relative jitter that a factorisation took.
-        n_new: number of new points.
-        t_end: end of the window, in the units of the stamps; number of points seen for inputs
-            that are not times.
-    """
-
+    # F of the new data in nats, shape (*b): an estimate of their log evidence given all before. A
+    # lower bound as long as the inducing set stays (``core.online_bound``); where it moved and the
+    # model's ``alpha`` is above 0, an energy of power EP, no bound
     energy: Tensor
+    # nats of old knowledge that the new inducing set cannot hold, shape (*b)
     lost_information: Tensor
+    # nats that the new observations lose because the inducing variables do not explain all of f at
+    # them (``core.OnlineBound``), shape (*b)
     unexplained: Tensor
-    rank: int
-    jitter_used: float
-    n_new: int
+    rank: int  # number of inducing variables, weights of a mean counted
+    jitter_used: float  # largest relative jitter that a factorisation took
+    n_new: int  # number of new points
+    # end of the window, in the units of the stamps; number of points seen for inputs that are not
+    # times
     t_end: float | np.datetime64
 
 
@@ -74,11 +68,8 @@ def canonical(
 ) -> OnlineState:
     """Return the state with a ``contiguous_copy`` of every tensor, as it would come from a file.
 
-    Args:
-        state: after an update.
-        restore: makes an inducing set of its tensors, ``Basis.restore``.
-        old: the state before, in this form. Its set stays the same object if it is that of
-            ``state``, which tells that it did not move.
+    Its set stays the object of the state before if it is the same, which tells that it did not
+    move.
     """
     inducing, whitening = state.inducing, state.whitening
     if old is None or inducing is not old.inducing:

@@ -33,7 +33,7 @@ _NUM_COUNT_SAMPLES = 100
 
 
 class Task(NamedTuple):
-    """What comes at once, in order, and the points near it that are kept for evaluation."""
+    """Points that come at once, in order, and those near them that are kept for evaluation."""
 
     x: Tensor  # inputs to learn, times of shape (n,) or points of shape (n, d)
     y: Tensor  # their targets, shape (n,), or (k, n) for k series side by side; (n, d) of channels
@@ -47,9 +47,6 @@ def sequential_splits(
     """Cut points, in the order of a key, into tasks with equally many points to learn.
 
     A point for evaluation belongs to the first task that ends at or after it, or to the last.
-
-    Raises:
-        ValueError: there are fewer points to learn than tasks, or a task has none for evaluation.
     """
     order = np.argsort(key, kind="stable")
     train, held_out = order[~test[order]], order[test[order]]
@@ -74,9 +71,6 @@ def stratified_splits(count: int, num_tasks: int, test_share: float, *, seed: in
 
     That is one at least; a task's last point is learned, so that those for evaluation lie in the
     time of what it learns.
-
-    Raises:
-        ValueError: a task would have fewer than 3 points.
     """
     if count < _MIN_TASK_POINTS * num_tasks:
         raise ValueError(
@@ -96,13 +90,9 @@ def stratified_splits(count: int, num_tasks: int, test_share: float, *, seed: in
 def standardised(
     values: NDArray[np.float64], splits: Sequence[Split], name: str = "targets"
 ) -> NDArray[np.float64]:
-    """Return targets with mean 0 and standard deviation 1 over all points to learn.
-
-    Raises:
-        ValueError: these are all the same.
-    """
-    known = values[..., np.sort(np.concatenate([train for train, _ in splits]))]
-    mean, std = known.mean(-1, keepdims=True), known.std(-1, keepdims=True)
+    """Return targets with mean 0 and standard deviation 1 over all points to learn."""
+    learned = values[..., np.sort(np.concatenate([train for train, _ in splits]))]
+    mean, std = learned.mean(-1, keepdims=True), learned.std(-1, keepdims=True)
     if (std == 0.0).any():
         raise ValueError(f"{name} are all {mean[std == 0.0][0]:g}: there is nothing to learn")
     return (values - mean) / std
@@ -145,9 +135,6 @@ def cut_channels(
         rng: chooses them.
         standardise: by what is learned in the first task: nothing that comes later is known when
             the stream starts.
-
-    Raises:
-        ValueError: there are too few time steps, or the first task takes no time.
     """
     K, length = num_tasks, task_length or len(time) // num_tasks
     if length < _MIN_TASK_POINTS or K * length > len(time):
@@ -265,22 +252,20 @@ def starting_lengthscales(times: Tensor) -> tuple[float, ...]:
 def scores(records: Sequence[Mapping[str, Any]], num_tasks: int) -> dict[str, Any]:
     """Return what a model's way through the tasks measured, as plain values.
 
-    Args:
-        records: of each task: metrics on `each` task so far, `over` all of them, `seconds`, and
-            nats `lost`.
-        num_tasks: number of tasks.
+    Each task's record has metrics on `each` task so far and `over` all of them, `seconds`, and nats
+    `lost`.
     """
-    over = {name: [one["over"][name] for one in records] for name in records[0]["over"]}
+    over = {name: [record["over"][name] for record in records] for name in records[0]["over"]}
 
     def row(name: str, each: Sequence[Mapping[str, float]]) -> list[float | None]:
         return [*(metrics[name] for metrics in each), *[None] * (num_tasks - len(each))]
 
     return {
         "tasks": num_tasks,
-        "matrix": {name: [row(name, one["each"]) for one in records] for name in over},
+        "matrix": {name: [row(name, record["each"]) for record in records] for name in over},
         "over_tasks": over,
-        "seconds": [one["seconds"] for one in records],
-        "lost_information": [one["lost"] for one in records],
+        "seconds": [record["seconds"] for record in records],
+        "lost_information": [record["lost"] for record in records],
     }
 
 

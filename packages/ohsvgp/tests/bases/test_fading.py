@@ -65,11 +65,3 @@ def test_a_long_stream_is_forecast_as_by_the_exact_process_where_cosines_are_not
         off.append(float((gp.predict(new).mean - exact.predict(new).mean).abs().max()))
     assert off[0] < 0.01
     assert off[1] > 0.1
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_points_of_several_dimensions_and_few_points_are_refused():
-    with pytest.raises(ValueError, match="dim=1"):
-        OnlineGP(RBF(2), Gaussian(0.1), Fading(8))
-    with pytest.raises(ValueError, match="num_inducing must be at least 4, got 3"):
-        Fading(3)

@@ -123,9 +123,3 @@ def test_cosines_of_a_window_of_no_length_hold_the_value_alone():
     g = Cosine(5).functions(rbf(), torch.zeros(1, 1, dtype=torch.float64), 0.0).numpy()
     # Σ u_n g_n(0) = f(0) for u = f(0)·(1, 0, −1, 0, 1).
     assert abs(g[:, 0] @ [1, 0, -1, 0, 1] - 1) < 1e-12
-
-
-@pytest.mark.parametrize("basis", [FouT(4, 3.0), Cosine(4)])
-def test_functions_outside_the_window_are_refused(basis):
-    with pytest.raises(ValueError, match="inside the window"):
-        basis.functions(rbf(), torch.tensor([[5.5]], dtype=torch.float64), 5.0)

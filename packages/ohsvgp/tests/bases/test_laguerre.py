@@ -66,8 +66,3 @@ def test_functions_are_laguerre_polynomials_dual_to_the_weights():
     x = torch.linspace(-5, 5, 9, dtype=torch.float64)[:, None]
     expected = [special.eval_laguerre(m, (t - x[:, 0].numpy()) / 2) for m in range(8)]
     np.testing.assert_allclose(basis.functions(KERNEL, x, t), np.stack(expected), rtol=1e-10)
-
-
-def test_functions_after_the_window_are_refused():
-    with pytest.raises(ValueError, match="inside the window"):
-        LagT(4, 1.0).functions(KERNEL, torch.tensor([[5.5]], dtype=torch.float64), 5.0)

@@ -120,68 +120,11 @@ def test_as_many_nodes_as_coefficients_make_sparse_regression_at_the_legendre_no
     assert abs(float(info.energy) - bound) < 1e-6
 
 
-def hippo_legs(M):
-    """A and b of d c/dt = (A c + b f(t))/t (thesis Eq. 2.14, 2.15), by a slow loop."""
-    A = np.zeros((M, M))
-    for m in range(M):
-        for k in range(m):
-            A[m, k] = -math.sqrt((2 * m + 1) * (2 * k + 1))
-        A[m, m] = -m - 1
-    return A, np.sqrt(2 * np.arange(M) + 1)
-
-
-def test_K_uu_obeys_the_matrix_ode_with_the_corrected_boundary_term_and_not_the_printed_one():
-    """Thesis C.5 with C.6 as B̃ + B̃ᵀ = c bᵀ + b cᵀ; printed are ones instead of b."""
-    M, t, h = 10, 4.0, 1e-4
-    kernel, basis = rbf(), LegS(10)
-    A, b = hippo_legs(M)
-
-    def K_uu(t):
-        with torch.no_grad():
-            return basis.inducing(kernel, t).covariance(kernel).numpy()
-
-    derivative = (K_uu(t + h) - K_uu(t - h)) / (2 * h)
-    with torch.no_grad():
-        end = torch.tensor([[t]], dtype=torch.float64)
-        c = basis.inducing(kernel, t).cross(kernel, end).numpy()[:, 0]
-    flow = (A @ K_uu(t) + K_uu(t) @ A.T) / t
-    corrected = flow + (np.outer(c, b) + np.outer(b, c)) / t
-    ones = np.ones(M)
-    printed = flow + (np.outer(c, ones) + np.outer(ones, c)) / t
-    assert np.abs(derivative - corrected).max() < 1e-7
-    # As printed the error is of the size of the derivative itself.
-    assert np.abs(derivative - printed).max() > 0.5 * np.abs(derivative).max()
-
-
-def test_K_fu_obeys_the_ode_with_the_boundary_term():
-    """Thesis 4.10 as dK_fu/dt = K_fu A(t)ᵀ + k(X, t) B(t)ᵀ."""
-    t, h = 4.0, 1e-4
-    kernel, basis = rbf(), LegS(10)
-    A, b = hippo_legs(10)
-    x = torch.linspace(0, 6, 7, dtype=torch.float64)[:, None]
-
-    def K_fu(t):
-        with torch.no_grad():
-            return basis.inducing(kernel, t).cross(kernel, x).mT.numpy()
-
-    with torch.no_grad():
-        boundary = kernel(x, torch.tensor([[t]], dtype=torch.float64)).numpy()
-    derivative = (K_fu(t + h) - K_fu(t - h)) / (2 * h)
-    np.testing.assert_allclose(derivative, (K_fu(t) @ A.T + boundary * b) / t, atol=1e-7)
-
-
 def test_covariance_of_the_sliding_window_is_constant_in_time_and_of_the_growing_one_is_not():
     kernel = rbf()
     for basis, constant in ((LegT(12, 3.0), True), (LegS(12), False)):
         early, late = (basis.inducing(kernel, t).covariance(kernel) for t in (1.0, 50.0))
         assert ((early - late).abs().max().item() < 1e-12) == constant
-
-
-def test_the_sliding_window_equals_the_growing_one_when_they_coincide():
-    s, W = functional(LegS(12), 3.0)
-    s_sliding, W_sliding = functional(LegT(12, 3.0), 3.0)
-    np.testing.assert_allclose(s_sliding, s, atol=1e-15)
-    np.testing.assert_allclose(W_sliding, W, atol=1e-15)
 
 
 def test_a_window_of_no_length_keeps_the_value_alone():
@@ -200,10 +143,3 @@ def test_functions_are_the_scaled_polynomials_of_scipy(basis, start):
     width = 5.0 - start
     expected = np.stack([width * phi(m, x[:, 0].numpy(), start, width) for m in range(20)])
     np.testing.assert_allclose(basis.functions(rbf(), x, 5.0), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("outside", [-0.1, 5.1])
-def test_functions_outside_the_window_are_refused(outside):
-    x = torch.tensor([[2.0], [outside]], dtype=torch.float64)
-    with pytest.raises(ValueError, match=f"inside the window .* got {outside}: use predict"):
-        LegS(4).functions(rbf(), x, 5.0)

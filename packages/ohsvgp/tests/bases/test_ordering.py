@@ -80,16 +80,3 @@ def test_given_keeps_the_stream_and_random_obeys_its_generator() -> None:
     ]
     assert draws[0] == draws[1] != draws[2]
     assert sorted(draws[2]) == list(range(40)) != draws[2]
-
-
-@pytest.mark.parametrize("rule", ["given", "kernel-max", "kernel-min", "random"])
-def test_one_point_and_no_point_have_orders(rule: str) -> None:
-    kernel = RBF(3).double()
-    assert path_order(rule, kernel, points(1)).tolist() == [0]
-    assert path_order(rule, kernel, points(0)).tolist() == []
-
-
-@pytest.mark.usefixtures("plain_calls")
-def test_other_rules_are_refused() -> None:
-    with pytest.raises(ValueError, match="order must be one of given, kernel-max"):
-        path_order("sorted", RBF(3), points(2))

@@ -1,6 +1,5 @@
 """Models on a path through inputs of several dimensions: both memories, orders, states."""
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,7 @@ from ohsvgp.bases.path import Path
 from ohsvgp.bases.path_inducing import cell_weights
 from ohsvgp.hippo.random_features import FeatureKernel
 from ohsvgp.inducing import PointFunctional
-from probseq.fourier import sample_frequencies
-from probseq.kernels import RBF, Exponential, Matern32
+from probseq.kernels import RBF
 
 DIM = 3
 
@@ -91,27 +89,6 @@ def test_the_order_goes_by_the_kernel_and_not_by_its_features() -> None:
 
 
 @pytest.mark.parametrize("memory", ["features", "inputs"])
-def test_variances_never_fall_below_zero(memory: Any) -> None:
-    x, y = stream(120)
-    new = torch.cat([x, 3 * stream(50, 1)[0]])
-    for kernel in (RBF(DIM, lengthscale=0.8), Matern32(DIM)):
-        for M, dtype, floor in (
-            (5, torch.float64, -1e-10),
-            (64, torch.float64, -1e-10),
-            (16, torch.float32, -1e-4),
-        ):
-            gp = OnlineGP(
-                copy.deepcopy(kernel),
-                Gaussian(1e-3),
-                Path(M, memory=memory, num_features=100),
-                dtype=dtype,
-            )
-            for part in torch.arange(120).split([3, 1, 56, 60]):
-                gp.update(x[part], y[part])
-                assert float(gp.predict(new, full_cov=True).variance.min()) > floor
-
-
-@pytest.mark.parametrize("memory", ["features", "inputs"])
 def test_more_inducing_variables_than_points_make_the_exact_process(memory: Any) -> None:
     """256 functionals of 8 points span the points: the posterior is that of the exact GP."""
     x, y = stream(40)
@@ -135,23 +112,6 @@ def test_more_inducing_variables_than_points_make_the_exact_process(memory: Any)
         law = gp.predict(x)
         torch.testing.assert_close(law.mean, mean, rtol=0, atol=1e-4)
         torch.testing.assert_close(law.variance, variance, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("memory", ["features", "inputs"])
-@pytest.mark.parametrize("order", ["kernel-max", "random"])
-def test_a_saved_model_continues_to_the_last_bit(memory: Any, order: Any) -> None:
-    x, y = stream(60)
-    gp = model(7, memory=memory, num_features=30, order=order)
-    for part in torch.arange(40).split([10, 1, 29]):
-        gp.update(x[part], y[part])
-    twin = model(7, memory=memory, num_features=30, order=order)
-    twin.load_state_dict({name: tensor.clone() for name, tensor in gp.state_dict().items()})
-    for part in (torch.arange(0), torch.arange(40, 55), torch.arange(55, 60)):
-        if len(part):
-            info, again = gp.update(x[part], y[part]), twin.update(x[part], y[part])
-            assert torch.equal(info.energy, again.energy)
-        assert torch.equal(gp.predict(x).mean, twin.predict(x).mean)
-        assert torch.equal(gp.predict(x).variance, twin.predict(x).variance)
 
 
 def test_the_feature_memory_does_not_grow_and_the_input_memory_keeps_only_inputs() -> None:
@@ -189,17 +149,6 @@ def test_hyperparameters_may_change_with_kept_inputs_and_not_with_features() -> 
         fixed.update(x[20:], y[20:])
 
 
-def test_sorting_makes_the_order_within_a_batch_irrelevant() -> None:
-    x, y = stream(50)
-    shuffled = torch.randperm(50, generator=torch.Generator().manual_seed(4))
-    laws = []
-    for order in (torch.arange(50), shuffled):
-        gp = model(6, memory="inputs", order="kernel-max")
-        gp.update(x[order], y[order])
-        laws.append(gp.predict(x).mean)
-    torch.testing.assert_close(laws[0], laws[1], rtol=1e-9, atol=1e-9)
-
-
 def test_kernels_per_series_share_one_path() -> None:
     x, y = stream(30)
     y = torch.stack([y, y.square()])
@@ -219,31 +168,6 @@ def test_kernels_per_series_share_one_path() -> None:
         torch.testing.assert_close(both.predict(x).variance[series], single.predict(x).variance)
 
 
-@pytest.mark.usefixtures("plain_calls")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_inducing": 0}, "num_inducing must be a whole number of at least 1, got 0"),
-        ({"memory": "none"}, "memory must be"),
-        ({"num_features": 0}, "num_features must be a whole number of at least 1, got 0"),
-        ({"order": "sorted"}, "order must be one of given"),
-    ],
-)
-def test_options_are_checked_at_construction(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Path(**{"num_inducing": 3, **options})
-
-
-def test_kernels_that_cannot_serve_are_refused_when_the_model_is_made() -> None:
-    with pytest.raises(ValueError, match="use LegS for times"):
-        OnlineGP(RBF(1), Gaussian(), Path(3))
-    with pytest.raises(ValueError, match='kernel must be stationary for memory="features"'):
-        OnlineGP(Exponential(2), Gaussian(), Path(3))
-    x, y = stream(10)
-    gp = OnlineGP(Exponential(DIM), Gaussian(), Path(3, memory="inputs"))
-    assert gp.update(x, y).n_new == 10
-
-
 def test_a_first_batch_without_inputs_is_refused_and_a_later_one_changes_nothing() -> None:
     x, y = stream(10)
     gp = model(3, num_features=20)
@@ -253,26 +177,3 @@ def test_a_first_batch_without_inputs_is_refused_and_a_later_one_changes_nothing
     before = gp.predict(x)
     assert gp.update(x[:0], y[:0]).n_new == 0
     torch.testing.assert_close(gp.predict(x).mean, before.mean)
-
-
-@pytest.mark.parametrize(
-    ("saved", "own"),
-    [
-        ({"num_features": 20}, {"num_features": 30}),
-        ({"num_features": 20}, {"memory": "inputs"}),
-        ({"memory": "inputs"}, {"num_features": 20}),
-    ],
-)
-def test_the_state_of_another_memory_is_refused(saved: Any, own: Any) -> None:
-    x, y = stream(10)
-    gp = model(3, **saved)
-    gp.update(x, y)
-    with pytest.raises(ValueError, match="a model like this one, got basis"):
-        model(3, **own).load_state_dict(gp.state_dict())
-
-
-def test_frequencies_are_those_of_the_model_seed() -> None:
-    kernel = RBF(DIM).double()
-    expected = sample_frequencies(kernel, 20, torch.Generator().manual_seed(7))
-    gp = OnlineGP(kernel, Gaussian(), Path(3, num_features=20), seed=7)
-    assert torch.equal(gp.basis.tensors()["frequencies"], expected)

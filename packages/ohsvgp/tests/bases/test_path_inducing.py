@@ -77,18 +77,6 @@ def test_cell_weights_integrate_the_polynomials_over_the_cells() -> None:
             assert abs(float(W[m, i - 5]) - expected) < 1e-14
 
 
-def test_cell_weights_of_many_polynomials_on_few_cells_are_exact() -> None:
-    # Gauss-Legendre of enough nodes inside every cell is exact for a polynomial.
-    M, T = 256, 3
-    z, w = np.polynomial.legendre.leggauss(M)
-    for i in range(T):
-        s = -1 + 2 * (i + (1 + z) / 2) / T
-        inside = np.sqrt(2 * np.arange(M) + 1) * np.polynomial.legendre.legvander(s, M - 1).T.dot(
-            np.diag(w / (2 * T))
-        ).sum(1)
-        assert np.abs(cell_weights(M, 0, T)[:, i].numpy() - inside).max() < 1e-13
-
-
 @pytest.mark.parametrize("step", [1.0, 0.01])
 def test_block_equals_the_loop_of_exact_steps_for_any_time_step(step: float) -> None:
     kernel = RBF(DIM).double()
@@ -187,23 +175,6 @@ def test_gradients_reach_the_hyperparameters_through_the_kept_covariance() -> No
     gradient = kernel.raw_lengthscale.grad
     assert gradient is not None
     torch.testing.assert_close(gradient[0, 1], (above - below) / 2e-5, rtol=1e-7, atol=1e-9)
-
-
-def test_sets_of_different_sizes_on_one_path_have_a_covariance() -> None:
-    kernel = RBF(DIM).double()
-    x, _ = stream(20)
-    few = walk(bound(kernel, 3, memory="inputs"), kernel, [x[:12]])
-    many = walk(bound(kernel, 5, memory="inputs"), kernel, [x])
-    expected = cell_weights(3, 0, 12) @ kernel(x[:12], x) @ cell_weights(5, 0, 20).mT
-    torch.testing.assert_close(few.cross_inducing(kernel, many), expected)
-
-
-def test_sets_of_different_kinds_have_no_covariance() -> None:
-    kernel = RBF(DIM).double()
-    x, _ = stream(5)
-    kept = walk(bound(kernel, 3, memory="inputs"), kernel, [x])
-    with pytest.raises(TypeError, match="other must be a PathPoints"):
-        kept.cross_inducing(kernel, PointFunctional(x))
 
 
 @pytest.mark.parametrize("order", ["given", "kernel-max"])

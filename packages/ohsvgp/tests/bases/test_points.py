@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.bases.learning import learn_nodes
 from ohsvgp.bases.pivoted import pivots
 from ohsvgp.bases.points import AdamSteps, PivotedCholesky, RandomSubset
-from ohsvgp.exact import exact_posterior
 from ohsvgp.inducing import Inducing, PointFunctional
 from probseq.errors import CholeskyError
 from probseq.kernels import RBF, Kernel, Matern32
@@ -94,22 +92,6 @@ def test_one_finished_member_of_a_batch_waits_for_the_others() -> None:
     assert [sorted(member) for member in found.tolist()] == [list(range(12))] * 2
 
 
-@pytest.mark.parametrize("basis_class", BASES)
-def test_fewer_candidates_than_wanted_are_all_taken(basis_class: type[Basis]) -> None:
-    kernel, basis = rbf(2), basis_class(6)
-    first, second, third = normal(2, 2, seed=1), normal(3, 2, seed=2), normal(9, 2, seed=3)
-    one = basis.advance(step(kernel, first))
-    assert isinstance(one, PointFunctional)
-    assert rows(one.nodes) == rows(first)
-    two = basis.advance(step(kernel, second, one))
-    assert isinstance(two, PointFunctional)
-    assert rows(two.nodes) == rows(first) | rows(second)
-    three = basis.advance(step(kernel, third, two))
-    assert isinstance(three, PointFunctional)
-    assert three.num_inducing == 6
-    assert rows(three.nodes) < rows(first) | rows(second) | rows(third)
-
-
 @pytest.mark.parametrize(("n", "kept"), [(50, 7), (4, 7), (3, 7), (2, 8), (1, 9)])
 def test_random_subset_keeps_seven_tenths_or_what_new_points_leave(n: int, kept: int) -> None:
     kernel, old = rbf(), normal(10, 1, seed=1)
@@ -121,14 +103,6 @@ def test_random_subset_keeps_seven_tenths_or_what_new_points_leave(n: int, kept:
     assert len(rows(found.nodes) & rows(new)) == 10 - kept
 
 
-def test_random_subset_follows_the_generator() -> None:
-    kernel, x = rbf(), normal(30, 1)
-    draws = [RandomSubset(5).advance(step(kernel, x, seed=seed)) for seed in (1, 1, 2)]
-    nodes = [draw.tensors()["nodes"] for draw in draws]
-    assert torch.equal(nodes[0], nodes[1])
-    assert not torch.equal(nodes[0], nodes[2])
-
-
 def test_random_subset_takes_every_candidate_equally_often() -> None:
     kernel, x = rbf(), torch.arange(8, dtype=torch.float64)[:, None]
     generator = torch.Generator().manual_seed(0)
@@ -138,14 +112,6 @@ def test_random_subset_takes_every_candidate_equally_often() -> None:
         counts[found.tensors()["nodes"][:, 0].long()] += 1
     # 200 expected, standard deviation 10.
     assert float((counts - 200).abs().max()) < 40
-
-
-@pytest.mark.parametrize("basis_class", BASES)
-def test_without_new_inputs_the_set_stays(basis_class: type[Basis]) -> None:
-    kernel, old = rbf(), PointFunctional(normal(4, 1))
-    assert basis_class(6).advance(step(kernel, normal(0, 1), old)) is old
-    with pytest.raises(ValueError, match="inputs must hold at least one point"):
-        basis_class(6).advance(step(kernel, normal(0, 1)))
 
 
 @pytest.mark.parametrize("dim", [1, 2])
@@ -166,53 +132,6 @@ def test_all_points_as_inducing_points_give_the_exact_posterior(
     # The jitter of K_uu.
     torch.testing.assert_close(found.mean, expected.detach(), atol=1e-6, rtol=0)
     torch.testing.assert_close(found.variance, variance.detach(), atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("basis_class", BASES)
-def test_variances_are_never_negative_and_the_state_round_trip_is_exact(
-    basis_class: type[Basis], dtype: torch.dtype
-) -> None:
-    t = torch.linspace(0.0, 20.0, 80, dtype=torch.float64)
-    y = t.sin()
-
-    def model() -> OnlineGP:
-        kernel = Matern32(1, lengthscale=2.0)
-        return OnlineGP(kernel, Gaussian(1e-4), basis_class(25), seed=3, dtype=dtype)
-
-    gp = model()
-    for part in torch.arange(60).chunk(6):
-        gp.update(t[part], y[part])
-    grid = torch.linspace(0.0, 30.0, 200, dtype=torch.float64)
-    # Whitening with the jitter of float32 is good to 1e-6.
-    limit = -1e-10 if dtype == torch.float64 else -1e-5
-    assert float(gp.predict(grid).variance.min()) > limit
-    copy = model()
-    copy.load_state_dict(gp.state_dict())
-    assert torch.equal(gp.predict(grid).mean, copy.predict(grid).mean)
-    # The generator is part of the state: both choose the same points next.
-    for one in (gp, copy):
-        one.update(t[60:], y[60:])
-    assert torch.equal(gp.predict(grid).mean, copy.predict(grid).mean)
-
-
-def test_pivots_of_a_real_series_predict_as_the_exact_process(
-    solar: tuple[np.ndarray, np.ndarray],
-) -> None:
-    x, y = (torch.from_numpy(part) for part in solar)
-    kernel = RBF(1, lengthscale=0.4, outputscale=0.77).double().requires_grad_(False)
-    train = torch.arange(391) % 5 > 0
-    exact = exact_posterior(kernel, 0.0075, x[train, None], y[train], x[~train, None])
-    spread = []
-    for M in (50, 90, 150):
-        gp = OnlineGP(kernel, Gaussian(0.0075), PivotedCholesky(M))
-        for part in train.nonzero()[:, 0].chunk(10):
-            gp.update(x[part], y[part])
-        found = gp.predict(x[~train])
-        spread.append((found.mean - exact.mean).square().mean().sqrt().item())
-    assert spread[0] > 3 * spread[1] > 9 * spread[2]
-    # The posterior's own standard deviation is 0.09.
-    assert spread[2] < 0.01
 
 
 @pytest.mark.parametrize("basis_class", BASES)
@@ -293,18 +212,3 @@ def test_failure_while_learning_names_the_step(failure: str) -> None:
     options = AdamSteps(steps=9, learning_rate=0.2)
     with pytest.raises(CholeskyError, match="failed at step 3"):
         learn_nodes(start, torch.ones_like(start), objective, options)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: RandomSubset(0), "num_inducing must be a whole number of at least 1, got 0"),
-        (lambda: PivotedCholesky(-1), "num_inducing must be a whole number of at least 1, got -1"),
-        (lambda: AdamSteps(steps=0), "steps must be a whole number of at least 1, got 0"),
-        (lambda: AdamSteps(learning_rate=0.0), "learning_rate must be positive"),
-        (lambda: AdamSteps(learning_rate=math.nan), "learning_rate must be positive"),
-    ],
-)
-def test_bad_arguments_are_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -7,7 +7,6 @@ from scipy import special
 
 from ohsvgp import Gaussian, OnlineGP
 from ohsvgp.bases.fourier import Cosine, FouT
-from ohsvgp.bases.grid import UniformGrid
 from ohsvgp.bases.laguerre import LagT
 from ohsvgp.bases.legendre import LegS, LegT
 from probseq.kernels import RBF
@@ -113,22 +112,6 @@ def test_the_finite_sum_converges_to_a_smooth_posterior(make, start):
         )
     assert errors[2] < errors[1] < errors[0]
     assert errors[2] < 1e-3
-
-
-def test_the_finite_fourier_sum_converges_in_the_mean_although_not_at_the_seam():
-    x = np.linspace(END - THETA, END, 201)
-    errors = []
-    for M in (5, 21, 81):
-        gp = trained(FouT(M, THETA), batches=1)
-        errors.append(float((gp.reconstruct(x).mean - gp.predict(x).mean).square().mean().sqrt()))
-    assert errors[1] < errors[0] / 1.5
-    assert errors[2] < errors[1] / 1.5
-
-
-def test_inducing_points_have_no_functions_to_sum():
-    gp = trained(UniformGrid(8))
-    with pytest.raises(ValueError, match="got UniformGrid: use predict"):
-        gp.reconstruct([1.0])
 
 
 def test_the_finite_sum_follows_a_lengthscale_that_changed():

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from ohsvgp import Gaussian, LegS, OnlineGP
-from ohsvgp.bases import FouT, LagT, LegT, UniformGrid
+from ohsvgp.bases import FouT, LagT, LegT
 from ohsvgp.bases.base import Advance
 from ohsvgp.bases.recurrent import RecurrentFeatures
 from ohsvgp.hippo.random_features import FeatureKernel
 from probseq.fourier import fourier_features
-from probseq.kernels import RBF, Kernel, Matern32
+from probseq.kernels import RBF, Kernel
 
 BASES = {
     "LegS": lambda: LegS(8),
@@ -123,19 +123,6 @@ def test_one_step_for_each_input_is_the_recurrence_of_the_thesis():
     torch.testing.assert_close(got, Z, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("step", ["euler", "bilinear", "exact", "closed"])
-@pytest.mark.parametrize("name", BASES)
-def test_predictive_variances_are_never_negative(name: str, step: str):
-    model = _model(RecurrentFeatures(BASES[name](), num_features=200, step=step, step_size=0.02))
-    t, y = _stream()
-    for part in torch.arange(60).chunk(4):
-        model.update(t[part], y[part])
-        grid = torch.linspace(-2.0, 9.0, 200, dtype=torch.float64)
-        variance = model.predict(grid, full_cov=True).variance  # not clamped
-        assert float(variance.min()) > -1e-10
-        assert float(variance.max()) < 1.3 + 1e-6
-
-
 def test_exact_covariances_with_values_beside_features_are_no_joint_law():
     # Equation 4.10 with the exact kernel and 4.16 with random features, as the thesis has them.
     size = 30
@@ -161,15 +148,13 @@ def test_online_learning_follows_the_exact_basis():
     models = [_model(RecurrentFeatures(LegS(20), num_features=3000, step="closed"))]
     models.append(_model(RecurrentFeatures(LegS(20), num_features=3000, step="bilinear",
                                            step_size=0.01)))  # fmt: skip
-    models.append(_model(RecurrentFeatures(LegS(20), horizon=6.0, step="closed")))
     models.append(OnlineGP(_kernel(), Gaussian(0.01), LegS(20), t0=0.0))
     for model in models:
         for part in torch.arange(60).chunk(3):
             model.update(t[part], y[part])
-    closed, bilinear, equispaced, exact = (model.predict(t).mean for model in models)
+    closed, bilinear, exact = (model.predict(t).mean for model in models)
     assert float((closed - exact).abs().max()) < 0.05
     assert float((bilinear - closed).abs().max()) < 0.01
-    assert float((equispaced - exact).abs().max()) < 1e-5
 
 
 def test_solar_irradiance_is_remembered_by_fine_steps_and_by_the_closed_form(solar):
@@ -195,40 +180,6 @@ def test_solar_irradiance_is_remembered_by_fine_steps_and_by_the_closed_form(sol
     assert error(step="bilinear", step_size=0.1)[1] == pytest.approx(rmse, abs=0.02)
     # One Euler step for each year is unstable where the window is short, and never recovers.
     assert error(step="euler")[1] > 1.5 * rmse
-
-
-def test_state_makes_the_round_trip_to_the_last_bit_and_goes_on_alike():
-    t, y = _stream()
-    for options in ({"step": "exact", "step_size": 0.05}, {"step": "closed"}, {"horizon": 8.0}):
-        first = _model(RecurrentFeatures(LegS(8), num_features=50, **options))
-        first.update(t[:40], y[:40])
-        second = OnlineGP(
-            _kernel(), Gaussian(0.01), RecurrentFeatures(LegS(8), num_features=50, **options),
-            t0=0.0, seed=9,
-        )  # fmt: skip
-        second.load_state_dict(first.state_dict())
-        assert torch.equal(first.predict(t).mean, second.predict(t).mean)
-        first.update(t[40:], y[40:])
-        second.update(t[40:], y[40:])
-        assert torch.equal(first.predict(t).mean, second.predict(t).mean)
-
-
-def test_functional_updates_leave_the_recurrence_where_it_was():
-    t, y = _stream()
-    model = _model(RecurrentFeatures(LegS(8), num_features=50, step="exact"))
-    model.update(t[:30], y[:30])
-    before = model.predict(t).mean
-    one, two = model.updated(t[30:], y[30:]), model.updated(t[30:], y[30:])
-    assert torch.equal(one.predict(t).mean, two.predict(t).mean)
-    assert torch.equal(model.predict(t).mean, before)
-
-
-def test_window_that_stays_keeps_the_set():
-    basis = RecurrentFeatures(LegS(5), num_features=10)
-    kernel = _bound(basis)
-    first = _advance(basis, kernel, [1.0])
-    step = Advance(kernel, first, torch.zeros(2, 1, dtype=torch.float64), 1.0)
-    assert basis.advance(step) is first
 
 
 def test_recurrences_refuse_changed_hyperparameters_and_closed_forms_follow_them():
@@ -262,13 +213,6 @@ def test_closed_form_passes_gradients_of_the_bound_to_the_lengthscale():
     assert float(slope) == pytest.approx((up - down) / 2e-5, rel=1e-5)
 
 
-def test_functions_are_those_of_the_basis_that_is_followed():
-    basis = RecurrentFeatures(LegT(5, 1.5))
-    x = torch.linspace(0.6, 2.0, 7, dtype=torch.float64)[:, None]
-    expected = LegT(5, 1.5).functions(_kernel(), x, 2.0)
-    torch.testing.assert_close(basis.functions(_kernel(), x, 2.0), expected)
-
-
 def test_several_heads_share_a_recurrence_of_their_own_frequencies():
     lengthscale = torch.tensor([0.4, 1.5], dtype=torch.float64)[:, None, None]
     heads = RBF(1, batch_shape=(2,), lengthscale=lengthscale).double()
@@ -282,24 +226,6 @@ def test_several_heads_share_a_recurrence_of_their_own_frequencies():
         alone = one.prior(RBF(1, lengthscale=ell).double())
         expected = _advance(one, alone, [1.0, 2.0]).covariance(alone)
         torch.testing.assert_close(both[head], expected, rtol=0, atol=1e-12)
-
-
-def test_what_has_no_recurrence_or_no_spectrum_is_refused():
-    with pytest.raises(ValueError, match="basis must be LegS"):
-        RecurrentFeatures(UniformGrid(5))
-    with pytest.raises(ValueError, match="odd"):
-        RecurrentFeatures(FouT(6, 1.0))
-    assert RecurrentFeatures(FouT(6, 1.0), step="closed").num_inducing == 6
-    with pytest.raises(ValueError, match="num_features"):
-        RecurrentFeatures(LegS(5), num_features=0)
-    with pytest.raises(ValueError, match="step_size"):
-        RecurrentFeatures(LegS(5), step_size=0.0)
-    with pytest.raises(ValueError, match="dim=1"):
-        _bound(RecurrentFeatures(LegS(5)), RBF(2).double())
-    with pytest.raises(ValueError, match="RBF"):
-        _bound(RecurrentFeatures(LegS(5), horizon=2.0), Matern32(1).double())
-    with pytest.raises(ValueError, match="horizon"):
-        _model(RecurrentFeatures(LegS(5), horizon=2.0)).update([0.0, 3.0], [0.0, 1.0])
 
 
 def test_tensors_of_another_kind_are_refused():

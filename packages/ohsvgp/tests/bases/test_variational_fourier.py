@@ -11,7 +11,7 @@ from ohsvgp import Gaussian, OnlineGP
 from ohsvgp.bases.base import Advance
 from ohsvgp.bases.variational_fourier import FourierProjections, VariationalFourier
 from ohsvgp.exact import exact_posterior
-from probseq.kernels import RBF, Kernel, Matern12, Matern32, Matern52
+from probseq.kernels import Kernel, Matern12, Matern32, Matern52
 
 START, END = -1.5, 2.5
 MATERNS = [Matern12, Matern32, Matern52]
@@ -37,21 +37,6 @@ def feature_derivatives(size: int, x: np.ndarray) -> np.ndarray:
         angle = w * (x - START) + shift
         rows.append([w**j * np.sin(angle + j * math.pi / 2) for j in range(4)])
     return np.array(rows).transpose(1, 0, 2)
-
-
-def kernel_derivatives(kernel: Kernel, x: np.ndarray, z: float) -> np.ndarray:
-    """Derivatives 0..3 in x of k(x, z) for x ≠ z, by hand, shape (4, n)."""
-    scale = kernel.lengthscale.item()
-    nu = kernel.smoothness
-    rate = math.sqrt(2 * nu) / scale
-    sign, s = np.sign(x - z), rate * np.abs(x - z)
-    # k = p(s) exp(−s): its derivative in s is (p' − p) exp(−s).
-    p = np.polynomial.Polynomial({0.5: [1], 1.5: [1, 1], 2.5: [1, 1, 1 / 3]}[nu])
-    rows = []
-    for j in range(4):
-        rows.append(kernel.outputscale.item() * (rate * sign) ** j * p(s) * np.exp(-s))
-        p = p.deriv() - p
-    return np.array(rows)
 
 
 def normalised(kernel: Kernel, phi: np.ndarray) -> np.ndarray:
@@ -118,20 +103,6 @@ def test_covariance_is_the_rkhs_inner_product_of_the_features(
 
 
 @pytest.mark.parametrize("kernel_class", MATERNS)
-def test_cross_covariance_is_the_inner_product_with_the_kernel_section(
-    kernel_class: type[Kernel],
-) -> None:
-    kernel, size, z = make(kernel_class), 8, 0.37
-    nodes, weights = gauss_legendre([START, z, END])
-    points = np.append(nodes, START)
-    phi = normalised(kernel, feature_derivatives(size, points))
-    section = kernel_derivatives(kernel, points, z)[:, None, :]
-    expected = rkhs_inner(kernel, phi, section, weights)
-    actual = projections(size).cross(kernel, torch.tensor([[z]], dtype=torch.float64))
-    np.testing.assert_allclose(actual.detach().numpy(), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("kernel_class", MATERNS)
 def test_features_and_function_values_are_jointly_gaussian(kernel_class: type[Kernel]) -> None:
     kernel, size = make(kernel_class), 9
     x = torch.linspace(START, END, 60, dtype=torch.float64)[:, None]
@@ -157,17 +128,6 @@ def test_covariance_is_what_dense_function_values_imply(kernel_class: type[Kerne
         errors.append((K_uu - implied).diagonal().sum().item())
     assert errors[0] > errors[1] > errors[2] > -1e-6
     assert errors[2] < 0.02 * K_uu.diagonal().sum().item()
-
-
-def test_batch_of_kernels_equals_single_kernels() -> None:
-    lengthscale = torch.tensor([0.5, 0.9, 1.4], dtype=torch.float64)[:, None, None]
-    outputscale = torch.tensor([0.6, 1.0, 2.0], dtype=torch.float64)
-    batch = Matern52(1, batch_shape=(3,), lengthscale=lengthscale, outputscale=outputscale).double()
-    # As many features and kernels as derivatives: a solver could take one axis for another.
-    stacked = projections(3).covariance(batch)
-    for i in range(3):
-        single = make(Matern52, float(lengthscale[i]), float(outputscale[i]))
-        torch.testing.assert_close(stacked[i], projections(3).covariance(single))
 
 
 @pytest.mark.parametrize("kernel_class", MATERNS)
@@ -214,47 +174,6 @@ def test_what_no_feature_represents_has_the_rank_of_the_boundary(
     assert float(values[rank - 1]) > 20 * float(values[rank].abs())
 
 
-def test_origin_of_time_does_not_matter() -> None:
-    kernel = make(Matern32)
-    x = torch.linspace(0.0, 1.0, 5, dtype=torch.float64)[:, None]
-    shifted = projections(6, origin=1.25).cross(kernel, x)
-    torch.testing.assert_close(shifted, projections(6).cross(kernel, x + 1.25))
-
-
-def test_state_round_trip_gives_equal_predictions() -> None:
-    t, y = torch.linspace(3.0, 4.0, 20), torch.linspace(0.0, 1.0, 20)
-
-    def model() -> OnlineGP:
-        return OnlineGP(make(Matern52), Gaussian(0.1), VariationalFourier(6, 2.0, 5.0))
-
-    gp, copy = model(), model()
-    gp.update(t, y)
-    copy.load_state_dict(gp.state_dict())
-    assert torch.equal(gp.predict(t).mean, copy.predict(t).mean)
-    gp.update(t, y)
-    copy.update(t, y)
-    assert torch.equal(gp.predict(t).variance, copy.predict(t).variance)
-    other = OnlineGP(make(Matern52), Gaussian(0.1), VariationalFourier(6, 2.0, 6.0))
-    with pytest.raises(ValueError, match=r"got basis.end 5\.0 instead of 6\.0"):
-        other.load_state_dict(gp.state_dict())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kernel_class", MATERNS)
-def test_variances_are_never_negative_up_to_the_edges(
-    kernel_class: type[Kernel], dtype: torch.dtype
-) -> None:
-    # Ends that float32 does not hold.
-    t = torch.linspace(0.1, 3.7, 40, dtype=torch.float64)
-    basis = VariationalFourier(31, 0.1, 3.7)
-    gp = OnlineGP(make(kernel_class), Gaussian(1e-3), basis, dtype=dtype, t0=0.3 / 3)
-    for part in torch.arange(40).chunk(4):
-        gp.update(t[part], t[part].sin())
-    variance = gp.predict(torch.linspace(0.1, 3.7, 301, dtype=torch.float64)).variance
-    # Whitening with the jitter of float32 is good to 1e-6.
-    assert float(variance.min()) > (-1e-10 if dtype == torch.float64 else -1e-5)
-
-
 def test_queries_and_data_outside_the_interval_are_refused_in_units_of_the_user() -> None:
     gp = OnlineGP(make(Matern32), Gaussian(0.1), VariationalFourier(7, 10.0, 20.0))
     gp.update([10.0, 12.0], [0.0, 1.0])
@@ -282,28 +201,6 @@ def test_hyperparameters_must_stay_once_data_are_absorbed() -> None:
         kernel.raw_lengthscale += 0.1
     with pytest.raises(ValueError, match="must keep its hyperparameters"):
         gp.update([1.5], [0.0])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0, 0.0, 1.0), "num_inducing must be a whole number of at least 1, got 0"),
-        ((5, 1.0, 1.0), "start must lie before end"),
-        ((5, 0.0, math.inf), "start must lie before end"),
-    ],
-)
-def test_bad_arguments_are_refused(arguments: tuple[int, float, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        VariationalFourier(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "message"),
-    [(RBF(1), "Matern12, Matern32 or Matern52.*RBF"), (Matern32(2), "dim=1")],
-)
-def test_kernels_without_such_features_are_refused(kernel: Kernel, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        OnlineGP(kernel, Gaussian(0.1), VariationalFourier(5, 0.0, 1.0))
 
 
 def test_sets_of_another_interval_or_kind_have_no_cross_covariance() -> None:

@@ -66,19 +66,6 @@ def test_steps_go_on_at_the_median_of_the_latest_gaps() -> None:
     assert torch.equal(forecast(gp, 2).mean, forecast(gp, forecast(gp, 2).stamps).mean)
 
 
-def test_one_point_at_a_time_and_all_at_once_have_the_same_steps() -> None:
-    gp = model(rebase="grow:1.05")
-    for t in T:
-        gp.update([float(t)], [0.0])
-    assert gp.spacing == learned().spacing
-
-
-def test_late_and_repeated_stamps_change_no_step() -> None:
-    gp = learned()
-    gp.update([3.1, 5.0, 5.0], [0.0, 0.0, 0.0])
-    np.testing.assert_allclose(forecast(gp, 1).stamps, [10.0])
-
-
 def test_calendar_stamps_go_on_as_calendar_stamps() -> None:
     gp = OnlineGP(RBF(1, lengthscale=6.0), Gaussian(0.04), LegS(20))
     gp.update(DAYS, np.sin(np.arange(40) / 4))
@@ -86,13 +73,6 @@ def test_calendar_stamps_go_on_as_calendar_stamps() -> None:
     assert (forecast(gp, 2).stamps == expected).all()
     assert (forecast(gp, ["2024-02-10", "2024-02-11"]).stamps == expected).all()
     assert forecast(gp, 1, step=0.5).stamps[0] == np.datetime64("2024-02-09T12")
-
-
-def test_a_saved_model_forecasts_to_the_last_bit() -> None:
-    gp, again = learned(), model()
-    again.load_state_dict(gp.state_dict())
-    assert np.array_equal(forecast(gp, 4).stamps, forecast(again, 4).stamps)
-    assert torch.equal(forecast(gp, 4).mean, forecast(again, 4).mean)
 
 
 def test_a_forecast_and_the_model_before_an_update_stay_as_they_are() -> None:
@@ -186,50 +166,6 @@ def test_bad_horizons_are_refused_in_a_line(t, step, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         forecast(learned(), t, step=step)
     assert "\n" not in str(error.value)
-
-
-def test_steps_need_stamps_before_them() -> None:
-    with pytest.raises(ValueError, match="t must be stamps before the first update"):
-        forecast(model(), 2)
-    gp = model()
-    gp.update([1.0], [0.0])
-    with pytest.raises(ValueError, match="step must be a number"):
-        forecast(gp, 2)
-    np.testing.assert_allclose(forecast(gp, 2, step=1.0).stamps, [2.0, 3.0])
-
-
-@pytest.mark.usefixtures("plain_calls")
-def test_levels_are_refused_by_name() -> None:
-    ahead = forecast(learned(), 1)
-    with pytest.raises(ValueError, match=r"level must be above 0 and below 1, got 1\.0"):
-        ahead.interval(1.0)
-    with pytest.raises(ValueError, match=r"p must be above 0 and below 1, got 0\.0"):
-        ahead.quantile([0.5, 0.0])
-    with pytest.raises(ValueError, match="p must be a level or a list of them"):
-        ahead.quantile([[0.5]])
-
-
-@pytest.mark.usefixtures("plain_calls")
-@pytest.mark.parametrize("value", ["a", None, 1j, ["a"], True])
-def test_levels_that_are_no_numbers_are_refused_by_name(value) -> None:
-    ahead = forecast(learned(), 2)
-    with pytest.raises(ValueError, match=r"^p must be"):
-        ahead.quantile(value)
-    with pytest.raises(ValueError, match=r"^level must be"):
-        ahead.interval(value)
-
-
-@pytest.mark.usefixtures("plain_calls")
-def test_steps_are_no_truth_values_and_no_texts() -> None:
-    gp = learned()
-    for steps in (True, np.True_):
-        with pytest.raises(ValueError, match=r"^t must be a whole number"):
-            forecast(gp, steps)
-    for step in ("a", [1.0]):
-        with pytest.raises(ValueError, match=r"^step must be"):
-            forecast(gp, 2, step=step)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"^num_samples must be"):
-        forecast(gp, 2).sample(True)
 
 
 def test_white_noise_of_the_kernel_changes_nothing_of_where_the_prior_answers() -> None:

@@ -58,14 +58,6 @@ def dense(x):
     return phi @ phi.mT
 
 
-def test_the_kernel_is_that_of_process_and_weights():
-    t, _ = data()
-    x = t[:, None]
-    found = MeanKernel(rbf(), mean())
-    assert_close(found(x, x), rbf()(x, x) + dense(x))
-    assert_close(found.diag(x), found(x, x).diagonal())
-
-
 @pytest.mark.parametrize(
     "basis",
     [
@@ -219,18 +211,3 @@ def test_projections_are_of_the_process_and_the_picture_has_the_mean_in_it():
     assert gp.posterior_coefficients().mean.shape == (30,)
     inside = torch.linspace(1, 11, 21)
     assert_close(gp.reconstruct(inside).mean, gp.predict(inside).mean, rtol=0, atol=0.05)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Level(0.0), "deviation must be"),
-        (lambda: Trend(slope=-1.0), "slope must be"),
-        (lambda: Seasonal(0.0), "period must be"),
-        (lambda: Seasonal(3.0, 0), "harmonics must be"),
-        (lambda: Regressors(lambda x: x, 0), "count must be"),
-    ],
-)
-def test_bad_numbers_are_refused_by_name(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

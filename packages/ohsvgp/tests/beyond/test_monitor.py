@@ -27,7 +27,7 @@ def delay(errors: np.ndarray) -> int:
     """Errors that a monitor sees of a model that learns nothing until it tells of drift."""
     gp = OnlineGP(RBF(1, outputscale=1e-12), Gaussian(torch.ones((), dtype=DOUBLE)), LegS(3))
     monitor = Monitor()
-    return 1 + next(k for k, e in enumerate(errors) if monitor.see(gp, [0.0], [float(e)]))
+    return 1 + next(k for k, e in enumerate(errors) if monitor.observe(gp, [0.0], [float(e)]))
 
 
 def test_gaussian_errors_are_residuals_over_deviations() -> None:
@@ -75,26 +75,17 @@ def test_coverage_and_score_are_those_of_all_predictions() -> None:
         normal = scipy.stats.norm(law.mean.numpy(), law.variance.sqrt().numpy())
         scores += normal.logpdf(y[part]).tolist()
         inside += (abs(normal.cdf(y[part].numpy()) - 0.5) < 0.25).tolist()
-        monitor.see(gp, T[part], y[part])
+        monitor.observe(gp, T[part], y[part])
         gp.update(T[part], y[part])
     assert monitor.score == pytest.approx(np.mean(scores), rel=1e-9)
     assert monitor.coverage[0.5] == pytest.approx(np.mean(inside))
 
 
-def test_with_forgetting_late_observations_weigh_more() -> None:
-    gp, monitor = model(Gaussian(0.1)), Monitor(forgetting=0.5)
-    t, y = torch.tensor([10.0, 10.5, 11.0], dtype=DOUBLE), [0.0, 1.0, 5.0]
-    monitor.see(gp, t, y)
-    scores = gp.log_prob(t, y)
-    assert monitor.score == pytest.approx(float(scores @ scores.new_tensor([1, 2, 4])) / 7)
-
-
-@pytest.mark.slow
 def test_without_drift_it_is_told_once_in_some_465_observations() -> None:
     errors = np.random.default_rng(0).standard_normal(100_000)
     gp = OnlineGP(RBF(1, outputscale=1e-12), Gaussian(torch.ones((), dtype=DOUBLE)), LegS(3))
     monitor = Monitor()
-    monitor.see(gp, torch.zeros(100_000, dtype=DOUBLE), errors)
+    monitor.observe(gp, torch.zeros(100_000, dtype=DOUBLE), errors)
     # Runs are all but exponential: the standard error of some 215 of them is 7 %.
     assert 100_000 / monitor.drifts == pytest.approx(465, rel=0.28)
 
@@ -108,27 +99,25 @@ def test_a_shift_by_a_standard_deviation_is_told_after_some_ten_observations() -
 
 def test_a_saved_monitor_goes_on_as_it_was() -> None:
     gp, one = model(Gaussian(0.1)), Monitor()
-    one.see(gp, [10.0, 10.5], [0.0, 2.0])
+    one.observe(gp, [10.0, 10.5], [0.0, 2.0])
     other = Monitor()
     other.load_state_dict(json.loads(json.dumps(one.state_dict())))
     for monitor in (one, other):
-        monitor.see(gp, [11.0], [3.0])
+        monitor.observe(gp, [11.0], [3.0])
     assert one.state_dict() == other.state_dict()
 
 
 def test_what_cannot_be_watched_is_refused_and_changes_nothing() -> None:
     gp, monitor = model(Poisson()), Monitor()
     with pytest.raises(ValueError, match="y must hold counts"):
-        monitor.see(gp, [10.0], [0.5])
+        monitor.observe(gp, [10.0], [0.5])
     with pytest.raises(ValueError, match=r"y must be one series of shape \(n,\), got \(2, 1\)"):
-        monitor.see(gp, [10.0], [[1.0], [2.0]])
-    assert monitor.state_dict()["seen"] == 0
+        monitor.observe(gp, [10.0], [[1.0], [2.0]])
+    assert monitor.state_dict()["count"] == 0
     assert math.isnan(monitor.score)
     for numbers, message in (({}, "must have names"), ({"score": math.nan}, "must be finite")):
         with pytest.raises(ValueError, match=message):
             monitor.load_state_dict({**monitor.state_dict(), **numbers} if numbers else {})
-    with pytest.raises(ValueError, match=r"forgetting must be above 0 and at most 1, got 0\.0"):
-        Monitor(forgetting=0.0)
 
 
 @pytest.mark.parametrize("n", [1, 9, 19, 28, 99])
@@ -158,16 +147,3 @@ def test_a_quiet_stream_alarms_as_often_as_is_wanted(n: int) -> None:
     deviation = math.sqrt(rate * (1.0 - rate) / repetitions)
     assert np.mean(alarms) <= rate + 3.0 * deviation
     assert np.mean(alarms) >= rate - 1.0 / (n + 1) - 3.0 * deviation
-
-
-def test_thresholds_of_no_errors_and_rates_that_are_none_are_refused() -> None:
-    assert alarm_threshold([], 0.5) == math.inf
-    for errors, rate, word in (
-        ([1.0, math.nan], 0.1, "errors"),
-        ([[1.0]], 0.1, r"errors must have shape \(n,\), got \(1, 1\)"),
-        ([1.0], 0.0, "rate must be above 0 and below 1, got 0"),
-        ([1.0], 1.0, "rate"),
-        ([1.0], math.nan, "rate"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            alarm_threshold(errors, rate)

@@ -1,10 +1,8 @@
 """Propagation of LegS inducing covariances against direct quadrature."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
-import pytest
 import torch
 from scipy.integrate import quad
 from scipy.linalg import expm
@@ -59,32 +57,11 @@ def test_propagated_and_added_projections_are_those_of_the_longer_window():
     np.testing.assert_allclose(got, new, rtol=0, atol=1e-13)
 
 
-def test_propagated_projections_are_those_of_a_function_that_stops_at_the_old_end():
-    # Not a polynomial of the basis on [0, T2], and of higher degree than M on [0, T1].
-    def f(s):
-        return s**15 - 3 * s**4
-
-    old = torch.tensor([_projection(f, m, T1) for m in range(M)], dtype=torch.float64)
-    new = [quad(
-        lambda s, m=m: f(s) * math.sqrt(2 * m + 1) * eval_legendre(m, 2 * s / T2 - 1), 0, T1,
-        epsabs=1e-13,
-    )[0] / T2 for m in range(M)]  # fmt: skip
-    np.testing.assert_allclose(legs_propagator(M, T1, T2) @ old, new, rtol=0, atol=1e-11)
-
-
 def test_propagator_is_the_exponential_of_a_in_logarithmic_time():
     A = legs_system(M).A
     np.testing.assert_allclose(
         legs_propagator(M, T1, T2), expm(A.numpy() * math.log(T2 / T1)), rtol=0, atol=1e-10
     )
-
-
-def test_propagators_compose_and_the_shortest_is_the_identity():
-    R = legs_propagator(60, 0.2, 1.0)
-    parts = legs_propagator(60, 0.5, 1.0) @ legs_propagator(60, 0.2, 0.5)
-    np.testing.assert_allclose(parts, R, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(legs_propagator(60, 0.7, 0.7), torch.eye(60), rtol=0, atol=1e-12)
-    assert legs_propagator(60, 0.0, 0.7).abs().max() == 0
 
 
 def test_propagator_has_norm_root_of_the_ratio_of_windows():
@@ -107,21 +84,6 @@ def test_block_step_gives_the_covariance_of_direct_quadrature():
         )
         direct = LegS(M, num_nodes=120).inducing(kernel, T2).covariance(kernel)
     np.testing.assert_allclose(got, direct, rtol=0, atol=1e-12)
-
-
-def test_block_steps_stay_exact_over_two_hundred_of_them():
-    # The set at the end, by blocks only: K_bb and the cross-covariance with f are carried along.
-    kernel, size = _kernel(), 30
-    ends = torch.linspace(0.04, 8.0, 200, dtype=torch.float64).tolist()
-    with torch.no_grad():
-        K = LegS(size).inducing(kernel, ends[0]).covariance(kernel)
-        for t1, t2 in pairwise(ends):
-            added = legs_increment(size, t1, t2, num_nodes=6)
-            C = LegS(size).inducing(kernel, t1).cross_inducing(kernel, added)
-            R = legs_propagator(size, t1, t2)
-            K = block_covariance(K, R, C, added.covariance(kernel))
-        direct = LegS(size).inducing(kernel, ends[-1]).covariance(kernel)
-    np.testing.assert_allclose(K, direct, rtol=0, atol=1e-11)
 
 
 def _finite_difference(set_at, t: float, step: float = 1e-4) -> torch.Tensor:
@@ -162,30 +124,3 @@ def test_equation_of_k_fu_holds():
     A, b = (system := legs_system(M)).A, system.B
     ours = (K_fu(T1) @ A.mT + torch.outer(k_t, b)) / T1
     np.testing.assert_allclose(ours, _finite_difference(K_fu, T1), rtol=0, atol=1e-8)
-
-
-def test_euler_steps_converge_at_first_order_and_explode_where_they_are_long():
-    kernel, size = _kernel(), 4
-
-    def error(num_steps: int, size: int = size) -> float:
-        times = torch.linspace(0.5, 2.0, num_steps + 1, dtype=torch.float64)
-        with torch.no_grad():
-            K = LegS(size).inducing(kernel, 0.5).covariance(kernel)
-            # A step multiplies K by I + (h/t) A from both sides, of eigenvalues 1 − (h/t) n.
-            for t, after in pairwise(times.tolist()):
-                end = torch.full((1, 1), t, dtype=torch.float64)
-                c = legs_increment(size, 0.0, t, 4 * size).cross(kernel, end)[:, 0]
-                K = K + (after - t) * covariance_rate(K, c, t)
-            return float((K - LegS(size).inducing(kernel, 2.0).covariance(kernel)).abs().max())
-
-    coarse, fine = error(100), error(200)
-    assert coarse / fine == pytest.approx(2.0, rel=0.1)
-    assert fine < 1e-2
-    # The same step size that serves 4 functions is useless for 60, and not by a little.
-    assert error(60, 60) > 1e3
-
-
-@pytest.mark.parametrize(("t1", "t2"), [(-0.1, 1.0), (1.1, 1.0), (0.0, 0.0)])
-def test_windows_that_shrink_are_refused(t1: float, t2: float):
-    with pytest.raises(ValueError, match="0 <= t1 <= t2"):
-        legs_propagator(4, t1, t2)

@@ -1,13 +1,11 @@
 """Steps in time against a dense solver of differential equations and closed forms."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from scipy.integrate import solve_ivp
 
-from ohsvgp.hippo.features import lagt_projections, legs_projections
+from ohsvgp.hippo.features import legs_projections
 from ohsvgp.hippo.steps import Method, evolve, step
 from ohsvgp.hippo.transitions import (
     System,
@@ -62,29 +60,6 @@ def test_steps_converge_to_the_solution_at_their_order(system: System, method: M
     assert fine < (0.1 if order == 1 else 2e-3)
 
 
-def test_legs_steps_from_time_zero_converge_to_the_closed_form():
-    start = torch.zeros(M, 6, dtype=torch.float64)
-    start[0, :3] = 1.0  # (f(0), 0, ...): cosines are one, sines zero
-
-    def error(n: int, method: Method) -> float:
-        c = evolve(legs_system(M), start, _signal, 0.0, 2.0, num_steps=n, method=method)
-        return float((c - _closed_legs(2.0)).abs().max())
-
-    for method, ratio in (("euler", 2.0), ("bilinear", 4.0), ("exact", 4.0)):
-        coarse, fine = error(200, method), error(400, method)
-        assert coarse / fine == pytest.approx(ratio, rel=0.1)
-        assert fine < (2e-2 if method == "euler" else 3e-4)
-
-
-def test_lagt_steps_converge_to_the_closed_form():
-    def closed(t: float) -> torch.Tensor:
-        Z = lagt_projections(M, W, t, 0.6)
-        return torch.cat([Z.real, Z.imag], -1)
-
-    c = _evolve(lagt_system(M, 0.6), closed(0.5), 500, "exact")
-    np.testing.assert_allclose(c, closed(2.0), rtol=0, atol=2e-5)
-
-
 def test_held_input_is_solved_without_error_however_long_the_step():
     def constant(times: torch.Tensor) -> torch.Tensor:
         return torch.full((len(times), 1), 3.0, dtype=torch.float64)
@@ -114,25 +89,3 @@ def test_euler_step_is_the_recurrence_of_the_thesis():
     got = step(system, "euler", 0.5, 0.1)
     np.testing.assert_allclose(got.transition, torch.eye(M) + 0.1 / 0.5 * system.A)
     np.testing.assert_allclose(got.inputs[0], 0.2 * system.B)
-
-
-def test_signals_of_several_heads_are_solved_side_by_side():
-    def heads(times: torch.Tensor) -> torch.Tensor:
-        return torch.stack([_signal(times), 2 * _signal(times)])
-
-    start = _closed_legs(0.5)
-    both = evolve(
-        legs_system(M), torch.stack([start, 2 * start]), heads, 0.5, 2.0,
-        num_steps=300, method="exact",
-    )  # fmt: skip
-    alone = _evolve(legs_system(M), start, 300, "exact")
-    np.testing.assert_allclose(both, torch.stack([alone, 2 * alone]), rtol=1e-12, atol=1e-13)
-
-
-def test_what_cannot_be_solved_is_refused():
-    c = torch.zeros(M, 6, dtype=torch.float64)
-    with pytest.raises(ValueError, match="num_steps=0"):
-        _evolve(legs_system(M), c, 0, "euler")
-    with pytest.raises(ValueError, match="after start"):
-        evolve(legs_system(M), c, _signal, 1.0, 1.0, num_steps=1, method="euler")
-    assert math.isfinite(float(step(legs_system(M), "bilinear", 0.0, 0.1).transition.sum()))

@@ -164,42 +164,7 @@ def test_fout_closure_is_the_exact_system_with_the_lost_end_by_its_series():
     )
 
 
-def test_constant_signals_are_at_rest():
-    e0 = torch.eye(M, dtype=torch.float64)[0]
-    for system in (legs_system(M), legt_system(M, THETA), fout_system(M, THETA)):
-        assert float((system.A @ e0 + system.B).abs().max()) < 1e-12
-    # Laguerre's weight is a probability density too.
-    lagt = lagt_system(M, TAU)
-    assert float((lagt.A @ e0 + lagt.B).abs().max()) < 1e-12
-
-
 def test_legs_stands_still_at_time_zero():
     system = legs_system(M)
     assert system.rate(0.0) == 0.0
     assert system.rate(4.0) == 0.25
-
-
-def test_matrices_take_the_dtype_they_are_asked_for():
-    like = torch.empty(0, dtype=torch.float32)
-    for system in (
-        legs_system(3, like),
-        legt_system(3, 1.0, like=like),
-        lagt_system(3, 1.0, like=like),
-        fout_system(3, 1.0, like=like),
-    ):
-        assert system.A.dtype == system.B.dtype == torch.float32
-
-
-@pytest.mark.parametrize("make", [legt_system, lagt_system, fout_system])
-def test_senseless_sizes_are_refused(make: Callable):
-    with pytest.raises(ValueError, match="M must"):
-        make(0, 1.0)
-    with pytest.raises(ValueError, match="positive"):
-        make(3, -1.0)
-    with pytest.raises(ValueError, match="at least 1"):
-        legs_system(0)
-
-
-def test_fout_without_the_last_sine_is_refused():
-    with pytest.raises(ValueError, match="odd"):
-        fout_system(4, 1.0)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ohsvgp.integrations.live import LivePage
-from ohsvgp.integrations.live.page import LATEST, parse_address
+from ohsvgp.integrations.live.page import LATEST
 
 Event = tuple[str, dict[str, Any]]
 
@@ -116,16 +116,6 @@ def test_forecasts_are_judged_by_the_values_that_came_for_their_stamps(page: Liv
     assert [values["before"] for _, values in sent] == [None, *ahead * 3]
 
 
-def test_coverage_is_of_all_answers_even_those_that_are_no_longer_sent(page: LivePage) -> None:
-    values = [None if line == 101 else 0.5 if line % 3 else 1.5 for line in range(1, 301)]
-    for line, value in enumerate(values, 1):
-        page.show(answer(line, value))
-        page.show(json.dumps({"line": line, "refused": "why"}))
-    page.end()
-    _, last = events(request(page, "/events")[1])[0][-2]
-    assert (last["judged"], last["covered"]) == (298, values[1:].count(0.5))
-
-
 def test_stamps_may_be_dates_and_numbers_none_that_json_knows(page: LivePage) -> None:
     days = [f"2024-02-{day:02d}T00:00:00" for day in (28, 29)]
     ahead = {"horizon": 1, "t": days[1], "mean": 0.0, "low": float("-inf"), "high": 1.0}
@@ -162,21 +152,6 @@ def test_names_that_only_lead_to_this_machine_are_refused(page: LivePage) -> Non
     for host in ("evil.example", "127.0.0.1.evil.example", "192.168.0.1", "", "[::1]:80", "["):
         for path in ("/", "/events"):
             assert request(page, path, Host=host)[0].status == 403
-
-
-def test_another_address_is_served_when_it_is_named() -> None:
-    with LivePage("0.0.0.0:0") as page:
-        for host in ("192.168.0.1:8000", "localhost", "0.0.0.0"):
-            assert request(page, Host=host)[0].status == 200
-        assert request(page, Host="evil.example")[0].status == 403
-
-
-def test_addresses_are_a_port_of_this_machine_or_name_a_host() -> None:
-    assert parse_address("8000") == ("127.0.0.1", 8000)
-    assert parse_address("0.0.0.0:80") == ("0.0.0.0", 80)
-    for text in ("", "here", "host:", "65536", "-1", "8e3", "٣", "1.5", "host:port"):
-        with pytest.raises(ValueError, match="page must be PORT or HOST:PORT"):
-            parse_address(text)
 
 
 def test_an_address_in_use_or_of_another_machine_is_refused(page: LivePage) -> None:

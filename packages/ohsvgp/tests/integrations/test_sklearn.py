@@ -77,11 +77,10 @@ def test_all_inducing_points_give_the_process_of_scikit_learn(data, basis, batch
 
     # Kernels hold their hyperparameters in float32 before they are made double: 1e-7 of each; and
     # the inducing set has jitter of 1e-8, which nearly equal points make larger.
-    for return_ in ("return_std", "return_cov"):
-        mean, spread = own.predict(new, **{return_: True})
-        expected_mean, expected_spread = theirs.predict(new, **{return_: True})
-        np.testing.assert_allclose(mean, expected_mean, atol=1e-4)
-        np.testing.assert_allclose(spread, expected_spread, atol=1e-4)
+    mean, std = own.predict(new, return_std=True)
+    expected_mean, expected_std = theirs.predict(new, return_std=True)
+    np.testing.assert_allclose(mean, expected_mean, atol=1e-4)
+    np.testing.assert_allclose(std, expected_std, atol=1e-4)
     np.testing.assert_allclose(own.score(X, y), r2_score(y, theirs.predict(X)), atol=1e-5)
 
 
@@ -97,39 +96,8 @@ def test_targets_are_independent_series(data) -> None:
     expected = [model.predict(X[:7], return_std=True) for model in alone]
     np.testing.assert_allclose(mean, np.stack([e[0] for e in expected], 1), rtol=1e-8)
     np.testing.assert_allclose(std, np.stack([e[1] for e in expected], 1), rtol=1e-8)
-    covariance = joint.predict(X[:7], return_cov=True)[1]
-    for i, model in enumerate(alone):
-        np.testing.assert_allclose(
-            covariance[..., i], model.predict(X[:7], return_cov=True)[1], rtol=1e-6, atol=1e-10
-        )
     scores = [model.score(X, column) for model, column in zip(alone, both.T, strict=True)]
     np.testing.assert_allclose(joint.score(X, both), np.mean(scores), rtol=1e-8)
-    assert joint.sample_y(X[:7], 3).shape == (7, 2, 3)
-
-
-@pytest.mark.parametrize("targets", [1, 2])
-def test_draws_have_the_moments_of_predictions(targets) -> None:
-    X, y = plane(20)
-    Y = y if targets == 1 else np.stack([y, -2 * y], axis=1)
-    model = fixed(2).fit(X, Y)
-    new = X[:4] + 0.3
-    mean, covariance = model.predict(new, return_cov=True)
-    draws = model.sample_y(new, 20_000, random_state=1)
-    last = (..., 0) if targets == 2 else ...
-    draws = draws[:, 0] if targets == 2 else draws
-
-    scale = np.sqrt(np.diagonal(covariance[last]))
-    # Five standard errors of 20,000 draws.
-    assert np.all(np.abs(draws.mean(1) - mean[last]) < 5 * scale / np.sqrt(20_000))
-    off = np.cov(draws) - covariance[last]
-    assert np.all(np.abs(off) < 5 * np.sqrt(2 / 20_000) * np.outer(scale, scale))
-
-
-def test_times_are_sorted_inside_each_batch() -> None:
-    X, y = series()
-    order = np.random.default_rng(1).permutation(len(X))
-    sorted_, shuffled = fixed(1).fit(X, y), fixed(1).fit(X[order], y[order])
-    np.testing.assert_allclose(shuffled.predict(X), sorted_.predict(X), rtol=1e-10)
 
 
 @pytest.mark.parametrize("data", [series, plane])
@@ -167,10 +135,6 @@ def test_counts_are_predicted_as_counts() -> None:
     counts = np.random.default_rng(0).poisson(y)
     model = OnlineGPRegressor(likelihood=Poisson(), normalize_y=False).fit(X, counts)
     assert np.abs(model.predict(X) - y).mean() < 0.6
-    draws = model.sample_y(X[:3], 5)
-    np.testing.assert_array_equal(draws, draws.round())
-    with pytest.raises(ValueError, match="return_cov must be False"):
-        model.predict(X, return_cov=True)
     with pytest.raises(ValueError, match="normalize_y must be False with Poisson"):
         OnlineGPRegressor(likelihood=Poisson()).fit(X, counts)
 
@@ -188,8 +152,6 @@ def test_refusals_name_what_came_and_leave_the_model_as_it_was() -> None:
         with pytest.raises(ValueError, match=words):
             model.partial_fit(points, targets)
         np.testing.assert_array_equal(model.predict(X), before)
-    with pytest.raises(ValueError, match="exclude each other"):
-        model.predict(X, return_std=True, return_cov=True)
     with pytest.raises(ValueError, match="fit_steps"):
         fixed(2).set_params(fit_steps=-1).fit(X, y)
 
@@ -220,7 +182,7 @@ def test_seeds_are_scikit_learns_and_columns_may_be_dates():
     X, y = plane()
     for state in (None, np.random.RandomState(0), np.int64(3)):
         model = OnlineGPRegressor(fit_steps=1, random_state=state).fit(X, y)
-        assert model.sample_y(X[:2], 3, random_state=state).shape == (2, 3)
+        assert model.predict(X[:2]).shape == (2,)
     stamps = pd.date_range("2024-01-01", periods=60, freq="12h")
     y = np.sin(np.arange(60) / 5)
     numbers = OnlineGPRegressor().fit(np.arange(60)[:, None] / 2 + 19_723, y)
@@ -254,6 +216,6 @@ def test_sample_weights_divide_the_noise() -> None:
     again = OnlineGPRegressor().fit(t[:, None], y)
     noise = [float(m.gp_.likelihood.noise.detach()) for m in (fitted, again)]
     assert noise[0] == pytest.approx(4 * noise[1], rel=0.02)
-    for bad, message in (([1.0], "sample_weight"), (np.zeros(40), "above zero")):
+    for bad, message in (([1.0], "sample_weight"), (np.zeros(40), "zero")):
         with pytest.raises(ValueError, match=message):
             OnlineGPRegressor().fit(t[:, None], y, sample_weight=bad)

@@ -111,37 +111,6 @@ def test_counts_of_a_vast_variance_follow_the_log_normal_law(m: float, v: float)
             assert found == 0.0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LIKELIHOODS)
-def test_a_batch_is_a_stack_of_single_quantiles(name: str) -> None:
-    likelihood = LIKELIHOODS[name][0]
-    mean = torch.tensor([[0.1, 1.0, 2.0], [-1.0, 3.0, 4.0]], dtype=DOUBLE)
-    variance = mean.square()
-    levels = torch.tensor([0.1, 0.6], dtype=DOUBLE)
-    found = likelihood.quantile(mean, variance, levels[:, None, None])
-    for i, level in enumerate(levels):
-        for j, k in np.ndindex(2, 3):
-            one = likelihood.quantile(mean[j, k, None], variance[j, k, None], level)
-            assert float(one) == pytest.approx(float(found[i, j, k]), rel=1e-12)
-
-
-def test_parameters_of_series_are_those_of_their_rows() -> None:
-    mean = torch.zeros(2, 3, dtype=DOUBLE)
-    for kind, name in ((Gaussian, "noise"), (NegativeBinomial, "dispersion"), (StudentT, "scale")):
-        values = torch.tensor([0.1, 3.0], dtype=DOUBLE)
-        both = kind(**{name: values}).double().quantile(mean, mean + 1, 0.9)
-        for row, value in enumerate(values):
-            alone = kind(**{name: value}).double().quantile(mean[row], mean[row] + 1, 0.9)
-            torch.testing.assert_close(both[row], alone, rtol=1e-12, atol=0)
-
-
-def test_levels_outside_the_unit_interval_are_refused() -> None:
-    for likelihood, _ in LIKELIHOODS.values():
-        for level in (0.0, 1.0, -0.1, math.nan):
-            with pytest.raises(ValueError, match="p must be above 0 and below 1, got"):
-                likelihood.quantile(torch.zeros(1).double(), torch.ones(1).double(), level)
-
-
 def test_stirlings_series_meets_the_gamma_function() -> None:
     a = torch.tensor([0.03, 1.0, 19.9, 20.0, 50.0, 300.0], dtype=DOUBLE)
     expected = [math.log(x) * x - x - math.lgamma(x) for x in a.tolist()]

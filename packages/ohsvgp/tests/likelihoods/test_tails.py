@@ -91,24 +91,6 @@ def test_student_t_is_exact_whatever_the_width_of_f_and_the_distance(
         np.testing.assert_allclose(value.item(), reference, rtol=1e-5, atol=1e-12)
 
 
-def test_student_t_of_many_degrees_of_freedom_is_gaussian() -> None:
-    likelihood = StudentT(_double(1e7)[0], _double(0.4)[0])
-    mean, variance, y = _double(0.3), _double(0.2), _double(1.1)
-    found = likelihood.expectations(mean, variance, y)
-    assert found.gradient.item() == pytest.approx(0.8 / 0.16, rel=1e-5)
-    assert found.curvature.item() == pytest.approx(1 / 0.16, rel=1e-5)
-    for narrow in (variance, _double(1e-6)):
-        expected = scipy.stats.norm(0.3, math.sqrt(narrow.item() + 0.16)).logpdf(1.1)
-        got = likelihood.predictive_log_prob(mean, narrow, y).item()
-        assert got == pytest.approx(expected, 1e-5)
-
-
-def test_student_t_without_moments_says_so() -> None:
-    law = StudentT(1.5, 0.1).double().predictive_moments(_double(0.7), _double(0.2))
-    assert law.mean.item() == 0.7
-    assert law.variance.item() == math.inf
-
-
 def test_bernoulli_tails_keep_their_digits() -> None:
     mean, variance = _double(-60.0), _double(3.0)
     expected = scipy.special.log_ndtr(-30.0)

@@ -12,10 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ohsvgp import Gaussian, LegS, OnlineGP
 from ohsvgp.stream.arrays import as_mask, as_points, as_targets
 from ohsvgp.stream.clock import Clock, nanoseconds, sorted_times, stamps, start_clock
-from probseq.kernels import RBF
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 DAYS = ["2020-02-27", "2020-02-29", "2020-03-01"]
@@ -70,18 +68,6 @@ def test_calendar_stamps_come_in_any_array_and_count_in_the_given_unit(t: Any) -
     assert clock.user(48.0) == np.datetime64("2020-02-29", "ns")
 
 
-def test_strings_of_numbers_are_numbers() -> None:
-    values, calendar = stamps(["0", " 1.5", "2e1"], name="t")
-    assert not calendar
-    assert values.tolist() == [0.0, 1.5, 20.0]
-
-
-def test_bfloat16_stamps_are_numbers() -> None:
-    values, calendar = stamps(torch.tensor([0.5, 2.0], dtype=torch.bfloat16), name="t")
-    assert not calendar
-    assert values.tolist() == [0.5, 2.0]
-
-
 def test_text_of_stamps_keeps_their_nanoseconds() -> None:
     t = np.datetime64("2026-01-01T00:00:00.123456789", "ns") + np.array([0, 1, 1000])
     for text in (t.astype(str), [str(stamp) for stamp in t], list(pd.to_datetime(t))):
@@ -91,14 +77,6 @@ def test_text_of_stamps_keeps_their_nanoseconds() -> None:
     # Fewer digits are tenths, hundredths, …, before 1970 too.
     values, _ = stamps(["1969-12-31T23:59:59.9999999", "1970-01-01T00:00:00.1"], name="t")
     assert values.tolist() == [-100, 100_000_000]
-
-
-def test_one_stamp_is_an_array_of_one() -> None:
-    for single in (2.5, np.float64(2.5), torch.tensor(2.5)):
-        assert stamps(single, name="t")[0].tolist() == [2.5]
-    for day in (pd.Timestamp(DAYS[0]), dt.date(2020, 2, 27), np.datetime64(DAYS[0])):
-        clock = start_clock(day, "D")
-        assert clock.internal(pd.Timestamp(DAYS[1])).tolist() == [2.0]
 
 
 @settings(deadline=None)
@@ -143,25 +121,6 @@ def test_nanoseconds_near_the_origin_survive(origin: int, distance: int, back: b
     assert clock.user(float(there[0])) == stamp
 
 
-@pytest.mark.parametrize(
-    ("unit", "whole"), [("us", 903189138242728), ("ms", 1415544495678), ("s", 7802934207)]
-)
-def test_whole_units_are_whole(unit: str, whole: int) -> None:
-    # More nanoseconds than float64 tells apart, which a single quotient would round twice.
-    clock = start_clock(np.datetime64("1970-01-01"), unit)
-    assert clock.internal(np.datetime64(whole, unit)).tolist() == [whole]
-
-
-@pytest.mark.slow
-def test_five_centuries_of_days_are_learned_and_predicted() -> None:
-    t = np.arange("1700-01-01", "2200-01-01", dtype="datetime64[D]")
-    y = 6.0 + np.sin(2 * np.pi * np.arange(len(t)) / 20_000)
-    gp = OnlineGP(RBF(1, lengthscale=6000.0, outputscale=40.0), Gaussian(0.01), LegS(40))
-    for days, values in zip(np.array_split(t, 5), np.array_split(y, 5), strict=True):
-        assert gp.update(days, values).t_end == days[-1]
-    assert np.abs(gp.predict(t[::50]).mean.numpy() - y[::50]).max() < 0.01
-
-
 def test_a_time_beyond_the_calendar_of_nanoseconds_is_told_in_seconds() -> None:
     clock = start_clock(np.array(["1700-01-01"], dtype="datetime64[D]"), "D")
     far = np.datetime64("2300-01-01T00:00:00")
@@ -173,11 +132,6 @@ def test_numbers_whose_distance_from_the_start_overflows_are_refused() -> None:
         ValueError, match=r"t must lie at a finite distance from t0=-1e\+308, got 1"
     ):
         Clock(-1e308).internal([0.0, 1e308])
-
-
-def test_the_first_stamp_starts_the_clock_or_the_earliest_when_sorting() -> None:
-    assert start_clock([3.0, 1.0, 2.0], "D").origin == 3.0
-    assert start_clock([3.0, 1.0, 2.0], "D", sort=True).origin == 1.0
 
 
 @pytest.mark.parametrize(
@@ -221,11 +175,6 @@ def test_numbers_and_calendar_stamps_do_not_mix() -> None:
         start_clock(pd.to_datetime(DAYS), "D").internal(3.0, name="t_end")
 
 
-def test_a_clock_needs_a_stamp() -> None:
-    with pytest.raises(ValueError, match="t must hold at least one stamp"):
-        start_clock([], "D")
-
-
 def test_units_of_time_are_those_of_a_fixed_length() -> None:
     assert nanoseconds("D") == 24 * nanoseconds("h") == 86_400 * 10**9
     for unit in ("Y", "M", "day", "fortnight"):
@@ -239,29 +188,6 @@ def test_stamps_that_go_back_are_named() -> None:
     sorted_times(Clock(0.0), [0.0, 1.0, 1.0, 2.0])
     with pytest.raises(ValueError, match="before its predecessor at position 2"):
         sorted_times(Clock(0.0), [0.0, 1.0, 0.5, 2.0])
-
-
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        (np.zeros(3), "t must have shape (n, 2), got (3,)"),
-        (np.zeros((3, 3)), "t must have shape (n, 2), got (3, 3)"),
-        (np.zeros((1, 3, 2)), "t must have shape (n, 2), got (1, 3, 2)"),
-        ([[0.0, np.nan]], "t must be finite, got 1 NaN or infinite"),
-        ([["a", "b"]], "t must be an array of real numbers, got dtype <U1"),
-        ([[0.0, 1j]], "t must be an array of real numbers, got dtype complex128"),
-        (torch.zeros(1, 2, dtype=torch.complex64), "real numbers, got dtype torch.complex64"),
-        ([[0.0], [1.0, 2.0]], "t must be an array: "),
-    ],
-)
-def test_points_that_are_none_are_refused(x: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        as_points(x, 2, LIKE)
-
-
-def test_points_come_as_frames_too() -> None:
-    frame = pd.DataFrame({"a": [1, 2], "b": [3.5, 4.5]})
-    assert as_points(frame, 2, LIKE).tolist() == [[1.0, 3.5], [2.0, 4.5]]
 
 
 @pytest.mark.parametrize(
@@ -281,12 +207,6 @@ def test_points_come_as_frames_too() -> None:
 def test_targets_that_are_none_are_refused(y: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         as_targets(y, 3, None, LIKE)
-
-
-def test_targets_of_no_series_are_refused() -> None:
-    with pytest.raises(ValueError, match=re.escape("y must hold at least one series, got (0, 3)")):
-        as_targets(np.zeros((0, 3)), 3, None, LIKE)
-    assert as_targets(np.zeros((2, 0)), 0, None, LIKE).shape == (2, 0)
 
 
 def test_targets_are_ordered_and_hidden_ones_become_zero() -> None:
@@ -326,13 +246,6 @@ def test_masked_arrays_are_refused_where_they_hide_something() -> None:
     with pytest.raises(ValueError, match=r"y must have no masked values, got 1: .* mask=~y\.mask"):
         as_targets(y, 2, None, LIKE)
     assert as_targets(y[:1], 1, None, LIKE).tolist() == [1.0]
-
-
-@pytest.mark.parametrize("mask", [[True, False], [[True, False]], [[True, False]] * 3])
-def test_masks_may_leave_out_the_series(mask: Any) -> None:
-    chosen = as_mask(mask, np.zeros((3, 2)), "raise", LIKE)
-    assert chosen is not None
-    assert torch.equal(chosen.expand(3, 2), torch.tensor([[True, False]] * 3))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import math
 from io import BytesIO
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from ohsvgp.inducing import PointFunctional
 from ohsvgp.vae import MLPDecoder, MLPEncoder, OnlineSVGPVAE, SharedSet
 from ohsvgp.vae import model as model_module
 from ohsvgp.vae import training as training_module
-from probseq.kernels import RBF, Matern32
+from probseq.kernels import RBF
 
 NOISE = 0.05
 
@@ -133,14 +132,6 @@ def test_the_first_step_of_learning_the_kernel_has_the_slope_of_the_online_gp() 
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_predictions_leave_the_random_numbers_of_training_alone() -> None:
-    model = small()
-    model.fit_task(*channels(20), epochs=1)
-    before = model.generator.get_state()
-    model.predict([1.0])
-    assert torch.equal(model.generator.get_state(), before)
-
-
 def test_without_the_carried_site_only_the_last_task_counts() -> None:
     t, y = series()
     model, alone = trivial(carry=False), trivial(carry=False)
@@ -226,13 +217,6 @@ def test_gradients_reach_encoder_decoder_kernel_and_noise() -> None:
         assert float(parameter.grad.abs().max()) > 0, name
 
 
-def test_training_raises_the_bound() -> None:
-    info = small().fit_task(*channels(), epochs=60, batch_size=20, learning_rate=1e-2)
-    assert info.bounds.shape == (60,)
-    assert float(info.bounds[-5:].mean()) > float(info.bounds[:5].mean()) + 1.0
-    assert info.n_new == 60
-
-
 @pytest.fixture(scope="module")
 def forgetting() -> dict[bool, Tensor]:
     """Errors on each of two tasks after the second, with and without the carried site."""
@@ -280,30 +264,6 @@ def test_state_goes_through_a_file_and_training_goes_on_equally(basis: Basis) ->
     assert torch.equal(model.consolidation.fisher, twin.consolidation.fisher)
 
 
-def test_calendar_stamps_survive_the_state() -> None:
-    model = small()
-    t = np.datetime64("2020-01-01T00") + np.arange(20) * np.timedelta64(6, "h")
-    model.fit_task(t, channels(20)[1], epochs=1)
-    twin = small()
-    twin.load_state_dict(model.state_dict())
-    assert torch.equal(model.latent(t).mean, twin.latent(t).mean)
-    assert twin.memory.clock == model.memory.clock
-
-
-def test_state_of_another_basis_is_refused() -> None:
-    with pytest.raises(ValueError, match="LegS"):
-        small().load_state_dict(small(RandomSubset(15)).state_dict())
-    state = {n: v for n, v in small().state_dict().items() if not n.startswith("memory.")}
-    with pytest.raises(ValueError, match="tensors must come from OnlineSVGPVAE"):
-        small().load_state_dict(state)
-
-
-def test_prediction_before_any_task_is_the_prior() -> None:
-    latent = small().latent([0.0, 3.0])
-    torch.testing.assert_close(latent.mean, torch.zeros(2, 2, dtype=torch.float64))
-    torch.testing.assert_close(latent.variance, torch.ones(2, 2, dtype=torch.float64))
-
-
 def test_moments_and_densities_are_those_of_samples() -> None:
     t, y = channels(30)
     model = small()
@@ -317,16 +277,6 @@ def test_moments_and_densities_are_those_of_samples() -> None:
     near = ((samples - y).abs() < width / 2).double().mean(0) / width
     density = model.log_prob(t, y, num_samples=2000).exp()
     assert float((near - density).abs().mean()) < 0.05
-
-
-def test_densities_are_means_over_draws_and_not_of_their_logarithms() -> None:
-    t, y = channels(10)
-    model = small()
-    model.fit_task(t, y, epochs=1)
-    means = model.sample(t, 50, include_noise=False, generator=torch.Generator().manual_seed(3))
-    density = torch.distributions.Normal(means, model.noise.detach().sqrt()).log_prob(y).exp()
-    found = model.log_prob(t, y, num_samples=50, generator=torch.Generator().manual_seed(3))
-    torch.testing.assert_close(found.exp(), density.mean(0))
 
 
 def test_reconstruction_is_decoder_after_encoder() -> None:
@@ -402,48 +352,6 @@ def test_points_that_latents_share_move_in_units_of_their_mean_lengthscale() -> 
     torch.testing.assert_close(moved, torch.full_like(moved, 0.009), rtol=1e-3, atol=0)
 
 
-def test_a_task_inside_the_window_leaves_its_end() -> None:
-    t, y = channels(30)
-    model = small()
-    for part in (slice(15, 30), slice(0, 15)):
-        model.fit_task(torch.cat([t[:1], t[part]]), torch.cat([y[:1], y[part]]), epochs=1)
-        assert model.memory.state is not None
-        assert model.memory.state.length == 6.0
-    assert model.memory.state.count == 32
-
-
-def test_float32_works() -> None:
-    networks = MLPEncoder(6, 2, hidden=8), MLPDecoder(2, 6, hidden=8)
-    model = OnlineSVGPVAE(*networks, Matern32(1), LegS(8), num_latents=2, dtype=torch.float32)
-    t, y = channels(24)
-    for part in torch.arange(24).chunk(2):
-        model.fit_task(t[part], y[part], epochs=3)
-    assert model.predict(t).mean.dtype == torch.float32
-    assert bool((model.predict(t).variance > 0).all())
-
-
-def test_a_model_without_anything_to_train_is_refused() -> None:
-    with pytest.raises(ValueError, match="must have a parameter to train"):
-        OnlineSVGPVAE(Truth(), nn.Identity(), RBF(1), LegS(5), num_latents=1, learn_noise=False)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"kernel": RBF(2)}, "kernel must have dim=1"),
-        ({"kernel": RBF(1, batch_shape=(3,))}, "batch_shape=\\(\\) or \\(2,\\)"),
-        ({"noise": 0.0}, "noise must be positive"),
-        ({"consolidation": -1.0}, "consolidation must be finite and not negative"),
-    ],
-)
-def test_bad_arguments_are_refused(change: dict[str, object], message: str) -> None:
-    kernel = change.get("kernel", RBF(1))
-    assert isinstance(kernel, RBF)
-    others = {name: value for name, value in change.items() if name != "kernel"}
-    with pytest.raises(ValueError, match=message):
-        OnlineSVGPVAE(MLPEncoder(6, 2), MLPDecoder(2, 6), kernel, LegS(5), num_latents=2, **others)
-
-
 def test_bad_data_are_refused_and_change_nothing() -> None:
     t, y = channels(10)
     model = small()
@@ -463,11 +371,6 @@ def test_bad_data_are_refused_and_change_nothing() -> None:
         with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1"):
             model.fit_task(t + 6, y, **{name: 0})
     assert torch.equal(model.latent(t).mean, before)
-
-
-def test_a_first_task_of_no_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="must span some time"):
-        small().fit_task([3.0], np.zeros((1, 6)), epochs=1)
 
 
 def test_an_encoder_of_wrong_outputs_is_named() -> None:

@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
@@ -18,7 +17,7 @@ from ohsvgp.vae.objective import (
     gaussian_log_density,
     latent_samples,
 )
-from ohsvgp.vae.task import Window, relate
+from ohsvgp.vae.task import TaskCovariances, relate
 from probseq.gaussians import DiagonalGaussian
 from probseq.kernels import RBF, Kernel
 
@@ -31,7 +30,7 @@ def kernel_of(*lengthscales: float) -> Kernel:
     return RBF(1, batch_shape=batch, lengthscale=scale).double().requires_grad_(False)
 
 
-def window_of(kernel: Kernel, old: OnlineState | None) -> Window:
+def window_of(kernel: Kernel, old: OnlineState | None) -> TaskCovariances:
     inducing = LegS(M).inducing(kernel, 4.0)
     x = torch.linspace(2.0, 4.0, N, dtype=torch.float64)[:, None]
     return relate(kernel, old, x, inducing, changed=False)
@@ -57,7 +56,9 @@ def natural_sites(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     return (1 / variance).mT, (mean / variance).mT
 
 
-def amortised(kernel: Kernel, old: OnlineState | None, latents: int) -> tuple[Window, Amortised]:
+def amortised(
+    kernel: Kernel, old: OnlineState | None, latents: int
+) -> tuple[TaskCovariances, Amortised]:
     window = window_of(kernel, old)
     return window, amortised_posterior(*window, *natural_sites(*encodings(latents)))
 
@@ -137,15 +138,6 @@ def test_a_batch_of_latents_is_a_stack_of_single_ones() -> None:
         torch.testing.assert_close(together.complexity[index], alone.complexity[0])
 
 
-def test_a_shared_kernel_gives_what_equal_kernels_give() -> None:
-    shared = RBF(1, lengthscale=0.9).double().requires_grad_(False)
-    _, one = amortised(shared, None, 2)
-    _, each = amortised(kernel_of(0.9, 0.9), None, 2)
-    # In 64 bits up to the rounding of the lengthscale's logarithm, made in 32 bits.
-    torch.testing.assert_close(one.latent.mean, each.latent.mean, rtol=0, atol=1e-5)
-    torch.testing.assert_close(one.complexity, each.complexity, rtol=0, atol=1e-5)
-
-
 def test_samples_have_the_moments_of_the_latents() -> None:
     mean = torch.tensor([[0.0, 2.0], [-1.0, 5.0]], dtype=torch.float64)
     variance = torch.tensor([[1.0, 0.25], [4.0, 0.0]], dtype=torch.float64)
@@ -155,27 +147,7 @@ def test_samples_have_the_moments_of_the_latents() -> None:
     torch.testing.assert_close(f.var(0), variance.mT, rtol=0.05, atol=1e-6)
 
 
-def test_samples_of_latents_that_are_all_but_known_are_their_means() -> None:
-    mean = torch.ones(2, 3, dtype=torch.float64)
-    latent = DiagonalGaussian(mean, torch.zeros_like(mean))
-    samples = latent_samples(latent, 2, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(samples, torch.ones(2, 3, 2, dtype=torch.float64))
-
-
 def test_density_is_that_of_torch_distributions() -> None:
     y, mean = torch.tensor([[0.3, -1.0]]), torch.tensor([[1.0, 0.5]])
     expected = Normal(mean, 0.5).log_prob(y)
     torch.testing.assert_close(gaussian_log_density(y, mean, torch.tensor(0.25)), expected)
-
-
-@pytest.mark.parametrize("precision", [0.0, 1e-12])
-def test_sites_that_know_nothing_cost_nothing(precision: float) -> None:
-    kernel = kernel_of(0.8)
-    window = window_of(kernel, None)
-    assert torch.equal(window.step.carried.site.precision, torch.zeros(M, M, dtype=torch.float64))
-    nothing = torch.full((1, N), precision, dtype=torch.float64)
-    found = amortised_posterior(*window, nothing, 0 * nothing)
-    torch.testing.assert_close(
-        found.latent.variance, kernel.diag(torch.zeros(N, 1)).double(), rtol=0, atol=1e-9
-    )
-    assert abs(float(found.complexity)) < 1e-10

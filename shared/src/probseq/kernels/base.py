@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from probseq.checks import broadcastable, check_counts, check_positive, check_shape
 
-__all__ = ["ARDKernel", "Constant", "Kernel", "Product", "Spectrum", "Sum"]
+__all__ = ["ARDKernel", "Constant", "DataUnits", "Kernel", "Limits", "Product", "Spectrum", "Sum"]
 
 
 class Spectrum(NamedTuple):
@@ -22,6 +22,28 @@ class Spectrum(NamedTuple):
     band: float
     # Smoothness ν and lengthscale of each Matérn factor, whose spectrum has no such end
     rough: tuple[tuple[float, float], ...] = ()
+
+
+class Limits(NamedTuple):
+    """Interval in which a fit looks for a parameter, in user units; shapes broadcast with it."""
+
+    low: Tensor  # lower limit
+    high: Tensor  # upper limit
+    # (median, factor) of a log-normal prior between the limits; None for a uniform one
+    prior: tuple[float, float] | None = None
+    # Value to start from instead of one far outside
+    start: Tensor | None = None
+
+
+class DataUnits(NamedTuple):
+    """Units of data that limits of hyperparameters are written in."""
+
+    gap: Tensor  # shortest lengthscale that inputs tell of
+    span: Tensor  # longest one
+    variance: Limits  # of an outputscale
+    least: Tensor  # least mean square of the targets of a series
+    most: Tensor  # largest one
+    rate: Tensor  # mean square of the targets' steps, per time
 
 
 class Kernel(nn.Module):
@@ -70,6 +92,10 @@ class Kernel(nn.Module):
         ``share`` is that of the variance that may lie above ``Spectrum.band``.
         """
         return None
+
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return intervals of parameters by name; the others stay near their values."""
+        return {}
 
     def __add__(self, other: object) -> "Kernel":
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
@@ -186,6 +212,10 @@ class ARDKernel(Kernel):
         """ℓ."""
         return self.lengthscale
 
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return that of σ_f²."""
+        return {"raw_outputscale": units.variance}
+
     def _variance(self, x: Tensor) -> Tensor:
         # Not torch.broadcast_shapes, which imports sympy: seconds in the first call of a process.
         return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
@@ -223,6 +253,10 @@ class Constant(Kernel):
     def spectra(self, share: float) -> list[Spectrum] | None:
         """Return one term at frequency zero."""
         return [Spectrum(0.0)]
+
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return that of σ_f²."""
+        return {"raw_outputscale": units.variance}
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
         shape = torch.broadcast_tensors(x[..., :, None, 0], z[..., None, :, 0])[0]

@@ -9,7 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.kernels.base import ARDKernel, Constant, Kernel, Spectrum, log_parameter
+from probseq.kernels.base import (
+    ARDKernel,
+    Constant,
+    DataUnits,
+    Kernel,
+    Limits,
+    Spectrum,
+    log_parameter,
+)
 
 __all__ = ["Periodic", "White"]
 
@@ -46,6 +54,11 @@ class Periodic(ARDKernel):
     def period(self) -> Float[Tensor, "*heads 1 d"]:
         """The period p, one per head and input dimension."""
         return self.raw_period.exp()
+
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return those of σ_f² and of a period known to a factor of ten."""
+        period = self.period.detach()
+        return super().limits(units) | {"raw_period": Limits(period / 10, period * 10)}
 
     @property
     def resolution(self) -> Float[Tensor, "*heads 1 d"]:

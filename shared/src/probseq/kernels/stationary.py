@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probseq.kernels.base import ARDKernel, Spectrum, log_parameter
+from probseq.kernels.base import ARDKernel, DataUnits, Limits, Spectrum, log_parameter
 from probseq.kernels.distances import scaled_squared_distance
 
 __all__ = [
@@ -83,6 +83,10 @@ class StationaryKernel(ARDKernel):
             return [Spectrum(0.0, ((self.smoothness, ell),))]
         return [Spectrum(-NormalDist().inv_cdf(share / 2) / ell)]
 
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return those of ℓ and σ_f²."""
+        return super().limits(units) | {"raw_lengthscale": Limits(units.gap, units.span)}
+
 
 class RBF(StationaryKernel):
     """Squared exponential kernel σ_f² exp(−r²/2); see ``ARDKernel`` for the arguments."""
@@ -135,6 +139,18 @@ class Walk(Matern12):
         with torch.no_grad():
             self.raw_lengthscale.copy_(log_step + math.log(1000.0))
 
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return those of a kernel, and a prior by which a step has 1/20 of the steps' squares.
+
+        A short series is often explained by swings about a mean just as well, to which forecasts
+        would then turn back.
+        """
+        low, high, *_ = units.variance
+        # A step of h has the variance 2σ²h/ℓ.
+        median = 0.05 * units.rate * 0.5 * self.lengthscale.detach().max()
+        prior = (float(median.clamp(low.max(), high.min())), 3.0)
+        return super().limits(units) | {"raw_outputscale": Limits(low, high, prior)}
+
 
 class Matern32(StationaryKernel):
     """Matérn kernel of smoothness 3/2: σ_f² (1 + √3 r) exp(−√3 r); as ``ARDKernel``."""
@@ -185,6 +201,12 @@ class RationalQuadratic(ARDKernel):
     def alpha(self) -> Float[Tensor, "*heads"]:
         """α, one per head."""
         return self.raw_alpha.exp()
+
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return those of ℓ, σ_f² and α."""
+        shape = Limits(units.gap.new_tensor(1e-2), units.gap.new_tensor(1e3))
+        own = {"raw_lengthscale": Limits(units.gap, units.span), "raw_alpha": shape}
+        return super().limits(units) | own
 
     def spectra(self, share: float) -> list[Spectrum] | None:
         """Return a band by Chernoff's bound of a normal spectrum with a gamma distributed variance.

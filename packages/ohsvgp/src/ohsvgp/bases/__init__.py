@@ -1,4 +1,4 @@
-"""How inducing variables follow a stream."""
+"""Bases: rules by which inducing variables follow a stream."""
 
 from ohsvgp.bases.base import Advance, Basis, TimeBasis
 from ohsvgp.bases.fading import Fading

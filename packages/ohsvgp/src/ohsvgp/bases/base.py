@@ -26,47 +26,33 @@ class Advance:
     """One step of the stream, as a basis sees it.
 
     Times are counted from the first stamp t0, in float64, before they become ``inputs``.
-
-    Attributes:
-        kernel: the prior covariance function, from ``Basis.prior``.
-        previous: the inducing set so far; None at the first step.
-        inputs: new inputs in the order of the stream, shape (n, d); n may be zero.
-        length: end of the window minus t0. For paths: number of inputs seen, the new ones counted.
-        origin: t0 (0 for paths).
-        generator: source of randomness; None for torch's own.
     """
 
-    kernel: Kernel
-    previous: Inducing | None
+    kernel: Kernel  # the prior covariance function, from ``Basis.prior``
+    previous: Inducing | None  # the inducing set so far; None at the first step
+    # new inputs in the order of the stream, shape (n, d); n may be zero
     inputs: Float[Tensor, "n d"]
+    # end of the window minus t0. For paths: number of inputs seen, the new ones counted
     length: float
-    origin: float = 0.0
-    generator: torch.Generator | None = None
+    origin: float = 0.0  # t0 (0 for paths)
+    generator: torch.Generator | None = None  # source of randomness; None for torch's own
 
 
 class Basis(ABC):
     """A rule that makes inducing variables follow the stream.
 
-    Args:
-        num_inducing: M.
-
-    Attributes:
-        fixed_hyperparameters: whether the sets depend on the kernel's hyperparameters in a way
-            that cannot be redone later, so that these must stay once data have been absorbed.
-        of_window: whether the window alone makes the set.
-        features: of inputs (n, d), those (n, p) of a mean beside the process, whose weights are
-            N(0, I) a priori; None without.
-        times_only: whether inputs must be times.
-
-    Raises:
-        ValueError: M below 1.
+    M is ``num_inducing``.
     """
 
     num_inducing: int
+    # whether the sets depend on the kernel's hyperparameters in a way that cannot be redone later,
+    # so that these must stay once data have been absorbed
     fixed_hyperparameters: bool = False
-    of_window: bool = False
+    of_window: bool = False  # whether the window alone makes the set
+    # of inputs (n, d), those (n, p) of a mean beside the process, whose weights are N(0, I) a
+    # priori; None without
     features: Callable[[Tensor], Tensor] | None = None
-    times_only: bool = False
+    times_only: bool = False  # whether inputs must be times
 
     def __init__(self, num_inducing: int) -> None:
         check_counts(num_inducing=num_inducing)
@@ -84,12 +70,7 @@ class Basis(ABC):
         return kernel
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Attach the basis to a model's kernel: check compatibility and sample random features.
-
-        Raises:
-            ValueError: the kernel has another input dimension or family than the basis needs, or
-                is white noise alone.
-        """
+        """Attach the basis to a model's kernel: check compatibility and sample random features."""
         continuous(kernel)
         if self.times_only and kernel.dim != 1:
             raise ValueError(
@@ -102,11 +83,8 @@ class Basis(ABC):
     ) -> Inducing:
         """Optimise the set that ``advance`` made; by default return it as it is.
 
-        Args:
-            inducing: the set.
-            objective: the online bound of the new data in nats, summed over series, to be
-                maximised; differentiable in the set's tensors.
-            step: the step that made the set.
+        The objective, the online bound of the new data in nats, summed over series, is
+        differentiable in the set's tensors; the step made the set.
         """
         return inducing
 
@@ -119,11 +97,7 @@ class Basis(ABC):
         return {}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take what ``tensors`` of a saved model returned.
-
-        Raises:
-            ValueError: tensors that this basis does not have.
-        """
+        """Take what ``tensors`` of a saved model returned."""
         if tensors:
             raise ValueError(
                 f"tensors must be empty for {type(self).__name__}, got {sorted(tensors)}"
@@ -138,11 +112,7 @@ class Basis(ABC):
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "*b m n"]:
-        """Return orthogonal functions g_m of the basis at x, for f ≈ Σ u_m g_m (thesis C.2).
-
-        Raises:
-            ValueError: the basis has none, or x lies outside of the window.
-        """
+        """Return orthogonal functions g_m of the basis at x, for f ≈ Σ u_m g_m (thesis C.2)."""
         raise ValueError(
             "basis must have orthogonal functions to rebuild f from its coefficients, "
             f"got {type(self).__name__}: use predict, or LegS, LegT, LagT, FouT or Cosine"

@@ -19,11 +19,7 @@ class Fading(PointBasis):
     neighbours are nearest to each other in units of its age. The set moves with every new stamp:
     ``rebase`` of the model is best "task". Not in the papers.
 
-    Args:
-        num_inducing: M, at least 4.
-
-    Raises:
-        ValueError: M below 4.
+    M, ``num_inducing``, is at least 4.
     """
 
     times_only = True

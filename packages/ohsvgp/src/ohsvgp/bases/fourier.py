@@ -32,9 +32,6 @@ class FouT(QuadratureBasis):
         window: θ, in units of the time stamps.
         num_nodes: Q Gauss-Legendre nodes on one panel; see ``QuadratureBasis`` if None. (Equally
             spaced nodes would be no better than a trapezium rule: f is not periodic.)
-
-    Raises:
-        ValueError: M below 1, Q below M, or θ not above 0.
     """
 
     def __init__(self, num_inducing: int, window: float, *, num_nodes: int | None = None) -> None:
@@ -67,12 +64,7 @@ class Cosine(QuadratureBasis):
     Half-waves of an interval one lengthscale wider than the window at both ends: there the slope
     of a sum of cosines is zero, which f's is not inside the window. Not in the thesis.
 
-    Args:
-        num_inducing: M.
-        num_nodes: Q Gauss-Legendre nodes on one panel; see ``QuadratureBasis`` if None.
-
-    Raises:
-        ValueError: M below 1 or Q below M.
+    For ``num_nodes`` see ``QuadratureBasis``.
     """
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:

@@ -11,12 +11,6 @@ class UniformGrid(TimeBasis):
     """u_m = f(z_m), z_m = mT/(M−1) for m = 0 … M−1: the plain baseline of all moving bases.
 
     A single point lies in the middle of the window.
-
-    Args:
-        num_inducing: M.
-
-    Raises:
-        ValueError: M below 1.
     """
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:

@@ -36,9 +36,6 @@ class LagT(QuadratureBasis):
         timescale: τ, in units of the time stamps.
         num_nodes: Q on one panel; if None, as ``QuadratureBasis`` says of a window of 10τ, with
             2M + 200 nodes on a panel.
-
-    Raises:
-        ValueError: M below 1, Q below M, or τ not above 0.
     """
 
     def __init__(

@@ -15,19 +15,11 @@ from probseq.errors import CholeskyError
 
 @dataclass(frozen=True, kw_only=True)
 class AdamSteps:
-    """How long and how fast Adam learns at every step of the stream.
+    """Number and size of Adam's steps at every step of the stream."""
 
-    Attributes:
-        steps: number of Adam steps (the thesis takes 1000 for time series).
-        learning_rate: about how far a step goes; for inducing points in lengthscales, so that
-            the result doesn't depend on the units of the inputs, and for q(v) in standard
-            deviations of the posterior so far.
-
-    Raises:
-        ValueError: ``steps`` below 1, or ``learning_rate`` not above 0 and finite.
-    """
-
-    steps: int = 1000
+    steps: int = 1000  # number of Adam steps (the thesis takes 1000 for time series)
+    # about how far a step goes; for inducing points in lengthscales, so that the result doesn't
+    # depend on the units of the inputs, and for q(v) in standard deviations of the posterior so far
     learning_rate: float = 0.01
 
     def __post_init__(self) -> None:

@@ -19,12 +19,7 @@ class LegS(QuadratureBasis):
     The integrals are Gauss-Legendre sums on [0, T]. With ``num_nodes`` = M the model is the sparse
     GP whose inducing points are the nodes. At T = 0, u = (f(0), 0, …, 0).
 
-    Args:
-        num_inducing: M.
-        num_nodes: Q Gauss-Legendre nodes on one panel; see ``QuadratureBasis`` if None.
-
-    Raises:
-        ValueError: M below 1 or Q below M.
+    For ``num_nodes`` see ``QuadratureBasis``.
     """
 
     def inducing(self, kernel: Kernel, length: float) -> Inducing:
@@ -45,13 +40,7 @@ class LegT(QuadratureBasis):
     t0, where f is as uncertain as the prior says; K_uu is the same at all times for a stationary
     kernel.
 
-    Args:
-        num_inducing: M.
-        window: θ, in units of the time stamps.
-        num_nodes: Q Gauss-Legendre nodes on one panel; see ``QuadratureBasis`` if None.
-
-    Raises:
-        ValueError: M below 1, Q below M, or θ not above 0.
+    The window θ is in units of the time stamps; for ``num_nodes`` see ``QuadratureBasis``.
     """
 
     def __init__(self, num_inducing: int, window: float, *, num_nodes: int | None = None) -> None:

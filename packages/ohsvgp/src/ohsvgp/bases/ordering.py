@@ -32,9 +32,6 @@ def path_order(
 
     The greedy rules start from ``previous``, where the path so far ends, or if None from the
     origin, as the thesis says for the first task; it leaves later tasks open.
-
-    Raises:
-        ValueError: another rule.
     """
     if rule not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {rule!r}")
@@ -54,11 +51,7 @@ def greedy_order(
 
     Of equal ones the earliest in the batch is taken. With a batch of kernels, their sum decides.
 
-    Args:
-        kernel: k.
-        x: inputs.
-        start: x_0, not on the path itself.
-        nearest: maximise k; else minimise it.
+    x_0, ``start``, is not on the path itself; ``nearest`` maximises k, else it is minimised.
     """
     n = x.shape[0]
     sign = 1.0 if nearest else -1.0

@@ -45,9 +45,6 @@ class Path(Basis):
         num_features: frequencies F of memory="features"; each gives a cosine and a sine.
         order: how the points of a batch are ordered: "given", "kernel-max", "kernel-min" or
             "random"; see ``ordering.path_order``.
-
-    Raises:
-        ValueError: M or ``num_features`` below 1, or another ``memory`` or ``order``.
     """
 
     frequencies: Tensor
@@ -73,11 +70,7 @@ class Path(Basis):
         self.frequencies = torch.empty(0)
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Check the kernel and sample its frequencies.
-
-        Raises:
-            ValueError: the kernel is one of time alone, or has no Fourier features to remember.
-        """
+        """Check the kernel and sample its frequencies."""
         super().bind(kernel, generator)
         if kernel.dim == 1:
             raise ValueError(
@@ -96,11 +89,7 @@ class Path(Basis):
         return FeatureKernel(kernel, self.frequencies) if self.fixed_hyperparameters else kernel
 
     def advance(self, step: Advance) -> Inducing:
-        """Lengthen the path by the new inputs.
-
-        Raises:
-            ValueError: there is no input yet.
-        """
+        """Lengthen the path by the new inputs."""
         old, added = step.previous, step.inputs.shape[0]
         if added == 0:
             if old is None:
@@ -112,9 +101,9 @@ class Path(Basis):
         order = path_order(self.order, near, step.inputs, last, step.generator)
         x = step.inputs[order]
         if isinstance(step.kernel, FeatureKernel) and self.fixed_hyperparameters:
-            seen = round(step.length)
+            count = round(step.length)
             # u_b = R u_a + W_new f(x_new), for all features at once.
-            W = cell_weights(self.num_inducing, seen - added, seen).to(x)
+            W = cell_weights(self.num_inducing, count - added, count).to(x)
             new = W @ step.kernel.features(x)
             if not isinstance(old, PathFeatures):
                 return PathFeatures(new, x[-1].clone())
@@ -129,11 +118,7 @@ class Path(Basis):
         return {"frequencies": self.frequencies} if self.fixed_hyperparameters else {}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take saved frequencies.
-
-        Raises:
-            ValueError: those of another memory or ``num_features``.
-        """
+        """Take saved frequencies."""
         got = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         expected = {name: tuple(tensor.shape) for name, tensor in self.tensors().items()}
         if got != expected:

@@ -75,7 +75,7 @@ class PathPoints(Inducing):
 
     @property
     def last(self) -> Float[Tensor, " d"]:
-        """Where the path ends."""
+        """The end of the path."""
         return self.nodes[-1]
 
     def extended(
@@ -106,11 +106,7 @@ class PathPoints(Inducing):
         return _cross(kernel, self.nodes, self.weights, x)
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """Return K_ab: K_aa Rᵀ + cov(u_a, f(x_new)) W_newᵀ if the other is this one, lengthened.
-
-        Raises:
-            TypeError: ``other`` is another kind of inducing set.
-        """
+        """Return K_ab: K_aa Rᵀ + cov(u_a, f(x_new)) W_newᵀ if the other is this one, lengthened."""
         if not isinstance(other, PathPoints):
             raise TypeError(f"other must be a PathPoints like this set, got {type(other).__name__}")
         begins = torch.equal(self.nodes, other.nodes[: self.nodes.shape[0]])
@@ -147,10 +143,7 @@ def cell_weights(M: int, start: int, stop: int) -> Float[Tensor, "m n"]:
 
     By (2m+1) ∫P_m = P_{m+1} − P_{m−1}.
 
-    Args:
-        M: number of polynomials.
-        start: points of the path before these.
-        stop: points of the path with these, T.
+    The path has ``start`` points before these and ``stop``, T, with them.
     """
     edges = 2 * torch.arange(start, stop + 1, dtype=torch.float64) / stop - 1
     root = (2 * torch.arange(M + 1, dtype=torch.float64) + 1).sqrt()[:, None]

@@ -50,8 +50,8 @@ def pivots(kernel: Kernel, candidates: Float[Tensor, "*#b n d"], count: int) -> 
         else:
             prior = matrix.gather(-2, index[..., None].expand(*batch, 1, n))
         # Row of the Schur complement: k(pivot, ·) minus what the rows before explain.
-        known = factor[..., :m, :].gather(-1, index[..., None, :].expand(*batch, m, 1))
-        row = prior - known.mT @ factor[..., :m, :]
+        rows = factor[..., :m, :].gather(-1, index[..., None, :].expand(*batch, m, 1))
+        row = prior - rows.mT @ factor[..., :m, :]
         # A member that has finished before others adds rows of round-off: divided by the floor.
         row = row[..., 0, :] / torch.maximum(largest, least).sqrt()
         factor[..., m, :] = row

@@ -25,12 +25,7 @@ _SHARE_OF_OLD = 0.7
 class PointBasis(Basis):
     """Inducing points for inputs of any dimension, learned after their choice if asked for.
 
-    Args:
-        num_inducing: M.
-        learn: learn the points by Adam on the online bound; None to leave them as chosen.
-
-    Raises:
-        ValueError: M below 1.
+    ``learn`` learns the points by Adam on the online bound.
     """
 
     def __init__(self, num_inducing: int, *, learn: AdamSteps | None = None) -> None:
@@ -44,12 +39,7 @@ class PointBasis(Basis):
         """Return at most ``num_inducing`` of the old inducing points and the new inputs."""
 
     def advance(self, step: Advance) -> Inducing:
-        """Choose points from the old ones and the new inputs; the old set without new inputs.
-
-        Raises:
-            ValueError: there are neither old points nor new inputs, or the old set is no set of
-                points.
-        """
+        """Choose points from the old ones and the new inputs; the old set without new inputs."""
         if step.inputs.shape[0] == 0 and step.previous is not None:
             return step.previous
         if step.inputs.shape[0] == 0:
@@ -106,12 +96,7 @@ class RandomSubset(PointBasis):
     not follow the number of points seen: the authors' doesn't either, and forgetting is part of
     the method.
 
-    Args:
-        num_inducing: M.
-        learn: learn the points by Adam on the online bound, as Bui et al. do; None to leave them.
-
-    Raises:
-        ValueError: M below 1.
+    ``learn`` learns the points by Adam on the online bound, as Bui et al. do.
     """
 
     def choose(
@@ -132,12 +117,7 @@ class PivotedCholesky(PointBasis):
     are only the start (OVC-optZ). Points about which the others tell everything are not taken:
     there may be fewer than M even among more candidates.
 
-    Args:
-        num_inducing: M.
-        learn: learn the points by Adam on the online bound; None to leave them.
-
-    Raises:
-        ValueError: M below 1.
+    ``learn`` learns the points by Adam on the online bound.
     """
 
     def choose(

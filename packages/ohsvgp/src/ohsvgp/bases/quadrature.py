@@ -48,13 +48,6 @@ class QuadratureBasis(TimeBasis):
 
     Thesis Eq. 4.10 to 4.17 evolve covariances of the integrals by an ODE and random features; they
     come directly here, and ``RecurrentFeatures`` is the thesis' own way.
-
-    Args:
-        num_inducing: M.
-        num_nodes: Q, on one panel; the default above if None.
-
-    Raises:
-        ValueError: M below 1 or Q below M.
     """
 
     def __init__(self, num_inducing: int, *, num_nodes: int | None = None) -> None:
@@ -81,14 +74,9 @@ class QuadratureBasis(TimeBasis):
     ) -> tuple[Float[Tensor, " q"], Float[Tensor, "m q"]]:
         """Return nodes and weights for a kernel.
 
-        Args:
-            rule: gives nodes and weights of M functions from M, nodes on a panel and panels.
-            kernel: the kernel.
-            unit: the time that one unit of the nodes stands for.
-            window: the time that the functions weigh.
-            degree: of the polynomials that the M functions are, or come within 1e-9 of; None where
-                they are none of the nodes' coordinate.
-            spare: nodes on a panel beyond 2M, which resolve the functions.
+        The rule gives nodes and weights of M functions from M, nodes on a panel (2M and ``spare``)
+        and panels; a unit of the nodes is ``unit`` in time; the functions come within 1e-9 of
+        polynomials of ``degree``; None where they don't.
         """
         M = self.num_inducing
         if self.num_nodes is not None:
@@ -186,11 +174,7 @@ def _profile(rule: Rule, M: int, Q: int) -> tuple[Tensor, Tensor]:
 
 
 def check_inside(x: Tensor, start: float, end: float) -> None:
-    """Refuse inputs where orthogonal functions mean nothing.
-
-    Raises:
-        ValueError: an input outside [start, end] by more than round-off.
-    """
+    """Refuse inputs where orthogonal functions mean nothing."""
     slack = 16 * torch.finfo(x.dtype).eps * max(abs(start) if math.isfinite(start) else 0.0, end)
     outside = (x < start - slack) | (x > end + slack)
     if bool(outside.any()):

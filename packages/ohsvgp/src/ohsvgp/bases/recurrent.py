@@ -18,7 +18,6 @@ from ohsvgp.hippo.features import (
     legs_projections,
     legt_projections,
 )
-from ohsvgp.hippo.frequencies import EquispacedKernel, equispaced_frequencies
 from ohsvgp.hippo.random_features import FeatureFunctional, FeatureKernel, feature_kernel
 from ohsvgp.hippo.steps import Method, evolve
 from ohsvgp.hippo.transitions import (
@@ -62,13 +61,6 @@ class RecurrentFeatures(TimeBasis):
         step_size: longest step in time units; one step for each new input if None, as the thesis
             has it. Euler steps of LegS from t to t + h need h < 2t/M: on a short window a step for
             each input is far too long, and predictions suffer for the whole stream.
-        horizon: take equally spaced frequencies, good to 2e-11 up to this length of the stream,
-            instead of random ones; their number follows, for the kernel's lengthscale when the
-            model is made. RBF only.
-
-    Raises:
-        ValueError: another basis, number or step, or a recurrence of FouT with an even M, whose
-            last cosine has no sine to turn into.
 
     Example:
         >>> from ohsvgp import Gaussian, LegS, OnlineGP
@@ -87,7 +79,6 @@ class RecurrentFeatures(TimeBasis):
         num_features: int = 1000,
         step: Literal["euler", "bilinear", "exact", "closed"] = "euler",
         step_size: float | None = None,
-        horizon: float | None = None,
     ) -> None:
         if not isinstance(basis, HiPPOBasis):
             raise ValueError(
@@ -104,7 +95,6 @@ class RecurrentFeatures(TimeBasis):
         self.num_features = num_features
         self.method: Method | None = None if step == "closed" else step
         self.step_size = step_size
-        self.horizon = horizon
         # What the recurrence went through under other hyperparameters cannot be gone through again.
         self.fixed_hyperparameters = step != "closed"
         if self.method is not None:
@@ -112,40 +102,20 @@ class RecurrentFeatures(TimeBasis):
         self._drawn: dict[str, Tensor] = {}
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Check the kernel and sample its frequencies.
-
-        Raises:
-            ValueError: a kernel of more than time or without a spectral density; with ``horizon``,
-                another one than RBF.
-        """
+        """Check the kernel and sample its frequencies."""
         super().bind(kernel, generator)
         if not isinstance(kernel, StationaryKernel):
             raise ValueError(
                 f"kernel must be stationary to have Fourier features, got {type(kernel).__name__}"
             )
-        if self.horizon is None:
-            self._drawn = {"frequencies": sample_frequencies(kernel, self.num_features, generator)}
-        else:
-            frequencies, weights = equispaced_frequencies(kernel, self.horizon)
-            self._drawn = {"frequencies": frequencies, "weights": weights}
+        self._drawn = {"frequencies": sample_frequencies(kernel, self.num_features, generator)}
 
     def prior(self, kernel: Kernel) -> FeatureKernel:
         """Return the kernel of finite rank that all covariances come from."""
-        if self.horizon is None:
-            return FeatureKernel(kernel, self._drawn["frequencies"])
-        return EquispacedKernel(kernel, self._drawn["frequencies"], self._drawn["weights"])
+        return FeatureKernel(kernel, self._drawn["frequencies"])
 
     def advance(self, step: Advance) -> Inducing:
-        """Carry the coefficients from the end of the last window to that of the new one.
-
-        Raises:
-            ValueError: the window is longer than ``horizon``.
-        """
-        if self.horizon is not None and step.length > self.horizon:
-            raise ValueError(
-                f"horizon must cover the stream, got horizon={self.horizon} and a window of "
-                f"{step.length}: equally spaced frequencies repeat themselves beyond"
-            )
+        """Carry the coefficients from the end of the last window to that of the new one."""
         if self.method is None:
             return self.inducing(step.kernel, step.length)
         old = step.previous
@@ -178,20 +148,15 @@ class RecurrentFeatures(TimeBasis):
         return max(1, math.ceil((step.length - start) / self.step_size - 1e-9))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the frequencies, and their weights if they are equally spaced."""
+        """Return the frequencies."""
         return dict(self._drawn)
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take the frequencies of a saved model.
-
-        Raises:
-            ValueError: tensors of another kind of basis, or another number of random frequencies.
-        """
-        wanted = ["frequencies"] if self.horizon is None else ["frequencies", "weights"]
-        if sorted(tensors) != wanted:
-            raise ValueError(f"tensors must hold {wanted}, got {sorted(tensors)}")
+        """Take the frequencies of a saved model."""
+        if sorted(tensors) != ["frequencies"]:
+            raise ValueError(f"tensors must hold ['frequencies'], got {sorted(tensors)}")
         count = tensors["frequencies"].shape[-2]
-        if self.horizon is None and count != self.num_features:
+        if count != self.num_features:
             raise ValueError(f"frequencies must be num_features={self.num_features}, got {count}")
         self._drawn = dict(tensors)
 
@@ -257,9 +222,6 @@ def closed_form(basis: HiPPOBasis, kernel: Kernel, t: float) -> Float[Tensor, "*
     """Return projections Z of all features on the window that ends at t, shape (*b, M, 2F).
 
     They are in the order of the features; at t = 0 LegS has (f(0), 0, ..., 0).
-
-    Raises:
-        TypeError: ``kernel`` has no features.
     """
     kernel = feature_kernel(kernel)
     w = kernel.frequencies[..., 0] / kernel.kernel.lengthscale[..., 0]
@@ -280,11 +242,7 @@ def closed_form(basis: HiPPOBasis, kernel: Kernel, t: float) -> Float[Tensor, "*
 
 
 def hippo_system(basis: HiPPOBasis, like: Tensor) -> System:
-    """Return the linear system of a basis, in the dtype of ``like``; of LegT and FouT the closure.
-
-    Raises:
-        ValueError: FouT with an even M, whose last cosine has no sine to turn into.
-    """
+    """Return the linear system of a basis; of LegT and FouT the closure."""
     M = basis.num_inducing
     match basis:
         case LegS():

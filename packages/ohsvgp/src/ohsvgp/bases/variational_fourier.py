@@ -64,11 +64,7 @@ class FourierProjections(Inducing):
         return eye + B @ torch.linalg.solve(P, B.mT)
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n 1"]) -> Float[Tensor, "*b m n"]:
-        """Return K_uf = φ_m(x)/√α_m.
-
-        Raises:
-            ValueError: an input outside the interval, where this would not be the covariance.
-        """
+        """Return K_uf = φ_m(x)/√α_m."""
         start, end, origin = self.interval.tolist()
         edge = max(_EDGE, 16 * torch.finfo(x.dtype).eps) * (end - start)
         position = x[..., 0] + (origin - start)
@@ -85,12 +81,7 @@ class FourierProjections(Inducing):
         return self._scale(kernel)[..., None] * phi
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """Return K_uu, for the same set again.
-
-        Raises:
-            TypeError: another kind of inducing set.
-            ValueError: another number of features or another interval.
-        """
+        """Return K_uu, for the same set again."""
         if not isinstance(other, FourierProjections):
             raise TypeError(
                 f"other must be FourierProjections like this set, got {type(other).__name__}"
@@ -145,9 +136,6 @@ class VariationalFourier(Basis):
         start: where the interval begins, in the units of the time stamps; with calendar stamps in
             ``time_unit`` since t0.
         end: where it ends.
-
-    Raises:
-        ValueError: M below 1, or no finite start < end.
     """
 
     fixed_hyperparameters = True
@@ -200,7 +188,7 @@ def _derivative_covariance(order: int, rate: Tensor, variance: Tensor) -> Tensor
     """Return the covariance of f and its derivatives below ``order``, shape (*b, p, p)."""
     # −k''(0) and k''''(0): none of f' for p = 1, rate² for p = 2, rate²/3 and rate⁴ for p = 3.
     slope = rate.square() / (1 if order == 2 else 3)
-    zero, one = torch.zeros_like(rate), torch.ones_like(rate)
-    rows = [[one, zero, -slope], [zero, slope, zero], [-slope, zero, rate**4]]
+    zero, unit = torch.zeros_like(rate), torch.ones_like(rate)
+    rows = [[unit, zero, -slope], [zero, slope, zero], [-slope, zero, rate**4]]
     P = torch.stack([torch.stack(row[:order], -1) for row in rows[:order]], -2)
     return variance[..., None, None] * P

@@ -35,26 +35,17 @@ class Forecast:
     """Predictive distribution of y at n stamps; later updates of the model do not change it.
 
     Not in the papers.
-
-    Attributes:
-        stamps: numbers or ``datetime64``, shape (n,); points of shape (n, dim).
-        marginal: posterior of f stamp by stamp, without noise, in float64.
-        prior: variance of f before any data, shape (n,) or (*b, n).
-        smooth: that without the kernel's white noise, of which data tell nothing; the same shape.
-        beside: that without the mean.
-        likelihood: of y given f.
-        joint: computes ``latent``.
-        dtype: of what the methods return.
     """
 
-    stamps: np.ndarray
-    marginal: DiagonalGaussian
-    prior: Tensor
+    stamps: np.ndarray  # numbers or ``datetime64``, shape (n,); points of shape (n, dim)
+    marginal: DiagonalGaussian  # posterior of f stamp by stamp, without noise, in float64
+    prior: Tensor  # variance of f before any data, shape (n,) or (*b, n)
+    # that without the kernel's white noise, of which data tell nothing; the same shape
     smooth: Tensor
-    beside: Tensor
-    likelihood: Likelihood
-    joint: Callable[[], JointGaussian] = field(repr=False)
-    dtype: torch.dtype = torch.float64
+    beside: Tensor  # that without the mean
+    likelihood: Likelihood  # of y given f
+    joint: Callable[[], JointGaussian] = field(repr=False)  # computes ``latent``
+    dtype: torch.dtype = torch.float64  # of what the methods return
 
     @cached_property
     def latent(self) -> JointGaussian:
@@ -84,11 +75,7 @@ class Forecast:
     def quantile(self, p: float | Sequence[float] | Tensor) -> Float[Tensor, "..."]:
         """Return the least y with P(Y ≤ y) ≥ p, stamp by stamp; of counts whole numbers.
 
-        Args:
-            p: a level of shape (*b, n), or q of them of shape (q, *b, n).
-
-        Raises:
-            ValueError: levels that are not above 0 and below 1, or in more than one dimension.
+        Levels p have the shape (*b, n), or are q of them, of shape (q, *b, n).
         """
         mean = self.marginal.mean
         levels = _levels("p", p, mean)
@@ -102,14 +89,7 @@ class Forecast:
         )
 
     def interval(self, level: float) -> tuple[Float[Tensor, "*b n"], Float[Tensor, "*b n"]]:
-        """Return both ends of what holds y with a probability, as much below as above.
-
-        Args:
-            level: the probability, such as 0.95.
-
-        Raises:
-            ValueError: ``level`` not above 0 and below 1.
-        """
+        """Return both ends of what holds y with a probability, as much below as above."""
         width = _levels("level", level, self.marginal.mean)
         if width.ndim or not 0.0 < float(width) < 1.0:
             raise ValueError(f"level must be above 0 and below 1, got {level!r}")
@@ -119,15 +99,7 @@ class Forecast:
     def sample(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s *b n"]:
-        """Draw y, jointly over the stamps.
-
-        Args:
-            num_samples: S.
-            generator: source of randomness; torch's own if None.
-
-        Raises:
-            ValueError: S below 1.
-        """
+        """Draw y, jointly over the stamps."""
         check_counts(num_samples=num_samples)
         latent = self.latent
         # What round-off does to a posterior is a share of the process' variance, not of its own.
@@ -159,10 +131,6 @@ def forecast(gp: OnlineGP, t: Any, *, step: float | None = None, stacklevel: int
         step: time between steps, in units of time. If None, months, quarters, years or business
             days where the latest stamps come so, else the median of the latest gaps.
         stacklevel: of ``warnings.warn``, from here.
-
-    Raises:
-        ValueError: bad inputs, stamps before t0, fewer than one step, steps of points or before
-            data, or a ``step`` that is not above 0, or needed and None.
 
     Warns:
         ExtrapolationWarning: posterior variances of f beyond the data exceed 95 % of the prior's;
@@ -213,16 +181,7 @@ def passing_forecast(gp: OnlineGP, x: Tensor) -> Forecast:
 
 
 def stamps_ahead(gp: OnlineGP, t: Any, step: float | None) -> Tensor:
-    """Return inputs of a forecast, shape (n, dim), times counted from t0.
-
-    Args:
-        gp: the gp.
-        t: stamps, points, or a number of steps ahead.
-        step: between steps ahead, in units of time.
-
-    Raises:
-        ValueError: as ``forecast``.
-    """
+    """Return inputs of a forecast, shape (n, dim), times counted from t0."""
     if not isinstance(t, Integral | np.bool_):
         if step is not None:
             raise ValueError(f"step must be left out where t holds stamps, got {step}")

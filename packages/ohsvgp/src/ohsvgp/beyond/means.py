@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -28,7 +28,7 @@ from probseq.kernels import Kernel
 class Mean(ABC):
     """Features φ of the inputs with weights β ~ N(0, diag(s²)); means are added with ``+``."""
 
-    times_only: bool = False
+    times_only: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -39,8 +39,7 @@ class Mean(ABC):
     def scaled(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n p"]:
         """Return s φ(x): the features times the deviations of their weights.
 
-        Args:
-            x: inputs; times are counted from t0 in the model's ``time_unit``.
+        Times are counted from t0 in the model's ``time_unit``.
         """
 
     @property
@@ -58,14 +57,7 @@ class Mean(ABC):
 
 @dataclass(frozen=True)
 class Level(Mean):
-    """A constant β ~ N(0, s²).
-
-    Args:
-        deviation: s, in units of y.
-
-    Raises:
-        ValueError: s not above 0.
-    """
+    """A constant β ~ N(0, s²), s the deviation in units of y."""
 
     deviation: float = 10.0
 
@@ -86,17 +78,12 @@ class Level(Mean):
 class Trend(Mean):
     """A line β_0 + β_1 t through the window's start t0.
 
-    Args:
-        level: deviation of β_0, in units of y.
-        slope: deviation of β_1, in units of y per unit of time.
-
-    Raises:
-        ValueError: a deviation not above 0.
+    ``level`` and ``slope`` are the deviations of β_0, in units of y, and β_1, per unit of time.
     """
 
     level: float = 10.0
     slope: float = 1.0
-    times_only = True
+    times_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(level=self.level, slope=self.slope)
@@ -113,21 +100,12 @@ class Trend(Mean):
 
 @dataclass(frozen=True)
 class Seasonal(Mean):
-    """A periodic function Σ_k a_k cos(2πkt/p) + b_k sin(2πkt/p), the same in each period.
+    """A periodic function Σ_k a_k cos(2πkt/p) + b_k sin(2πkt/p), the same in each period."""
 
-    Args:
-        period: p, in units of time.
-        harmonics: number of waves k = 1, 2, ….
-        deviation: of each a_k and b_k, in units of y.
-
-    Raises:
-        ValueError: p or the deviation not above 0, or ``harmonics`` below 1.
-    """
-
-    period: float
-    harmonics: int = 3
-    deviation: float = 1.0
-    times_only = True
+    period: float  # p, in units of time
+    harmonics: int = 3  # number of waves k = 1, 2, …
+    deviation: float = 1.0  # of each a_k and b_k, in units of y
+    times_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(period=self.period, deviation=self.deviation)
@@ -149,21 +127,14 @@ class Seasonal(Mean):
 class Regressors(Mean):
     """Features of the user's own: holidays, temperatures, an intervention.
 
-    The function is not in a saved state: give the same one to the model that loads it.
-
-    Args:
-        function: gives features (*b, n, p) of inputs (*b, n, d); times are counted from t0 in the
-            model's ``time_unit``. Must know the inputs of a forecast too.
-        count: p.
-        deviation: of each weight, in units of y.
-
-    Raises:
-        ValueError: ``count`` below 1, or the deviation not above 0.
+    The function gives features (*b, n, p) of inputs (*b, n, d), those of a forecast too; times are
+    counted from t0 in the model's ``time_unit``. It is not in a saved state: give the same one to
+    the model that loads it.
     """
 
     function: Callable[[Tensor], Tensor] = field(repr=False)
-    count: int
-    deviation: float = 1.0
+    count: int  # p
+    deviation: float = 1.0  # of each weight, in units of y
 
     def __post_init__(self) -> None:
         check_positive(deviation=self.deviation)
@@ -175,12 +146,7 @@ class Regressors(Mean):
         return self.count
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Return the features times their deviation.
-
-        Raises:
-            ValueError: the function gives another shape than (*b, n, p), or values that are not
-                finite.
-        """
+        """Return the features times their deviation."""
         features = self.function(x)
         finite = bool(features.isfinite().all())
         if features.shape != (*x.shape[:-1], self.count) or not finite:
@@ -269,18 +235,11 @@ class BesideMean(Inducing):
         K = self.variables.covariance(process_of(kernel))
         return _blocks(K, self._eye(K))
 
-    def whitened(
-        self, K: Tensor, *, method: Literal["chol", "eig"], rel_jitter: float | None
-    ) -> Whitening:
+    def whitened(self, K: Tensor, *, rel_jitter: float | None) -> Whitening:
         """Return R_u and I, in blocks: the weights need no jitter."""
         M = self.variables.num_inducing
-        R = self.variables.whitened(K[..., :M, :M], method=method, rel_jitter=rel_jitter)
-        root, directions = (
-            None if block is None else _blocks(block, self._eye(K))
-            for block in (R.root, R.directions)
-        )
-        rank = R.rank + self.mean.num_weights
-        return R._replace(rank=rank, root=root, directions=directions)
+        R = self.variables.whitened(K[..., :M, :M], rel_jitter=rel_jitter)
+        return R._replace(root=_blocks(R.root, self._eye(K)))
 
     def noise(self, jitter: Tensor) -> Float[Tensor, "*b m"]:
         """Return the jitter of u, and none of the weights."""
@@ -296,11 +255,7 @@ class BesideMean(Inducing):
         return torch.cat([K, b.expand(*K.shape[:-2], *b.shape[-2:])], -2)
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """Return K_ab and I, in blocks.
-
-        Raises:
-            TypeError: ``other`` has no weights of the same mean.
-        """
+        """Return K_ab and I, in blocks."""
         if not isinstance(other, BesideMean):
             raise TypeError(f"other must have weights like this set, got {type(other).__name__}")
         K = self.variables.cross_inducing(process_of(kernel), other.variables)
@@ -326,11 +281,7 @@ class WithMean(Basis):
         self.described = repr(mean)
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Refuse trends of points that are no times, and what the basis refuses.
-
-        Raises:
-            ValueError: as the basis says, or a trend or season of other inputs than times.
-        """
+        """Refuse trends of points that are no times, and what the basis refuses."""
         if kernel.dim != 1 and any(mean.times_only for mean in self.mean.terms):
             raise ValueError(
                 f"mean must be Level or Regressors for points of dim {kernel.dim}, got "
@@ -373,11 +324,7 @@ class WithMean(Basis):
         return self.basis.tensors()
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Hand them to the basis.
-
-        Raises:
-            ValueError: as the basis says.
-        """
+        """Hand them to the basis."""
         self.basis.load_tensors(tensors)
 
     def restore(self, tensors: dict[str, Tensor]) -> Inducing:
@@ -387,11 +334,7 @@ class WithMean(Basis):
     def functions(
         self, kernel: Kernel, x: Float[Tensor, "n 1"], length: float
     ) -> Float[Tensor, "*b m n"]:
-        """Return the functions of the basis, then s φ(x).
-
-        Raises:
-            ValueError: as the basis says.
-        """
+        """Return the functions of the basis, then s φ(x)."""
         g = self.basis.functions(kernel, x, length)
         b = self.mean.scaled(x).mT
         return torch.cat([g, b.expand(*g.shape[:-2], *b.shape)], -2)

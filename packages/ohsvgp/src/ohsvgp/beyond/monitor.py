@@ -24,13 +24,7 @@ def standard_errors(gp: OnlineGP, t: Any, y: Any) -> Float[Tensor, "*b n"]:
     z = Φ⁻¹((P(Y < y) + P(Y ≤ y))/2): (y − mean)/sd of a Gaussian; of counts and labels the middle
     of the step at y, which makes their errors a little smaller than standard.
 
-    Args:
-        gp: a model that has not seen the targets; it stays as it is.
-        t: stamps or points, shape (n,) or (n, dim).
-        y: targets of shape (*b, n).
-
-    Raises:
-        ValueError: inputs or targets that ``OnlineGP.log_prob`` refuses.
+    The model has not seen the targets, of shape (*b, n), and stays as it is.
     """
     return _scores_and_errors(gp, t, y)[1]
 
@@ -62,13 +56,8 @@ def alarm_threshold(errors: Any, rate: float) -> float:
     2005; Lei et al. 2018, theorem 2.2). The probability is over histories, too: after a single one
     the share of alarms scatters about it by √(rate (1 − rate)/n). Not in the papers.
 
-    Args:
-        errors: of a quiet history, shape (n,), each from before its update, such as those of
-            ``Monitor.errors``.
-        rate: wanted share of false alarms.
-
-    Raises:
-        ValueError: errors that are no finite numbers of shape (n,), or ``rate`` not in (0, 1).
+    Errors, of shape (n,), are of a quiet history, each from before its update, such as those of
+    ``Monitor.errors``.
 
     Example:
         >>> from ohsvgp.beyond.monitor import alarm_threshold
@@ -94,15 +83,8 @@ class Monitor:
     again. That is once in some 465 observations where there is no drift, and some 10 observations
     after errors have moved by a standard deviation.
 
-    Args:
-        forgetting: share of an observation's weight that is left after each later one; 1 keeps
-            all.
-
     Attributes:
-        errors: standard errors of what was seen last.
-
-    Raises:
-        ValueError: ``forgetting`` not in (0, 1].
+        errors: standard errors of the latest targets.
 
     Example:
         >>> from ohsvgp import Gaussian, LegS, OnlineGP
@@ -110,42 +92,26 @@ class Monitor:
         >>> from probseq.kernels import RBF
         >>> gp, monitor = OnlineGP(RBF(1), Gaussian(0.1), LegS(10)), Monitor()
         >>> for t in range(3):
-        ...     drifted = monitor.see(gp, [t], [0.1 * t])
+        ...     drifted = monitor.observe(gp, [t], [0.1 * t])
         ...     info = gp.update([t], [0.1 * t])
         >>> monitor.coverage[0.95], drifted
         (1.0, False)
     """
 
-    def __init__(self, *, forgetting: float = 1.0) -> None:
-        if not 0.0 < forgetting <= 1.0:
-            raise ValueError(f"forgetting must be above 0 and at most 1, got {forgetting}")
-        self.forgetting = forgetting
-        names = ("seen", "weight", "score", "high", "low", "drifts")
-        self._totals = dict.fromkeys((*names, *map(_name, _LEVELS)), 0.0)
+    def __init__(self) -> None:
+        names = ("count", "score", "high", "low", "drifts", *map(_name, _LEVELS))
+        self._totals = dict.fromkeys(names, 0.0)
         self.errors: list[float] = []
 
-    def see(self, gp: OnlineGP, t: Any, y: Any) -> bool:
-        """Compare a model's predictions with the targets that its next update will learn.
-
-        Args:
-            gp: a model that has not seen the targets; it stays as it is.
-            t: stamps or points.
-            y: targets of shape (n,), in order.
-
-        Returns:
-            Whether they show drift.
-
-        Raises:
-            ValueError: inputs or targets that ``OnlineGP.log_prob`` refuses, or several series.
-        """
+    def observe(self, gp: OnlineGP, t: Any, y: Any) -> bool:
+        """Compare predictions with the targets (n,) of the next update; return if they drift."""
         scores, errors = _scores_and_errors(gp, t, y)
         if scores.ndim != 1:
             raise ValueError(f"y must be one series of shape (n,), got {tuple(scores.shape)}")
-        self.errors = errors.tolist()
-        drifts = self._totals["drifts"]
+        self.errors, drifts = errors.tolist(), self.drifts
         for error, score in zip(self.errors, scores.tolist(), strict=True):
             self._count(error, score)
-        return self._totals["drifts"] > drifts
+        return self.drifts > drifts
 
     @property
     def coverage(self) -> dict[float, float]:
@@ -163,15 +129,11 @@ class Monitor:
         return int(self._totals["drifts"])
 
     def state_dict(self) -> dict[str, float]:
-        """Return all that was seen, as a flat dict of numbers that JSON can hold."""
+        """Return all totals, as a flat dict of numbers that JSON can hold."""
         return dict(self._totals)
 
     def load_state_dict(self, numbers: dict[str, float]) -> None:
-        """Take over what ``state_dict`` gave.
-
-        Raises:
-            ValueError: other names, or something that is no finite number.
-        """
+        """Take over what ``state_dict`` gave."""
         if set(numbers) != set(self._totals):
             raise ValueError(
                 f"numbers must have names {sorted(self._totals)}, got {sorted(numbers)}"
@@ -182,13 +144,12 @@ class Monitor:
 
     def _count(self, error: float, score: float) -> None:
         totals = self._totals
-        totals["seen"] += 1
+        totals["count"] += 1
+        totals["score"] += score
+        # Φ(z), and whether it lies in the middle interval of each level.
         share = 0.5 * (1.0 + math.erf(error / math.sqrt(2.0)))
-        new = {"weight": 1.0, "score": score}
         for level in _LEVELS:
-            new[_name(level)] = float(abs(2.0 * share - 1.0) <= level)
-        for name, value in new.items():
-            totals[name] = self.forgetting * totals[name] + value
+            totals[_name(level)] += abs(2.0 * share - 1.0) <= level
         totals["high"] = max(0.0, totals["high"] + error - _ALLOWANCE)
         totals["low"] = max(0.0, totals["low"] - error - _ALLOWANCE)
         if max(totals["high"], totals["low"]) > _THRESHOLD:
@@ -196,7 +157,7 @@ class Monitor:
             totals["drifts"] += 1
 
     def _mean(self, name: str) -> float:
-        return self._totals[name] / self._totals["weight"] if self._totals["seen"] else math.nan
+        return self._totals[name] / self._totals["count"] if self._totals["count"] else math.nan
 
 
 def _name(level: float) -> str:

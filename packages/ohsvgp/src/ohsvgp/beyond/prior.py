@@ -52,9 +52,6 @@ def make_prior(
         dim: of the inputs.
         season: periods of further terms of the covariance, each a pattern that changes slowly from
             one period to the next; the periods are not learned.
-
-    Raises:
-        ValueError: a mistake in ``kernel``.
     """
 
     def double(value: float) -> Tensor:
@@ -71,8 +68,8 @@ def make_prior(
     for period in season:
         pattern = Periodic(dim, period=double(period), outputscale=outputscale)
         change = RBF(dim, lengthscale=double(10 * period))
-        for known in (pattern.raw_period, change.raw_outputscale):
-            known.requires_grad_(False)
+        for fixed in (pattern.raw_period, change.raw_outputscale):
+            fixed.requires_grad_(False)
         covariance = covariance + (pattern * change).double()
     return covariance, made[likelihood]()
 
@@ -80,9 +77,7 @@ def make_prior(
 def make_mean(*, trend: bool, season: Iterable[float]) -> Mean | None:
     """Return a line and seasons for targets of about unit size; None for neither.
 
-    Args:
-        trend: whether there is a line, whose slope may reach ten units of y in a unit of time.
-        season: periods, of three harmonics each.
+    The slope may reach ten units of y in a unit of time; seasons have three harmonics each.
     """
     terms: list[Mean] = [Trend(10.0, 10.0)] if trend else []
     terms += [Seasonal(period, 3, deviation=3.0) for period in season]

@@ -32,17 +32,10 @@ def legs_propagator(
     Both bases are taken at the M Gauss-Legendre nodes of [0, t1], which integrate products of two
     polynomials of degree below M without error. R is lower triangular.
 
-    Args:
-        M: number of basis functions.
-        t1: end of the old window, counted from its start; zero gives R = 0.
-        t2: end of the new window, at least t1.
-        like: tensor whose dtype and device the result gets.
+    Windows end at t1, where zero gives R = 0, and at t2; R gets the dtype and device of ``like``.
 
     Returns:
         R, of spectral norm at most √(t1/t2).
-
-    Raises:
-        ValueError: M below 1, or times not in 0 ≤ t1 ≤ t2 with t2 > 0.
     """
     check_counts(M=M)
     if not (0 <= t1 <= t2 and t2 > 0):
@@ -61,11 +54,7 @@ def block_covariance(
 ) -> Float[Tensor, "*b m m"]:
     """Return K_bb = R K_aa Rᵀ + R C + Cᵀ Rᵀ + N, the exact step that replaces thesis C.5.
 
-    Args:
-        K_aa: covariance of u(t1).
-        R: from ``legs_propagator``.
-        C: covariance of u(t1), the rows, and the increment v, the columns.
-        N: covariance of v.
+    K_aa is the covariance of u(t1), C that of u(t1) (rows) and the increment v, N that of v.
     """
     RC = R @ C
     return R @ K_aa @ R.mT + RC + RC.mT + N

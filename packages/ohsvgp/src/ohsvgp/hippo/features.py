@@ -76,9 +76,7 @@ def spherical_bessel(M: int, a: Float[Tensor, "*b f"]) -> Float[Tensor, "*b {M} 
     ratios ρ_m = j_m/j_{m−1} = a/(2m + 1 − a ρ_{m+1}) are, run backwards from an m so high that
     where they start is forgotten. The loops are over m alone.
 
-    Args:
-        M: number of orders.
-        a: arguments, of any sign: j_m(−a) = (−1)ᵐ j_m(a).
+    Arguments are of any sign: j_m(−a) = (−1)ᵐ j_m(a).
     """
     size = torch.where(a < 0, -a, a)  # not abs, whose derivative at zero is zero
     # Ratios converge over O(a^{1/3}) orders beyond a, and are needed for a below M only.

@@ -13,9 +13,7 @@ from torch import Tensor
 def gauss_legendre(Q: int, panels: int = 1) -> tuple[Float[Tensor, " q"], Float[Tensor, " q"]]:
     """Return nodes on [−1, 1] and weights of the uniform probability measure there, float64.
 
-    Args:
-        Q: number of nodes on a panel; exact for polynomials of degree 2Q − 1.
-        panels: equal parts of [−1, 1] with Q nodes each.
+    Each of the equal panels of [−1, 1] has Q nodes: exact for polynomials of degree 2Q − 1.
     """
     nodes, weights = _rule(Q)
     if panels > 1:
@@ -54,16 +52,16 @@ def _rule(Q: int) -> tuple[np.ndarray, np.ndarray]:
     x, slope = np.cos(theta), theta
     # From errors below 1e-3, quadratic: below 1e-7 and below round-off.
     for _ in range(3):
-        sine, below, here, product = np.sin(theta), np.ones_like(x), x.copy(), np.empty_like(x)
+        sine, below, value, product = np.sin(theta), np.ones_like(x), x.copy(), np.empty_like(x)
         for m in range(1, Q):
-            np.multiply(x, here, out=product)
+            np.multiply(x, value, out=product)
             np.subtract(product, below, out=below)
             below *= m / (m + 1)
             below += product
-            below, here = here, below
+            below, value = value, below
         # dP_Q/dθ = −sin θ P_Q' = Q (cos θ P_Q − P_{Q−1})/sin θ.
-        slope = Q * (x * here - below) / sine
-        theta = theta - here / slope
+        slope = Q * (x * value - below) / sine
+        theta = theta - value / slope
         x = np.cos(theta)
     # w = 2/((1 − x²) P_Q'²).
     weights = 2 / slope**2

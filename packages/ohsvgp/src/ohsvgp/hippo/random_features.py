@@ -31,19 +31,11 @@ class FeatureFunctional(Inducing):
         return self.coefficients @ self.coefficients.mT
 
     def cross(self, kernel: Kernel, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b m n"]:
-        """Return K_uf = Z φ(x)ᵀ.
-
-        Raises:
-            TypeError: ``kernel`` has no features.
-        """
+        """Return K_uf = Z φ(x)ᵀ."""
         return self.coefficients @ feature_kernel(kernel).features(x).mT
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
-        """Return K_ab = Z_a Z_bᵀ.
-
-        Raises:
-            TypeError: ``other`` is another kind of inducing set.
-        """
+        """Return K_ab = Z_a Z_bᵀ."""
         if not isinstance(other, FeatureFunctional):
             raise TypeError(
                 f"other must be a FeatureFunctional like this set, got {type(other).__name__}"
@@ -60,12 +52,7 @@ class FeatureKernel(Kernel):
 
     Its parameters are the stationary kernel's.
 
-    Args:
-        kernel: the stationary kernel.
-        frequencies: ω of shape (*heads, F, d), from ``probseq.fourier.sample_frequencies``.
-
-    Raises:
-        TypeError: the kernel is not stationary.
+    Frequencies ω, of shape (*heads, F, d), come from ``probseq.fourier.sample_frequencies``.
     """
 
     frequencies: Tensor

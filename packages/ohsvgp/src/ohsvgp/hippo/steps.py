@@ -34,42 +34,35 @@ _POINTS: dict[Method, tuple[float, ...]] = {
 _CHUNK = 256
 
 
-class Step(NamedTuple):
+class LinearStep(NamedTuple):
     """c ← Φ c + γ f."""
 
     transition: Float[Tensor, "m m"]  # Φ, shape (M, M)
     inputs: Float[Tensor, "p m"]  # γ, one row for each input point of the method, shape (P, M)
 
 
-def step(system: System, method: Method, t: float, h: float) -> Step:
-    """Return the matrices of one step from t to t + h.
-
-    Args:
-        system: the system.
-        method: "euler", "bilinear" or "exact".
-        t: start of the step, at least 0.
-        h: length of the step, above 0.
-    """
+def step(system: System, method: Method, t: float, h: float) -> LinearStep:
+    """Return the matrices of one step from t to t + h."""
     A, B = system.A, system.B
     M = A.shape[-1]
     identity = torch.eye(M, dtype=A.dtype, device=A.device)
     if method == "euler":
         scale = h * system.rate(t)
-        return Step(identity + scale * A, scale * B[None])
+        return LinearStep(identity + scale * A, scale * B[None])
     if method == "bilinear":
         # (I − ½h A(t + h)) c' = (I + ½h A(t)) c + ½h (B(t) f + B(t + h) f').
         before, after = 0.5 * h * system.rate(t), 0.5 * h * system.rate(t + h)
         right = torch.cat([identity + before * A, before * B[:, None], after * B[:, None]], -1)
         solved = torch.linalg.solve(identity - after * A, right)
-        return Step(solved[:, :M], solved[:, M:].mT)
+        return LinearStep(solved[:, :M], solved[:, M:].mT)
     if system.growing:  # R(t→t+h), and e_0 − R e_0 for the held input
         R = legs_propagator(M, t, t + h, like=A)
-        return Step(R, (identity[:, 0] - R[:, 0])[None])
+        return LinearStep(R, (identity[:, 0] - R[:, 0])[None])
     # exp(h [A B; 0 0]) = [Φ γ; 0 1].
     joint = torch.zeros(M + 1, M + 1, dtype=A.dtype, device=A.device)
     joint[:M] = torch.cat([A, B[:, None]], -1)
     solved = torch.linalg.matrix_exp(h * joint)
-    return Step(solved[:M, :M], solved[:M, M:].mT)
+    return LinearStep(solved[:M, :M], solved[:M, M:].mT)
 
 
 def evolve(
@@ -86,9 +79,6 @@ def evolve(
 
     The coefficients at ``start`` have a column for each signal; the method is "euler", "bilinear"
     or "exact".
-
-    Raises:
-        ValueError: no step, or no time to go.
     """
     if num_steps < 1 or not end > start:
         raise ValueError(

@@ -24,8 +24,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohsvgp.core import (
-    Bound,
     CarriedSite,
+    OnlineBound,
     Site,
     nearest_psd,
     posterior,
@@ -51,7 +51,7 @@ def natural_update(
     mask: Tensor | None = None,
     iterations: int = 100,
     num_weights: int = 0,
-) -> tuple[Site, Bound]:
+) -> tuple[Site, OnlineBound]:
     """Absorb new data by natural-gradient steps on the online bound.
 
     Steps start from the carried posterior, or from sites at ``Likelihood.start`` where the bound
@@ -65,9 +65,6 @@ def natural_update(
         The site on v_b, without gradients, and the bound there. The bound is differentiable in the
         likelihood, the carried site, Ψ and K_ff at fixed q(v_b): at the optimum that is its total
         derivative.
-
-    Raises:
-        ValueError: ``iterations`` below 1.
     """
     check_counts(iterations=iterations)
     site = Site(carried.site.precision.detach(), carried.site.shift.detach())
@@ -88,7 +85,7 @@ def site_bound(
     *,
     mask: Tensor | None = None,
     num_weights: int = 0,
-) -> Bound:
+) -> OnlineBound:
     """Return the online bound of new data at a site on v_b; see ``natural_update``."""
     q = posterior(site)
     f = predict(q, Psi, K_ff, num_weights=num_weights)

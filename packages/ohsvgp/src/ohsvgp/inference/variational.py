@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.core import Bound, CarriedSite, Site, nearest_psd, posterior, residual
+from ohsvgp.core import CarriedSite, OnlineBound, Site, nearest_psd, posterior, residual
 from ohsvgp.inference.natural import masked, site_bound
 from ohsvgp.likelihoods import Likelihood
 from probseq.checks import check_counts, check_positive
@@ -26,7 +26,7 @@ def variational_update(
     steps: int = 5000,
     learning_rate: float = 0.01,
     num_weights: int = 0,
-) -> tuple[Site, Bound]:
+) -> tuple[Site, OnlineBound]:
     """Absorb new data by Adam on the mean and a lower triangular factor of the covariance.
 
     Steps start from the carried posterior q̂ = N(m̂, (C Cᵀ)⁻¹) and are taken on q(z) = N(μ, LLᵀ),
@@ -37,9 +37,6 @@ def variational_update(
 
     Arguments and result are those of ``natural_update``, but for the ``steps`` and the
     ``learning_rate`` of Adam; parameters of the likelihood stay as they are.
-
-    Raises:
-        ValueError: ``steps`` below 1 or ``learning_rate`` not above 0.
     """
     check_counts(steps=steps)
     check_positive(learning_rate=learning_rate)
@@ -65,8 +62,8 @@ def _fit(
     prior = posterior(carried)
     Phi = torch.linalg.solve_triangular(prior.root, Psi, upper=False)
     offset = (Psi.mT @ prior.mean[..., None])[..., 0]
-    rest = residual(K_ff, Psi, num_weights)
-    batch = torch.broadcast_tensors(offset, rest, y)[0].shape[:-1]
+    unexplained = residual(K_ff, Psi, num_weights)
+    batch = torch.broadcast_tensors(offset, unexplained, y)[0].shape[:-1]
     M = Psi.shape[-2]
     mean = Psi.new_zeros(*batch, M)
     factor = torch.eye(M, dtype=Psi.dtype, device=Psi.device).repeat(*batch, 1, 1)
@@ -75,7 +72,7 @@ def _fit(
     for _ in range(steps):
         with torch.enable_grad():
             m = offset + (Phi.mT @ mean[..., None])[..., 0]
-            c = rest + (factor.tril().mT @ Phi).square().sum(-2)
+            c = unexplained + (factor.tril().mT @ Phi).square().sum(-2)
             log_prob = likelihood.expectations(m, c, y).log_prob
             # KL(q(z) ‖ N(0, I)) − Σ E_q[log p(y | f)].
             loss = gauss_kl(mean, factor).sum() - masked(log_prob, mask).sum()

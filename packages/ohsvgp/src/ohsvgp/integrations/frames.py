@@ -125,8 +125,8 @@ def _forecast(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LostInformationWarning)
         gp = model.updated(stamps[observed], y)
-    law = passing_forecast(gp, gp.inputs(ahead))
-    standard = torch.stack([law.mean, *law.interval(0.95)]).double()
+    predicted = passing_forecast(gp, gp.inputs(ahead))
+    standard = torch.stack([predicted.mean, *predicted.interval(0.95)]).double()
     return (centre + scale * standard).numpy()
 
 

@@ -58,9 +58,7 @@ class _OneByOne:
 class RiverRegressor(_OneByOne, Regressor):
     """Regressor on dicts of numbers, which all have the same names.
 
-    Args:
-        regressor: learner, copied before; None for ``OnlineGPRegressor()``.
-        warmup: rows of the first batch.
+    ``regressor`` is copied before it learns; None for ``OnlineGPRegressor()``.
     """
 
     def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
@@ -69,7 +67,7 @@ class RiverRegressor(_OneByOne, Regressor):
             self._learn(self._row(x), y, OnlineGPRegressor())
             self._names = sorted(x, key=str)
 
-    def predict_one(self, x: Mapping[Any, Any], with_dist: bool = False) -> float | NormalDist:
+    def predict_one(self, x: Mapping[Any, Any], with_dist: bool = False) -> Any:
         """Return the mean of y, or its normal distribution, noise included."""
         y = self._predict([self._row(x)])[0]
         return y if with_dist else y.mean
@@ -87,10 +85,8 @@ class RiverRegressor(_OneByOne, Regressor):
 class RiverForecaster(_OneByOne, Forecaster):
     """Forecaster of a series whose i-th target is at time i, or at the date or number in its dict.
 
-    Args:
-        regressor: learner, copied before; None for ``OnlineGPRegressor(basis=Fading(100))``. Its
-            ``mean`` says what trends and seasons there are beyond the kernel's lengthscale.
-        warmup: targets of the first batch.
+    ``regressor`` is copied before it learns; None for ``OnlineGPRegressor(basis=Fading(100))``. Its
+    ``mean`` says what trends and seasons there are beyond the kernel's lengthscale.
     """
 
     _count = 0
@@ -121,13 +117,11 @@ class RiverForecaster(_OneByOne, Forecaster):
                 f"x must hold a stamp as before, {self._names or 'or nothing'}, and no other "
                 f"variables, which are not learned from, got {x}"
             )
-        for name, value in (x or {}).items():
-            return (
-                _number(f"x[{name!r}]", value)
-                if isinstance(value, Real)
-                else (float(days([value])[0]))
-            )
-        return float(index)
+        if not names:
+            return float(index)
+        ((name, value),) = (x or {}).items()
+        date = not isinstance(value, Real)
+        return _number(f"x[{name!r}]", days([value], f"x[{name!r}]")[0] if date else value)
 
 
 def _number(name: str, value: Any) -> float:

@@ -17,7 +17,7 @@ from ohsvgp.hyperparameters import Refit
 from ohsvgp.likelihoods import Gaussian, Likelihood, StudentT
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.clock import stamps
-from probseq.checks import check_counts, check_whole
+from probseq.checks import check_whole
 from probseq.errors import require
 from probseq.kernels import RBF, Kernel, Walk
 
@@ -125,52 +125,34 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
         gp.update(_times(points), (targets - mean) / scale, sort=gp.of_time, weights=weights)
         return self
 
-    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """Return the mean of y, noise included, alone or beside a deviation or covariance.
-
-        The covariance, of real targets only, has the shape (n, n) or (n, n, k).
-        """
-        if return_std and return_cov:
-            raise ValueError("return_std and return_cov exclude each other: ask for one of them")
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Return the mean of y, and if asked its standard deviation, noise included."""
         times = self._inputs(X)
         y = self.gp_.predict(times, include_noise=True)
         mean = y.mean.numpy().T * self.y_scale_ + self.y_mean_
-        if return_std:
-            return mean, y.variance.sqrt().numpy().T * self.y_scale_
-        if not return_cov:
-            return mean
-        if not isinstance(self.gp_.likelihood, Gaussian | StudentT):
-            raise ValueError("return_cov must be False with a likelihood of other than real y")
-        latent = self.gp_.predict(times, full_cov=True).covariance
-        # Cov y = Cov f + diag(Var y − Var f)
-        noise = y.variance - latent.diagonal(dim1=-2, dim2=-1)
-        covariance = latent + torch.diag_embed(noise)
-        return mean, covariance.movedim((-2, -1), (0, 1)).numpy() * self.y_scale_**2
+        return (mean, y.variance.sqrt().numpy().T * self.y_scale_) if return_std else mean
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Return draws of y, noise included, jointly over the inputs: (n, S) or (n, k, S)."""
-        check_counts(n_samples=n_samples)
-        generator = torch.Generator().manual_seed(_seed(random_state))
-        f = self.gp_.sample(self._inputs(X), n_samples, generator)
-        y = self.gp_.likelihood.sample(f, generator).movedim((-1, 0), (0, -1)).detach().numpy()
-        return y * self.y_scale_[..., None] + self.y_mean_[..., None]
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
     def _inputs(self, X: Any) -> Tensor:
         validation.check_is_fitted(self)
         read = validation.validate_data(self, _numbers(X), reset=False, dtype=np.float64)
-        return _times(torch.from_numpy(read))
+        return _times(torch.tensor(read))
 
     def _read(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple[Any, Tensor, Any]:
         """Return inputs (n, columns), targets as series (n,) or (k, n), and weights."""
-        X, y = validation.validate_data(
+        points, values = validation.validate_data(
             self, _numbers(X), y, reset=reset, dtype=np.float64, multi_output=True, y_numeric=True
         )
-        targets = torch.from_numpy(np.ascontiguousarray(np.asarray(y, np.float64).T))
+        targets = torch.tensor(np.asarray(values, np.float64).T)
         if sample_weight is not None:
-            sample_weight = validation._check_sample_weight(sample_weight, X)  # pyright: ignore
+            sample_weight = validation._check_sample_weight(sample_weight, points)  # pyright: ignore
             if not (sample_weight > 0).all():
                 raise ValueError("sample_weight must be above zero: leave rows out")
-        return torch.from_numpy(X), targets, sample_weight
+        return torch.tensor(points), targets, sample_weight
 
 
 def _kernel(points: Tensor, spread: Tensor) -> Kernel:
@@ -204,9 +186,9 @@ def _seed(random_state: Any) -> int:
     )
 
 
-def days(column: Any) -> np.ndarray:
+def days(column: Any, name: str = "X") -> np.ndarray:
     """Return dates of numpy, pandas or Python, or as text, as days since 1970, shape (n,)."""
-    values, calendar = stamps(column, name="X")
+    values, calendar = stamps(column, name=name)
     return values / 86_400e9 if calendar else values
 
 

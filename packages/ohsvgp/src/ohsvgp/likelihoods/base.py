@@ -8,35 +8,27 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probseq.gaussians import DiagonalGaussian
+from probseq.kernels.base import DataUnits, Limits
 
 Values = Float[Tensor, "*#n"]
 """One a point; dimensions broadcast."""
 
 
 class Expectations(NamedTuple):
-    """Expectations under f ~ N(mean, variance), elementwise.
+    """Expectations under f ~ N(mean, variance), elementwise."""
 
-    Attributes:
-        log_prob: E[log p(y | f)].
-        gradient: g = E[d log p / df].
-        curvature: w = −E[d² log p / df²]; below 0 only where log p is not concave.
-    """
-
-    log_prob: Tensor
-    gradient: Tensor
-    curvature: Tensor
+    log_prob: Tensor  # E[log p(y | f)]
+    gradient: Tensor  # g = E[d log p / df]
+    curvature: Tensor  # w = −E[d² log p / df²]; below 0 only where log p is not concave
 
 
 class Likelihood(nn.Module, ABC):
     """Observation model, independent across points; parameters are stored unconstrained.
 
     Methods are elementwise; those with ``mean`` and ``variance`` are of f ~ N(mean, variance).
-
-    Attributes:
-        continuous: whether y may be any number; otherwise it is a whole one.
     """
 
-    continuous: ClassVar[bool] = True
+    continuous: ClassVar[bool] = True  # whether y may be any number; otherwise it is a whole one
 
     @abstractmethod
     def log_prob(self, f: Values, y: Values) -> Float[Tensor, "*n"]:
@@ -60,11 +52,7 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def quantile(self, mean: Values, variance: Values, p: float | Tensor) -> Float[Tensor, "*n"]:
-        """Return the least y with P(Y ≤ y) ≥ p, for one level or many; no gradients.
-
-        Raises:
-            ValueError: a level that is not above 0 and below 1.
-        """
+        """Return the least y with P(Y ≤ y) ≥ p, for one level or many; no gradients."""
 
     @abstractmethod
     def predictive_crps(self, mean: Values, variance: Values, y: Values) -> Float[Tensor, "*n"]:
@@ -83,20 +71,16 @@ class Likelihood(nn.Module, ABC):
         """Return latent values to start natural-gradient steps from; None: from the posterior."""
         return None
 
-    def check_targets(self, y: Tensor) -> None:
-        """Refuse targets outside the support.
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return the intervals in which a fit looks for parameters, by name."""
+        return {}
 
-        Raises:
-            ValueError: names the first such target.
-        """
+    def check_targets(self, y: Tensor) -> None:
+        """Refuse targets outside the support."""
 
 
 def log_positive(value: float | Tensor, name: str) -> Float[Tensor, "*b"]:
-    """Return the logarithm of a constructor's argument, a number or one per series.
-
-    Raises:
-        ValueError: a value not above 0, or not finite.
-    """
+    """Return the logarithm of a constructor's argument, a number or one per series."""
     tensor = torch.as_tensor(value)
     if tensor.is_complex():
         raise ValueError(f"{name} must be real, got {tensor.dtype}")

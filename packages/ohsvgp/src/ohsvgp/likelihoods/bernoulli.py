@@ -60,11 +60,7 @@ class Bernoulli(QuadratureLikelihood):
         return torch.bernoulli(torch.special.ndtr(f), generator=generator)
 
     def check_targets(self, y: Tensor) -> None:
-        """Refuse anything but 0 and 1.
-
-        Raises:
-            ValueError: names the first such target.
-        """
+        """Refuse anything but 0 and 1."""
         wrong = y[(y != 0) & (y != 1)]
         if wrong.numel():
             raise ValueError(f"y must hold labels 0 and 1 for Bernoulli, got {float(wrong[0])}")

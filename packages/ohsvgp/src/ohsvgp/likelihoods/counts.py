@@ -157,16 +157,12 @@ class CountLikelihood(QuadratureLikelihood):
         centre = (mean - T.mode) * T.width.square() / narrow
         scale = T.width * deviation * narrow.rsqrt()
         reach = (mean - T.mode).abs() + _GAUSSIAN_ENDS * (deviation + T.width) + T.tail
-        places = (place.detach() for place in (centre, scale, reach))
-        tail = log_integral(log_integrand, *places, half_nodes=_HALF_NODES)
+        constants = (constant.detach() for constant in (centre, scale, reach))
+        tail = log_integral(log_integrand, *constants, half_nodes=_HALF_NODES)
         return sign * log_odds(tail)
 
     def check_targets(self, y: Tensor) -> None:
-        """Refuse anything but non-negative integers.
-
-        Raises:
-            ValueError: names the first such target.
-        """
+        """Refuse anything but non-negative integers."""
         wrong = y[~((y >= 0) & (y == y.floor()) & y.isfinite())]
         if wrong.numel():
             raise ValueError(

@@ -9,16 +9,13 @@ from torch import Tensor, nn
 from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
 from ohsvgp.likelihoods.quantiles import folded_mean, probabilities
 from probseq.gaussians import DiagonalGaussian
+from probseq.kernels.base import DataUnits, Limits
 
 
 class Gaussian(Likelihood):
     """y = f + ε, ε ~ N(0, σ²); updates are in closed form.
 
-    Args:
-        noise: the variance σ², a number or one per series.
-
-    Raises:
-        ValueError: σ² not above 0, or not finite.
+    σ², ``noise``, is a number or one per series.
     """
 
     def __init__(self, noise: float | Tensor = 0.1) -> None:
@@ -29,6 +26,10 @@ class Gaussian(Likelihood):
     def noise(self) -> Float[Tensor, "*b"]:
         """σ²."""
         return self.raw_noise.exp()
+
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return that of σ²: zeros would take it to zero."""
+        return {"raw_noise": Limits(1e-6 * units.least, 10 * units.most)}
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """Return log N(y; f, σ²)."""

@@ -10,6 +10,7 @@ from ohsvgp.likelihoods.counts import FLANK, Arrival, CountLikelihood, bounded_e
 from ohsvgp.likelihoods.quadrature import Derivatives
 from ohsvgp.likelihoods.quantiles import stirling
 from probseq.gaussians import DiagonalGaussian
+from probseq.kernels.base import DataUnits, Limits
 
 
 class NegativeBinomial(CountLikelihood):
@@ -19,11 +20,7 @@ class NegativeBinomial(CountLikelihood):
 
     For counts of many thousands take a ``Gaussian`` of their logarithms, as with ``Poisson``.
 
-    Args:
-        dispersion: r, a number or one per series.
-
-    Raises:
-        ValueError: r not above 0, or not finite.
+    r, ``dispersion``, is a number or one per series.
     """
 
     def __init__(self, dispersion: float | Tensor = 10.0) -> None:
@@ -34,6 +31,14 @@ class NegativeBinomial(CountLikelihood):
     def dispersion(self) -> Float[Tensor, "*b"]:
         """The number r."""
         return self.raw_dispersion.exp()
+
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return that of r; small ones explain any zeros of few counts by a tail without end."""
+        return {
+            "raw_dispersion": Limits(
+                units.least.new_tensor(1e-2), units.least.new_tensor(1e6), (3.0, 3.0)
+            )
+        }
 
     def derivatives(self, f: Tensor, y: Tensor) -> Derivatives:
         """Return −y·softplus(−t) − r·softplus(t) + const., t = f − log r, and its slopes."""

@@ -63,12 +63,8 @@ def log_integral(
     outwards, so that one rule serves integrands that are much wider than their peak. It converges
     geometrically for analytic integrands.
 
-    Args:
-        log_integrand: elementwise, of x with one more leading dimension, of nodes.
-        centre: near the peak.
-        scale: width of the peak.
-        reach: distance from the centre at which the integrand is negligible.
-        half_nodes: on either side of the centre.
+    The integrand is elementwise, of x with one more leading dimension, of nodes; beyond the reach
+    it is negligible.
     """
     limit = torch.asinh(reach / scale)
     steps = torch.arange(-half_nodes, half_nodes + 1, dtype=centre.dtype, device=centre.device)

@@ -14,11 +14,7 @@ _CLOSE = 1e-12
 
 
 def probabilities(p: float | Tensor, like: Tensor) -> Tensor:
-    """Return levels of quantiles in the dtype and on the device of ``like``.
-
-    Raises:
-        ValueError: one that is not above 0 and below 1.
-    """
+    """Return levels of quantiles in the dtype and on the device of ``like``."""
     levels = torch.as_tensor(p, dtype=like.dtype, device=like.device)
     wrong = levels[~((levels > 0) & (levels < 1))]
     if wrong.numel():

@@ -11,6 +11,7 @@ from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
 from ohsvgp.likelihoods.quadrature import log_integral
 from ohsvgp.likelihoods.quantiles import folded_mean, invert, log_odds, probabilities
 from probseq.gaussians import DiagonalGaussian
+from probseq.kernels.base import DataUnits, Limits
 
 # Of the trapezoidal rule for expectations: their error stays below 1e-9 for |y − f| up to 1e6
 # scales, and below 1e-12 up to 1e3.
@@ -28,12 +29,7 @@ class StudentT(Likelihood):
     Log p is not concave in f, so w = −E[l''] is negative where y is an outlier; the update cuts
     what would widen q(v) (see ``ohsvgp.inference.natural``).
 
-    Args:
-        df: ν, a number or one per series.
-        scale: s, likewise.
-
-    Raises:
-        ValueError: ν or s not above 0, or not finite.
+    ν, ``df``, and s, ``scale``, are numbers or one per series.
     """
 
     def __init__(self, df: float | Tensor = 4.0, scale: float | Tensor = 0.1) -> None:
@@ -50,6 +46,12 @@ class StudentT(Likelihood):
     def scale(self) -> Float[Tensor, "*b"]:
         """The scale s; the noise variance is s² ν/(ν − 2) for ν > 2."""
         return self.raw_scale.exp()
+
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return those of ν, of which targets without outliers say nothing, and s."""
+        scale = Limits(1e-3 * units.least.sqrt(), (10 * units.most).sqrt())
+        df = Limits(units.least.new_tensor(2.1), units.least.new_tensor(1e3))
+        return {"raw_df": df, "raw_scale": scale}
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """Return log Γ((ν+1)/2)/Γ(ν/2) − ½ log(νπs²) − (ν+1)/2 · log(1 + (y−f)²/(νs²))."""
@@ -155,15 +157,7 @@ class StudentT(Likelihood):
         rise: Tensor,
         offset: float = 0.0,
     ) -> Tensor:
-        """Return log E[exp log_density(variance + s²/τ)] over τ ~ Gamma(ν/2, ν/2), in u = log τ.
-
-        Args:
-            log_density: of the variance of f and noise.
-            variance: of f.
-            distance: of y and the mean, squared.
-            rise: twice the integrand's slope in u on the left.
-            offset: to be subtracted.
-        """
+        """Return log E[exp log_density(variance + s²/τ)] over τ ~ Gamma(ν/2, ν/2), in u = log τ."""
         df, noise = self.df[..., None], self.scale[..., None].square()
         shape = 0.5 * df
         constant = shape * shape.log() - shape.lgamma() - offset

@@ -5,18 +5,10 @@ Save one with ``figure.savefig(path)``. Without matplotlib all raise a ``Missing
 
 from ohsvgp.plots.coefficients import coefficients_plot
 from ohsvgp.plots.fits import Fits, after_tasks_plot, fits_plot
-from ohsvgp.plots.frames import frames_plot
-from ohsvgp.plots.metrics import (
-    Band,
-    Metric,
-    matrix_plot,
-    metrics_plot,
-    per_task_plot,
-    seconds_plot,
-)
-from ohsvgp.plots.models import fit_plot, forecast_plot, memory_plot, tasks_plot
+from ohsvgp.plots.metrics import Band, Metric, metrics_plot, per_task_plot
+from ohsvgp.plots.models import fit_plot, forecast_plot
 from ohsvgp.plots.plane import Plane, boundaries_plot
-from ohsvgp.plots.streams import band, metric_figures, prediction_figures
+from ohsvgp.plots.streams import frames_plot, metric_figures, prediction_figures
 
 __all__ = [
     "Band",
@@ -24,19 +16,14 @@ __all__ = [
     "Metric",
     "Plane",
     "after_tasks_plot",
-    "band",
     "boundaries_plot",
     "coefficients_plot",
     "fit_plot",
     "fits_plot",
     "forecast_plot",
     "frames_plot",
-    "matrix_plot",
-    "memory_plot",
     "metric_figures",
     "metrics_plot",
     "per_task_plot",
     "prediction_figures",
-    "seconds_plot",
-    "tasks_plot",
 ]

@@ -1,7 +1,6 @@
-"""How the basis, q(u) and the posterior follow a stream (thesis Figure 4.1)."""
+"""Basis, q(u) and posterior along a stream: thesis Figure 4.1."""
 
 from collections.abc import Sequence
-from itertools import cycle
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,109 +19,77 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SHOWN, _STEPS = 4, 60
-# Six points of one task, then two of another, as in the thesis' Figure 4.1.
+_COEFFICIENTS, _STEPS = 4, 60
+# Six points of one task, then two of another.
 _TASKS = (
     ((0.0, 0.8, 1.7, 2.6, 3.3, 4.0), (0.1, 0.9, 0.8, -0.2, -0.8, -0.9)),
     ((5.2, 6.0), (0.4, 1.1)),
 )
+_NOISE = 0.01
 
 
 @torch.no_grad()
-def coefficients_plot(
-    gp: OnlineGP | None = None, tasks: Sequence[tuple[Tensor, Tensor]] | None = None
-) -> "Figure":
-    """Draw basis, coefficients and posterior of a model that learns tasks, and the exact posterior.
-
-    Args:
-        gp: a model with LegS, a Gaussian likelihood and t0 = 0 that has seen nothing; it stays so.
-            By default that of the thesis' Figure 4.1.
-        tasks: times and values; by default eight points in two tasks.
-
-    Raises:
-        ValueError: another basis or likelihood.
-    """
-    if gp is None:
-        one = torch.ones((), dtype=torch.float64)
-        gp = OnlineGP(RBF(1, lengthscale=one), Gaussian(0.01 * one), LegS(12), alpha=0.0)
-    if tasks is None:
-        tasks = [
-            (torch.tensor(t, dtype=torch.float64), torch.tensor(y, dtype=torch.float64))
-            for t, y in _TASKS
-        ]
-    if not isinstance(gp.likelihood, Gaussian):
-        raise ValueError(f"gp must have a Gaussian likelihood, got {type(gp.likelihood).__name__}")
-    noise = gp.likelihood.noise
-    models, ends = [], [float(t[-1]) for t, _ in tasks]
-    for t, y in tasks:
+def coefficients_plot() -> "Figure":
+    """Draw basis, coefficients and posterior of a model of two tasks, and the exact one."""
+    unit = torch.ones((), dtype=torch.float64)
+    gp = OnlineGP(RBF(1, lengthscale=unit), Gaussian(_NOISE * unit), LegS(12), alpha=0.0)
+    models, ends = [], [t[-1] for t, _ in _TASKS]
+    for t, y in _TASKS:
         models.append(gp := gp.updated(t, y))
     figure = new_figure(11.0, 6.2)
     grid = figure.add_gridspec(2, 6)
     _draw_basis(figure.add_subplot(grid[0, :2]), gp, ends)
     _draw_path(figure.add_subplot(grid[0, 2:]), models, ends)
-    t, y = (torch.cat(columns).double() for columns in zip(*tasks, strict=True))
+    t, y = (torch.tensor(sum(columns, ())).double() for columns in zip(*_TASKS, strict=True))
     x = torch.linspace(0.0, ends[-1], 300, dtype=torch.float64)
-    exact = exact_posterior(gp.kernel, noise, t[:, None], y, x[:, None])
-    drawn = (
-        ("(c) exact GP", x, exact),
+    panels = (
+        ("(c) exact GP", x, exact_posterior(gp.kernel, _NOISE, t[:, None], y, x[:, None])),
         ("(d) online posterior", x, gp.predict(x)),
         ("(e) from the coefficients alone", x[1:], gp.reconstruct(x[1:])),
     )
-    for place, (title, at, f) in enumerate(drawn):
-        axes = figure.add_subplot(grid[1, 2 * place : 2 * place + 2])
+    for column, (title, at, f) in enumerate(panels):
+        axes = figure.add_subplot(grid[1, 2 * column : 2 * column + 2])
         _band(axes, at, f.mean, f.variance, COLOURS[0])
-        looks = zip(cycle("os^"), cycle((GUIDE, *COLOURS[1:])), strict=True)
-        for times, values in tasks:
-            marker, colour = next(looks)
+        for (times, values), marker, colour in zip(_TASKS, "os", (GUIDE, COLOURS[1]), strict=True):
             axes.plot(times, values, marker, ms=4, color=colour)
         _finish(axes, title, ends)
     return figure
 
 
 def coefficient_path(gp: OnlineGP, ends: Tensor) -> DiagonalGaussian:
-    """Return the posterior of the projections u^(x) on windows that end at x (thesis C.2).
+    """Return means and variances (n, M) of the projections on windows that end at x (thesis C.2).
 
-    Args:
-        gp: a posterior with a LegS basis and a window that starts at 0.
-        ends: the ends x, above 0.
-
-    Returns:
-        Means and variances, shape (n, M).
-
-    Raises:
-        ValueError: no data yet, or another basis.
+    The model has learned data, with a LegS basis and a window that starts at 0.
     """
     state, basis = gp.state, gp.basis
     if state is None or not isinstance(basis, LegS):
         raise ValueError("gp must have absorbed data with a LegS basis")
-    means, variances = [], []
     with torch.no_grad():
-        for end in ends.tolist():
-            u = gp.process.project(state, basis.inducing(gp.kernel, end))
-            means.append(u.mean)
-            # Round-off can take a variance of nothing below zero.
-            variances.append(u.variance.clamp_min(0))
-    return DiagonalGaussian(torch.stack(means), torch.stack(variances))
+        sets = [basis.inducing(gp.kernel, end) for end in ends.tolist()]
+        laws = [gp.process.project(state, inducing) for inducing in sets]
+    # Round-off can take a variance of nothing below zero.
+    variances = torch.stack([u.variance for u in laws]).clamp_min(0)
+    return DiagonalGaussian(torch.stack([u.mean for u in laws]), variances)
 
 
 def _draw_basis(axes: "Axes", gp: OnlineGP, ends: Sequence[float]) -> None:
-    for place, end in enumerate(ends):
+    for style, end in zip(("-", "--"), ends, strict=True):
         x = torch.linspace(0.0, end, 200, dtype=torch.float64)[:, None]
         g = gp.basis.functions(gp.kernel, x, end).detach()
-        for m in range(_SHOWN):
-            label = None if place else f"m = {m}"
-            axes.plot(x[:, 0], g[m], "--" if place else "-", color=COLOURS[m], lw=1.2, label=label)
+        for m in range(_COEFFICIENTS):
+            label = f"m = {m}" if style == "-" else None
+            axes.plot(x[:, 0], g[m], style, color=COLOURS[m], lw=1.2, label=label)
     axes.legend(fontsize=7, ncols=2, loc="lower right")
     _finish(axes, "(a) basis after the first task (solid) and later (dashed)", ends)
 
 
 def _draw_path(axes: "Axes", models: Sequence[OnlineGP], ends: Sequence[float]) -> None:
     start = 0.01 * ends[0]
-    for place, (model, end) in enumerate(zip(models, ends, strict=True)):
+    for task, (model, end) in enumerate(zip(models, ends, strict=True)):
         x = torch.linspace(start, end, _STEPS, dtype=torch.float64)
         u, start = coefficient_path(model, x), end
-        for m in range(_SHOWN):
-            label = None if place else f"u, m = {m}"
+        for m in range(_COEFFICIENTS):
+            label = None if task else f"u, m = {m}"
             _band(axes, x, u.mean[:, m], u.variance[:, m], COLOURS[m], label)
     axes.legend(fontsize=7, ncols=4, loc="lower left")
     _finish(axes, "(b) q(u) on the window [0, x], mean ± 2 sd, learned at the dotted lines", ends)

@@ -1,1 +1,1 @@
-"""What users hand to a stream: stamps, windows and batches, checked before they are used."""
+"""Inputs of users: stamps, windows and batches, checked before they are used."""

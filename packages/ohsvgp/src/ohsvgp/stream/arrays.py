@@ -8,11 +8,7 @@ from torch import Tensor
 
 
 def as_points(t: Any, dim: int, like: Tensor) -> Tensor:
-    """Return inputs of several dimensions, shape (n, dim).
-
-    Raises:
-        ValueError: another shape, NaN or infinity.
-    """
+    """Return inputs of several dimensions, shape (n, dim)."""
     points = as_real(t, like, "t")
     if points.ndim != 2 or points.shape[-1] != dim:
         raise ValueError(
@@ -27,12 +23,7 @@ def as_points(t: Any, dim: int, like: Tensor) -> Tensor:
 def as_targets(
     y: Any, count: int, mask: Tensor | None, like: Tensor, order: Tensor | None = None
 ) -> Tensor:
-    """Return targets of shape (*b, n) in an order; those that the mask hides become zero.
-
-    Raises:
-        ValueError: another last dimension than ``count``, no series, or NaN or infinity outside the
-            mask.
-    """
+    """Return targets of shape (*b, n) in an order; those that the mask hides become zero."""
     targets = torch.atleast_1d(as_real(y, like, "y"))
     if targets.shape[-1] != count:
         raise ValueError(
@@ -54,11 +45,7 @@ def as_targets(
 
 
 def as_weights(weights: Any, targets: Tensor, order: Tensor | None) -> Tensor:
-    """Return weights of targets, in an order.
-
-    Raises:
-        ValueError: a shape that does not broadcast with the targets', or no finite numbers above 0.
-    """
+    """Return weights of targets, in an order."""
     tensor = torch.atleast_1d(as_real(weights, targets, "weights"))
     if tensor.shape != targets.shape[targets.ndim - tensor.ndim :]:
         raise ValueError(
@@ -70,11 +57,7 @@ def as_weights(weights: Any, targets: Tensor, order: Tensor | None) -> Tensor:
 
 
 def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
-    """Return the user's mask, or with missing="drop" the one that hides NaN; None for none.
-
-    Raises:
-        ValueError: both given, a mask that is not boolean or not of y's shape, another ``missing``.
-    """
+    """Return the user's mask, or with missing="drop" the one that hides NaN; None for none."""
     if missing not in ("raise", "drop"):
         raise ValueError(f'missing must be "raise" or "drop", got {missing!r}')
     if mask is None and missing == "raise":
@@ -102,11 +85,7 @@ def as_mask(mask: Any, y: Any, missing: str, like: Tensor) -> Tensor | None:
 
 
 def as_real(value: Any, like: Tensor, name: str) -> Tensor:
-    """Return a fresh tensor of real numbers, in the dtype and on the device of ``like``.
-
-    Raises:
-        ValueError: not an array of real numbers.
-    """
+    """Return a fresh tensor of real numbers, in the dtype and on the device of ``like``."""
     if not isinstance(value, Tensor):
         value = torch.from_numpy(
             real_numbers(as_array(value, name), name, "be an array of real numbers")
@@ -118,11 +97,7 @@ def as_real(value: Any, like: Tensor, name: str) -> Tensor:
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """Return a user's array, on the CPU.
-
-    Raises:
-        ValueError: masked values, or no array.
-    """
+    """Return a user's array, on the CPU."""
     if isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any()):
         raise ValueError(
             f"{name} must have no masked values, got {int(np.ma.count_masked(value))}: pass "
@@ -139,11 +114,7 @@ def as_array(value: Any, name: str) -> np.ndarray:
 
 
 def real_numbers(array: np.ndarray, name: str, wanted: str) -> np.ndarray:
-    """Copy an array in float64.
-
-    Raises:
-        ValueError: strings, dates, complex numbers or other things.
-    """
+    """Copy an array in float64."""
     try:
         if array.dtype.kind not in "biufO":
             raise TypeError

@@ -35,8 +35,8 @@ class Batch:
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
-    """Where a stream stands: all that the reading of its next inputs depends on."""
+class StreamReader:
+    """Facts of a stream that the reading of its next inputs depends on."""
 
     dim: int  # dimensions of an input; inputs of one dimension are times
     like: Tensor  # gives dtype and device of the tensors

@@ -18,10 +18,7 @@ def calendar_ahead(last: float, gaps: Sequence[float], count: int) -> list[float
     Months, and so quarters and years: the same day, or the last of the month if it is shorter, at
     the same time of day. Business days: the same time from Monday to Friday.
 
-    Args:
-        last: the latest stamp, in seconds since 1970, UTC.
-        gaps: between the stamps before, the latest last, in seconds.
-        count: of stamps.
+    The latest stamp and the gaps before it, the latest last, are in seconds since 1970, UTC.
     """
     whole = [round(gap) for gap in gaps]
     if len(gaps) < 2 or any(abs(gap - near) > 1e-3 for gap, near in zip(gaps, whole, strict=True)):
@@ -30,20 +27,20 @@ def calendar_ahead(last: float, gaps: Sequence[float], count: int) -> list[float
     if abs(last - stamps[-1]) > 1e-3 or len({stamp % _DAY for stamp in stamps}) > 1:
         return None
     try:
-        seen = [datetime.fromtimestamp(stamp, UTC) for stamp in stamps]
-        ahead = _months(seen, count) or _business_days(seen, count)
+        dates = [datetime.fromtimestamp(stamp, UTC) for stamp in stamps]
+        ahead = _months(dates, count) or _business_days(dates, count)
     except (OverflowError, OSError, ValueError):  # beyond the years that Python knows
         return None
     return None if ahead is None else [stamp.timestamp() for stamp in ahead]
 
 
-def _months(seen: Sequence[datetime], count: int) -> list[datetime] | None:
-    day = max(stamp.day for stamp in seen)
-    months = [12 * stamp.year + stamp.month - 1 for stamp in seen]
-    if len(set(months)) < len(months) or any(_in_month(stamp, 0, day) != stamp for stamp in seen):
+def _months(dates: Sequence[datetime], count: int) -> list[datetime] | None:
+    day = max(stamp.day for stamp in dates)
+    months = [12 * stamp.year + stamp.month - 1 for stamp in dates]
+    if len(set(months)) < len(months) or any(_in_month(stamp, 0, day) != stamp for stamp in dates):
         return None
     step = median_low(later - earlier for earlier, later in pairwise(months))
-    return [_in_month(seen[-1], step * (k + 1), day) for k in range(count)]
+    return [_in_month(dates[-1], step * (k + 1), day) for k in range(count)]
 
 
 def _in_month(stamp: datetime, later: int, day: int) -> datetime:
@@ -52,12 +49,12 @@ def _in_month(stamp: datetime, later: int, day: int) -> datetime:
     return stamp.replace(year=year, month=month + 1, day=min(day, monthrange(year, month + 1)[1]))
 
 
-def _business_days(seen: Sequence[datetime], count: int) -> list[datetime] | None:
-    steps = [(earlier.weekday(), (later - earlier).days) for earlier, later in pairwise(seen)]
+def _business_days(dates: Sequence[datetime], count: int) -> list[datetime] | None:
+    steps = [(earlier.weekday(), (later - earlier).days) for earlier, later in pairwise(dates)]
     weekend = any(step == (_FRIDAY, _WORKING[_FRIDAY]) for step in steps)
     if not weekend or any(day > _FRIDAY or days != _WORKING[day] for day, days in steps):
         return None
-    ahead, now = list[datetime](), seen[-1]
+    ahead, now = list[datetime](), dates[-1]
     for _ in range(count):
         now += timedelta(days=_WORKING[now.weekday()])
         ahead.append(now)

@@ -41,19 +41,14 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class Clock:
-    """Where time starts and what a unit of it is."""
+    """Origin and unit of time."""
 
     origin: float | int  # t0, a float, or integer nanoseconds since 1970 for calendar stamps
     # Nanoseconds in a unit of time for calendar stamps; None for plain numbers
     unit: int | None = None
 
     def internal(self, t: Any, *, name: str = "t") -> Tensor:
-        """Return times since t0 in float64, shape (n,).
-
-        Raises:
-            ValueError: a calendar stamp where numbers are expected or the reverse, or a number too
-                far from t0; see ``stamps``.
-        """
+        """Return times since t0 in float64, shape (n,)."""
         values, calendar = stamps(t, name=name)
         if values.size and calendar != (self.unit is not None):
             kinds = ("calendar stamps", "numbers")
@@ -75,8 +70,8 @@ class Clock:
         # |t − t0| reaches 2^64: int64 wraps around, and its bits are the difference as uint64.
         distance = np.where(later, values - self.origin, self.origin - values).view(np.uint64)
         # Whole units are exact; ns / unit would round twice.
-        whole, rest = np.divmod(distance, np.uint64(self.unit))
-        return torch.tensor(np.where(later, 1.0, -1.0) * (whole + rest / self.unit))
+        whole, remainder = np.divmod(distance, np.uint64(self.unit))
+        return torch.tensor(np.where(later, 1.0, -1.0) * (whole + remainder / self.unit))
 
     def user(self, length: float) -> float | np.datetime64:
         """Return the stamp that lies ``length`` after t0.
@@ -96,13 +91,8 @@ class Clock:
 def start_clock(t: Any, time_unit: str, *, sort: bool = False) -> Clock:
     """Return a clock whose t0 is the first of the stamps.
 
-    Args:
-        t: stamps, at least one.
-        time_unit: numpy's code of the unit ("s", "h", "D", "W") that calendar stamps count in.
-        sort: take the earliest instead of the first.
-
-    Raises:
-        ValueError: see ``stamps``.
+    The unit is numpy's code ("s", "h", "D", "W") of what calendar stamps count in; ``sort`` takes
+    the earliest stamp instead of the first.
     """
     values, calendar = stamps(t, name="t")
     if values.size == 0:
@@ -114,11 +104,7 @@ def start_clock(t: Any, time_unit: str, *, sort: bool = False) -> Clock:
 
 
 def nanoseconds(time_unit: str) -> int:
-    """Return the length of a unit of time, by numpy's code of it.
-
-    Raises:
-        ValueError: no such code, or a unit without a fixed whole number of nanoseconds.
-    """
+    """Return the length of a unit of time, by numpy's code of it."""
     try:
         length = int(np.timedelta64(1, time_unit) / np.timedelta64(1, "ns"))
     except TypeError as error:
@@ -138,10 +124,6 @@ def stamps(t: Any, *, name: str) -> tuple[np.ndarray, bool]:
             Calendar stamps are numpy's, pandas' or Python's, or ISO 8601 strings; see
             ``parse_stamp``.
         name: the argument's name for errors.
-
-    Raises:
-        ValueError: another shape, NaN, NaT, infinity, something that is no real number or stamp,
-            numbers and stamps in one array, or a stamp that nanoseconds since 1970 do not reach.
     """
     array = np.atleast_1d(as_array(t, name))
     if array.ndim != 1:
@@ -165,12 +147,8 @@ def parse_stamp(text: str) -> Stamp:
     A time without a zone is taken as UTC; one with a zone, "UTC" too, is converted to UTC. Months
     and weeks stand for their first day. Eight digits that are a date are one.
 
-    Args:
-        text: such as "3.5", "2021-02-28", "2021-02", "2021-W08", "20210228", "2021-02-28T12:30" or
-            "2021-02-28 12:30:00.25+01:00".
-
-    Raises:
-        ValueError: neither, or not finite.
+    Such as "3.5", "2021-02-28", "2021-02", "2021-W08", "20210228" or "2021-02-28
+    12:30:00.25+01:00".
     """
     text = text.strip()
     digits = bool(_DIGITS.fullmatch(text))
@@ -205,11 +183,11 @@ def _moment(text: str) -> Stamp:
         form, day = "week", f"{day}-1" if "-" in day else f"{day}1"
     offset = "" if zone is None else "Z" if zone[0].isalpha() else zone
     moment = datetime.fromisoformat(day if time is None else f"{day}T{time}{offset}")
-    known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     # Python's times end at microseconds, and cut off the digits beyond.
     beyond = re.search(r"[.,]\d{6}(\d{1,3})", text)
-    rest = int(beyond[1].ljust(3, "0")) if beyond else 0
-    value = (known - _EPOCH) // timedelta(microseconds=1) * 1000 + rest
+    remainder = int(beyond[1].ljust(3, "0")) if beyond else 0
+    value = (aware - _EPOCH) // timedelta(microseconds=1) * 1000 + remainder
     return Stamp(value, form)
 
 
@@ -267,11 +245,7 @@ def _out_of_reach(stamp: Any, name: str) -> ValueError:
 
 
 def sorted_times(clock: Clock, t: Any, *, sort: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Return stamps as times since t0 in float64, and their order if they are to be sorted.
-
-    Raises:
-        ValueError: a stamp before t0, or one before its predecessor unless ``sort``.
-    """
+    """Return stamps as times since t0 in float64, and their order if they are to be sorted."""
     times = clock.internal(t)
     order = torch.argsort(times, stable=True) if sort else None
     times = times if order is None else times[order]

@@ -1,4 +1,4 @@
-"""Where the window of a stream ends."""
+"""End of the window of a stream."""
 
 import math
 import re
@@ -8,9 +8,6 @@ def growth_factor(rebase: str) -> float | None:
     """Return the window's growth by a rebase policy "task", "manual" or "grow:" with a factor.
 
     It is None for "task", infinity for "manual", else the factor.
-
-    Raises:
-        ValueError: another word, or a factor that is not above 1.
     """
     if rebase == "task":
         return None
@@ -29,14 +26,7 @@ def next_length(
 ) -> float:
     """Return the window's length after an update; it never shrinks.
 
-    Args:
-        growth: from ``growth_factor``.
-        old: length so far; None before the first update.
-        last: last new stamp since t0; None without new stamps.
-        end: the end that a user asks for, since t0; None for none.
-
-    Raises:
-        ValueError: nothing says where the first window ends, or ``end`` lies before t0.
+    All times are since t0: the last new stamp, None without any, and the end that a user asks for.
     """
     if end is not None and end < 0:
         raise ValueError(f"t_end must not lie before t0, got {-end:g} units of time before it")

@@ -21,11 +21,7 @@ _CHUNK = 16
 
 
 class Consolidation(nn.Module):
-    """The quadratic penalty, with the ``fisher`` and ``anchor`` of the tasks so far.
-
-    Args:
-        parameters: θ, in the order in which ``penalty`` gets it.
-    """
+    """The quadratic penalty, with the ``fisher`` and ``anchor`` of the tasks so far."""
 
     fisher: Tensor
     anchor: Tensor
@@ -41,12 +37,7 @@ class Consolidation(nn.Module):
         return 0.5 * (self.fisher * (_flat(parameters) - self.anchor).square()).sum()
 
     def consolidate(self, parameters: Sequence[Tensor], fisher: Float[Tensor, " p"]) -> None:
-        """Add a task's information, and centre the penalty on the parameters of now.
-
-        Args:
-            parameters: θ after the task.
-            fisher: the task's information, from ``diagonal_fisher``.
-        """
+        """Add a task's information, and centre the penalty on the parameters of now."""
         self.fisher += fisher
         self.anchor.copy_(_flat(parameters).detach())
 
@@ -59,9 +50,7 @@ def diagonal_fisher(
     With y drawn from the model this estimates the Fisher information without bias; with the data
     in its place it would be the "empirical Fisher", which vanishes with the residuals.
 
-    Args:
-        log_prob: log density of every point, with its graph.
-        parameters: θ.
+    Log densities have their graph.
     """
     total = torch.zeros_like(_flat(parameters))
     choices = torch.eye(log_prob.shape[0], dtype=log_prob.dtype, device=log_prob.device)
@@ -98,12 +87,7 @@ def predictive_fisher(
     f_t depends on the encoder by its sites, so one density serves both networks. One draw of f and
     of y per time point; the sum over time averages.
 
-    Args:
-        latent: q(f), shape (L, n), with its graph.
-        decoder: f ↦ mean of y.
-        noise: σ².
-        parameters: θ.
-        generator: source of randomness.
+    q(f), of shape (L, n), has its graph.
     """
     mean = decoder(latent_samples(latent, 1, generator)[0])
     noises = standard_normal(mean.shape, like=mean, generator=generator)

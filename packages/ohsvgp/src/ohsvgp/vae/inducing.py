@@ -16,8 +16,7 @@ class SharedSet(Basis):
     ``PivotedCholesky`` under a batch of kernels allocates M points to every latent (OVC-per-dim of
     thesis 4.6.3); inside this it allocates M points to all of them together (OVC).
 
-    Args:
-        basis: chooses the set; it may not replace the kernel.
+    The basis may not replace the kernel.
     """
 
     def __init__(self, basis: Basis) -> None:
@@ -26,11 +25,7 @@ class SharedSet(Basis):
         self.fixed_hyperparameters = basis.fixed_hyperparameters
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
-        """Attach the basis inside to the mean kernel.
-
-        Raises:
-            ValueError: as the basis inside, or it replaces the kernel by another one.
-        """
+        """Attach the basis inside to the mean kernel."""
         mean = _MeanKernel(kernel)
         self.basis.bind(mean, generator)
         if self.basis.prior(mean) is not mean:

@@ -1,4 +1,4 @@
-"""What the latent processes remember, as tensors of a module's state."""
+"""Memory of the latent processes as tensors of a module's state."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +24,8 @@ _PREFIX = "memory."
 
 
 @dataclass
-class Memory:
-    """Where the stream stands."""
+class LatentMemory:
+    """State of the stream."""
 
     clock: Clock | None = None  # where time starts; None before the first task, unless t0 was given
     # Posterior of the latent processes; None before the first task
@@ -35,7 +35,7 @@ class Memory:
 
 def move_memory(module: Any, device: torch.device) -> None:
     """Bring the memory of a module to a device, and seed a generator there by the one before."""
-    memory: Memory = module.memory
+    memory: LatentMemory = module.memory
     basis: Basis = module.basis
     groups = {"basis": basis.tensors(), **state_tensors(memory.state)}
     moved = {
@@ -53,7 +53,7 @@ def save_memory(
     module: Any, state_dict: dict[str, Tensor], prefix: str, local_metadata: object
 ) -> None:
     """Add the memory of a module: a hook of ``nn.Module.state_dict``."""
-    memory: Memory = module.memory
+    memory: LatentMemory = module.memory
     basis: Basis = module.basis
     packed = pack(
         basis_settings(basis),
@@ -68,12 +68,8 @@ def save_memory(
     state_dict |= {f"{prefix}{_PREFIX}{name}": tensor for name, tensor in packed.items()}
 
 
-def load_memory(module: Any, state_dict: dict[str, Tensor], prefix: str, *rest: object) -> None:
-    """Take the memory out, where it would be unknown: a hook of ``nn.Module.load_state_dict``.
-
-    Raises:
-        ValueError: see ``ohsvgp.saved.unpack``.
-    """
+def load_memory(module: Any, state_dict: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Take the memory out, where it would be unknown: a hook of ``nn.Module.load_state_dict``."""
     start = f"{prefix}{_PREFIX}"
     names = [name for name in state_dict if name.startswith(start)]
     packed = {name.removeprefix(start): state_dict.pop(name) for name in names}
@@ -83,7 +79,7 @@ def load_memory(module: Any, state_dict: dict[str, Tensor], prefix: str, *rest: 
     )
     basis.load_tensors(groups.get("basis", {}))
     module.generator = clone_generator(module.generator, groups["generator"][""])
-    module.memory = Memory(
+    module.memory = LatentMemory(
         clock_from_tensors(groups.get("clock", {})),
         state_from_tensors(groups, basis.restore),
         int(groups["tasks"][""]),

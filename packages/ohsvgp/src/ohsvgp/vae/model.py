@@ -16,7 +16,7 @@ from ohsvgp.inducing import Inducing, hyperparameters
 from ohsvgp.state import OnlineState, canonical
 from ohsvgp.stream.clock import Clock, sorted_times, start_clock
 from ohsvgp.vae.consolidation import Consolidation, predictive_fisher
-from ohsvgp.vae.memory import Memory, load_memory, move_memory, save_memory
+from ohsvgp.vae.memory import LatentMemory, load_memory, move_memory, save_memory
 from ohsvgp.vae.objective import (
     Amortised,
     amortised_posterior,
@@ -24,7 +24,7 @@ from ohsvgp.vae.objective import (
     gaussian_log_density,
     latent_samples,
 )
-from ohsvgp.vae.task import Task, TaskInfo, Window, as_channels, relate
+from ohsvgp.vae.task import TaskCovariances, TaskData, TaskInfo, as_channels, relate
 from ohsvgp.vae.training import LearnedPoints, train
 from probseq.checks import check_counts, check_not_negative, check_positive, check_whole
 from probseq.gaussians import DiagonalGaussian, standard_normal
@@ -59,10 +59,6 @@ class OnlineSVGPVAE(nn.Module):
         time_unit: numpy's code of the unit that calendar stamps are counted in.
         dtype: of networks, data and predictions; the latent processes are in float64.
         seed: of the model's own random numbers.
-
-    Raises:
-        ValueError: a kernel of another batch shape or of more than time, ``noise`` not positive,
-            a negative ``consolidation``, nothing to train, or a kernel that the basis cannot serve.
 
     Example:
         >>> import torch
@@ -128,7 +124,7 @@ class OnlineSVGPVAE(nn.Module):
         # A copy: what the basis draws for this kernel belongs to this model.
         self.basis = copy.deepcopy(basis)
         self.basis.bind(kernel, self.generator)
-        self.memory = Memory(None if t0 is None else start_clock([t0], time_unit))
+        self.memory = LatentMemory(None if t0 is None else start_clock([t0], time_unit))
         self.register_state_dict_post_hook(save_memory)
         self.register_load_state_dict_pre_hook(load_memory)
 
@@ -180,10 +176,6 @@ class OnlineSVGPVAE(nn.Module):
 
         Returns:
             The bounds, and the information lost by moving the inducing set.
-
-        Raises:
-            ValueError: bad data, a number below 1, or hyperparameters or inducing variables that
-                cannot be learned with this basis.
         """
         check_counts(epochs=epochs, num_samples=num_samples)
         if batch_size is not None:
@@ -233,29 +225,16 @@ class OnlineSVGPVAE(nn.Module):
         return TaskInfo(bounds, q.lost_information, task.x.shape[0])
 
     def bound(self, t: Any, y: Any, *, num_samples: int = 1) -> Float[Tensor, ""]:
-        """Return the bound of a task in nats, differentiable; absorb nothing, add no penalty.
-
-        Args:
-            t: as in ``fit_task``; so is ``y``.
-            y: data.
-            num_samples: draws of f per time point.
-
-        Raises:
-            ValueError: as ``fit_task``.
-        """
+        """Return the bound of a task in nats, differentiable; absorb nothing, add no penalty."""
         check_counts(num_samples=num_samples)
         task = self.prepare(t, y)[1]
         return self.task_bound(task, self.window(task, task.inducing), None, num_samples)
 
-    def prepare(self, t: Any, y: Any) -> tuple[Clock, Task]:
+    def prepare(self, t: Any, y: Any) -> tuple[Clock, TaskData]:
         """Check data as of ``fit_task`` and make the inducing set follow them; absorb nothing.
 
         Returns:
             The clock of the task's times, and the task.
-
-        Raises:
-            ValueError: no stamps, unsorted or too early ones, a first task of no length, or bad
-                data.
         """
         clock = self.memory.clock or start_clock(t, self.time_unit)
         times, _ = sorted_times(clock, t)
@@ -280,18 +259,14 @@ class OnlineSVGPVAE(nn.Module):
         )
         with torch.no_grad():
             inducing = self.basis.advance(step)
-        return clock, Task(x, data, inducing, length, x.shape[0] + (old.count if old else 0))
+        return clock, TaskData(x, data, inducing, length, x.shape[0] + (old.count if old else 0))
 
     def task_bound(
-        self, task: Task, window: Window, rows: Tensor | None, num_samples: int
+        self, task: TaskData, window: TaskCovariances, rows: Tensor | None, num_samples: int
     ) -> Float[Tensor, ""]:
         """Return the bound, its expected log-likelihood estimated from some time points.
 
-        Args:
-            task: the data.
-            window: the task's covariances.
-            rows: positions of the time points to decode; all if None.
-            num_samples: draws of f per time point.
+        Rows are the time points to decode; all if None.
         """
         q = self.amortised(task, window)
         mean, variance, y = q.latent.mean, q.latent.variance, task.y
@@ -303,22 +278,17 @@ class OnlineSVGPVAE(nn.Module):
         share = task.x.shape[0] / y.shape[0]
         return share * expected.sum() - q.complexity.sum()
 
-    def amortised(self, task: Task, window: Window) -> Amortised:
-        """Return the posterior of the latents from the encoder's sites and the carried one.
-
-        Raises:
-            ValueError: the encoder's outputs are not two tensors of shape (n, L), ṽ > 0.
-        """
+    def amortised(self, task: TaskData, window: TaskCovariances) -> Amortised:
+        """Return the posterior of the latents from the encoder's sites and the carried one."""
         sites = encoder_sites(self.encoder, task.y, self.num_latents)
         return amortised_posterior(*window, *(site.to(task.x.dtype) for site in sites))
 
-    def window(self, task: Task, inducing: Inducing, *, learning: bool = False) -> Window:
+    def window(
+        self, task: TaskData, inducing: Inducing, *, learning: bool = False
+    ) -> TaskCovariances:
         """Return the covariances of the task under the kernel of now.
 
-        Args:
-            task: gives the times.
-            inducing: its inducing set.
-            learning: hyperparameters may move away from those of the state.
+        ``learning`` says that hyperparameters may move away from those of the state.
         """
         old = self.memory.state if self.carry else None
         return relate(
@@ -354,14 +324,8 @@ class OnlineSVGPVAE(nn.Module):
     ) -> Float[Tensor, "s n d"]:
         """Draw y, independently over time given the posterior of f.
 
-        Args:
-            t: stamps.
-            num_samples: S.
-            include_noise: y instead of its mean given f.
-            generator: source of randomness; torch's own if None.
-
-        Raises:
-            ValueError: bad stamps, or S below 1.
+        Without ``include_noise`` these are means of y given f; the generator is torch's own if
+        None.
         """
         check_counts(num_samples=num_samples)
         mean = self._decode(latent_samples(self.latent(t), num_samples, generator))
@@ -378,14 +342,7 @@ class OnlineSVGPVAE(nn.Module):
         include_noise: bool = True,
         generator: torch.Generator | None = None,
     ) -> DiagonalGaussian:
-        """Return mean and variance of y over draws of f, both of shape (n, d_y).
-
-        Args:
-            t: stamps.
-            num_samples: draws of f.
-            include_noise: add σ² to the variance.
-            generator: as in ``sample``.
-        """
+        """Return mean and variance of y over draws of f, both of shape (n, d_y)."""
         means = self.sample(t, num_samples, include_noise=False, generator=generator)
         variance = means.var(0, correction=0)
         with torch.no_grad():
@@ -400,17 +357,7 @@ class OnlineSVGPVAE(nn.Module):
         num_samples: int = 100,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n d"]:
-        """Return the log predictive density of each value: log of the mean of N(y; decoder(f), σ²).
-
-        Args:
-            t: stamps of shape (n,).
-            y: data of shape (n, d_y).
-            num_samples: draws of f.
-            generator: as in ``sample``.
-
-        Raises:
-            ValueError: bad stamps or data.
-        """
+        """Return log predictive densities: logs of means of N(y; decoder(f), σ²)."""
         means = self.sample(t, num_samples, include_noise=False, generator=generator)
         data = as_channels(y, means.shape[1], means)
         density = gaussian_log_density(data, means, self.noise)
@@ -429,9 +376,11 @@ class OnlineSVGPVAE(nn.Module):
             state.hyperparameters, hyperparameters(self.kernel)
         )
 
-    def _remember(self, clock: Clock, task: Task, window: Window, q: Amortised) -> None:
+    def _remember(
+        self, clock: Clock, task: TaskData, window: TaskCovariances, q: Amortised
+    ) -> None:
         step, now = window.step, hyperparameters(self.kernel)
         site = Site(q.site.precision.detach(), q.site.shift.detach())
         state = OnlineState(step.inducing, step.whitening, site, now, task.length, task.count)
         state = canonical(state, self.basis.restore, self.memory.state)
-        self.memory = Memory(clock, state, self.memory.tasks + 1)
+        self.memory = LatentMemory(clock, state, self.memory.tasks + 1)

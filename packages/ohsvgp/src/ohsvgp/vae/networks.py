@@ -15,13 +15,7 @@ _LEAST_VARIANCE = 1e-4
 
 
 class MLPEncoder(nn.Module):
-    """φ: y_t ↦ mean ỹ_t and variance ṽ_t of a site on every latent.
-
-    Args:
-        channels: d_y.
-        latents: L.
-        hidden: width of the layer between.
-    """
+    """φ: y_t ↦ mean ỹ_t and variance ṽ_t of a site on every latent."""
 
     def __init__(self, channels: int, latents: int, *, hidden: int = 64) -> None:
         super().__init__()
@@ -38,13 +32,7 @@ class MLPEncoder(nn.Module):
 
 
 class MLPDecoder(nn.Module):
-    """Mean of y_t given the latents f_t.
-
-    Args:
-        latents: L.
-        channels: d_y.
-        hidden: width of the layer between.
-    """
+    """Mean of y_t given the latents f_t."""
 
     def __init__(self, latents: int, channels: int, *, hidden: int = 64) -> None:
         super().__init__()

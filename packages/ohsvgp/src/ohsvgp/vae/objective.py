@@ -42,11 +42,7 @@ class Amortised(NamedTuple):
 def encoder_sites(
     encoder: nn.Module, y: Float[Tensor, "n d"], num_latents: int
 ) -> tuple[Float[Tensor, "l n"], Float[Tensor, "l n"]]:
-    """Return precision 1/ṽ and shift ỹ/ṽ of the sites of all time points, latents first.
-
-    Raises:
-        ValueError: the encoder's outputs are not two tensors of shape (n, L), ṽ > 0.
-    """
+    """Return precision 1/ṽ and shift ỹ/ṽ of the sites of all time points, latents first."""
     mean, variance = encoder(y)
     expected = (y.shape[0], num_latents)
     if mean.shape != expected or variance.shape != expected:

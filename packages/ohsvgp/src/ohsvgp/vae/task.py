@@ -15,39 +15,26 @@ from probseq.kernels import Kernel
 
 
 class TaskInfo(NamedTuple):
-    """What ``fit_task`` did.
+    """Result of ``fit_task``."""
 
-    Attributes:
-        bounds: mean bound of every epoch in nats per time point.
-        lost_information: nats of old knowledge that the new inducing set cannot hold, per latent.
-        n_new: number of time points.
-    """
-
-    bounds: Float[Tensor, " epochs"]
+    bounds: Float[Tensor, " epochs"]  # mean bound of every epoch in nats per time point
+    # nats of old knowledge that the new inducing set cannot hold, per latent
     lost_information: Float[Tensor, " l"]
-    n_new: int
+    n_new: int  # number of time points
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
-    """Checked data of a task and the inducing set for it.
+class TaskData:
+    """Checked data of a task and the inducing set for it."""
 
-    Attributes:
-        x: times counted from t0, shape (n, 1).
-        y: data, shape (n, d_y).
-        inducing: the set of the task.
-        length: end of the window minus t0.
-        count: number of time points seen, these counted.
-    """
-
-    x: Tensor
-    y: Tensor
-    inducing: Inducing
-    length: float
-    count: int
+    x: Tensor  # times counted from t0, shape (n, 1)
+    y: Tensor  # data, shape (n, d_y)
+    inducing: Inducing  # the set of the task
+    length: float  # end of the window minus t0
+    count: int  # number of time points seen, these counted
 
 
-class Window(NamedTuple):
+class TaskCovariances(NamedTuple):
     """Covariances of a task: all that doesn't depend on the encoder."""
 
     step: InducingChange  # the inducing set and the old site
@@ -62,27 +49,19 @@ def relate(
     inducing: Inducing,
     *,
     changed: bool,
-) -> Window:
+) -> TaskCovariances:
     """Return the covariances at some times under the kernel of now; differentiable.
 
-    Args:
-        kernel: prior covariance function, from ``Basis.prior``.
-        old: what is carried; None for nothing.
-        x: times counted from t0.
-        inducing: the set, which may be that of ``old``, or one whose points are being learned.
-        changed: whether hyperparameters are, or may become, other than those of ``old``.
+    The set may be that of the old state, or one whose points are being learned; ``changed`` says
+    whether hyperparameters are, or may become, other than those of the old state.
     """
-    step = change_inducing(kernel, old, inducing, method="chol", rel_jitter=None, changed=changed)
+    step = change_inducing(kernel, old, inducing, rel_jitter=None, changed=changed)
     Psi = core.features(kernel, step.inducing, step.whitening, x)
-    return Window(step, Psi, kernel.diag(x))
+    return TaskCovariances(step, Psi, kernel.diag(x))
 
 
 def as_channels(y: Any, count: int | None, like: Tensor) -> Tensor:
-    """Check data of shape (n, d_y), any n if ``count`` is None; dtype and device of ``like``.
-
-    Raises:
-        ValueError: another shape, complex numbers, NaN or infinity.
-    """
+    """Check data of shape (n, d_y), any n if ``count`` is None; dtype and device of ``like``."""
     data = as_real(y, like, "y")
     if data.ndim != 2 or (count is not None and data.shape[0] != count):
         raise ValueError(

@@ -53,15 +53,7 @@ def train(
 
 
 class LearnedPoints:
-    """Inducing points that are learned, in units of the lengthscale like all of the package's.
-
-    Args:
-        start: the points to begin with.
-        kernel: gives the units.
-
-    Raises:
-        ValueError: ``start`` is no set of points.
-    """
+    """Inducing points that are learned, in units of the lengthscale like all of the package's."""
 
     def __init__(self, start: Inducing, kernel: Kernel) -> None:
         if not isinstance(start, PointFunctional) or start.weights is not None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp.beyond.forecasts import Forecast
-from ohsvgp.integrations.live.position import Position
+from ohsvgp.integrations.live.stream_state import StreamState
 
 # Probability of the intervals.
 LEVEL = 0.95
@@ -19,7 +19,7 @@ LEVEL = 0.95
 _RATE, _MAX_REACH = 0.2, 4.0
 
 
-def judge_intervals(position: Position, stamp: float, value: float, tolerance: float) -> None:
+def judge_intervals(position: StreamState, stamp: float, value: float, tolerance: float) -> None:
     """Widen or narrow the reach of the horizons that have forecast a stamp, in place.
 
     Stamps within ``tolerance`` are the same.
@@ -35,7 +35,7 @@ def judge_intervals(position: Position, stamp: float, value: float, tolerance: f
 
 
 def widened_interval(
-    position: Position, ahead: Forecast, horizon: int, *, widen: bool
+    position: StreamState, ahead: Forecast, horizon: int, *, widen: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the ends of the interval of each horizon, shape (horizon,) each.
 

@@ -14,7 +14,7 @@ _MISSING = ("", "na", "nan", "null", "none")
 
 
 class Line(NamedTuple):
-    """What a line holds."""
+    """Content of a line."""
 
     text: str  # of the stamp
     time: float  # a number, or seconds since 1970
@@ -24,15 +24,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class LineReader:
-    """Reads lines ``t,y``.
-
-    Args:
-        separator: between the cells of a line.
-        decimal: mark of decimals in numbers, "." or ",".
-
-    Raises:
-        ValueError: a separator that is no mark of its own.
-    """
+    """Reads lines ``t,y``."""
 
     separator: str = ","
     decimal: str = "."
@@ -41,11 +33,7 @@ class LineReader:
         check_marks(self.separator, self.decimal)
 
     def read(self, text: str) -> Line:
-        """Read a line that is not empty.
-
-        Raises:
-            ValueError: it is no stamp and value.
-        """
+        """Read a line that is not empty."""
         cells = [cell.strip() for cell in text.split(self.separator)]
         marks = ";\t|" if len(cells) == 2 else ";\t|,"
         others = [mark for mark in marks if mark in text and mark != self.separator]

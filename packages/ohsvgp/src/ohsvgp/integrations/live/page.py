@@ -34,11 +34,7 @@ _HEADERS = {
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of ``PORT``, for browsers on this machine only, or ``HOST:PORT``.
-
-    Raises:
-        ValueError: no port from 0 (any that is free) to 65535.
-    """
+    """Return host and port of ``PORT``, for browsers on this machine only, or ``HOST:PORT``."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 1 << 16):
         raise ValueError(f"page must be PORT or HOST:PORT with a port up to 65535, got {text!r}")
@@ -48,14 +44,12 @@ def parse_address(text: str) -> tuple[str, int]:
 class LivePage:
     """Serves the page until it is closed.
 
-    Args:
-        address: as in ``parse_address``.
+    For the address see ``parse_address``.
 
     Attributes:
         url: of the page.
 
     Raises:
-        ValueError: no address.
         OSError: it is in use, or not of this machine.
 
     Example:
@@ -186,8 +180,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_events(self) -> None:
         process, _, text = self.headers.get("Last-Event-ID", "").rpartition(".")
-        seen = process == self._page.name and text.isdecimal() and len(text) < 19
-        number, ended = int(text) if seen else 0, False
+        same = process == self._page.name and text.isdecimal() and len(text) < 19
+        number, ended = int(text) if same else 0, False
         while not ended:
             events, number, ended = self._page.events_after(number)
             events += [b"event: end\ndata: end\n\n"] if ended else []

@@ -1,4 +1,4 @@
-"""When a live stream fits its hyperparameters anew, and when it starts anew."""
+"""Rules by which a live stream fits its hyperparameters again, and starts again."""
 
 import copy
 import math
@@ -10,7 +10,7 @@ import torch
 
 from ohsvgp.beyond.prior import fit_prior
 from ohsvgp.hyperparameters import Refit
-from ohsvgp.integrations.live.position import Position
+from ohsvgp.integrations.live.stream_state import StreamState
 from ohsvgp.online import OnlineGP
 from ohsvgp.tasks import starting_lengthscales
 from probseq.errors import CholeskyError
@@ -24,7 +24,7 @@ _Z_99, _MIN_RESTART_LINES = 2.576, 5
 _Z_999, _CALM_MEAN_SQUARE = 3.291, 0.0625
 
 
-def refit_due(position: Position, refit: Refit) -> bool:
+def refit_due(position: StreamState, refit: Refit) -> bool:
     """Return whether to fit the hyperparameters anew before the latest line is learned.
 
     The position counts the latest line.
@@ -37,7 +37,7 @@ def refit_due(position: Position, refit: Refit) -> bool:
 
 
 def refit_to_lines(
-    model: OnlineGP, refit: Refit, position: Position, unit: float, *, first: bool = False
+    model: OnlineGP, refit: Refit, position: StreamState, unit: float, *, first: bool = False
 ) -> None:
     """Fit the hyperparameters to the latest lines, in place.
 
@@ -69,7 +69,7 @@ def refit_to_lines(
     position.fitted, position.since = len(lines), 0
 
 
-def lines_to_restart_from(position: Position, warmup: int) -> list[list[float]] | None:
+def lines_to_restart_from(position: StreamState, warmup: int) -> list[list[float]] | None:
     """Return the latest lines if they are all far out, or all near, and enough to start from.
 
     Half of those since one; or as many as the model began with whose squares are a sixteenth of

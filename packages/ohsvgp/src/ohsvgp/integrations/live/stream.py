@@ -1,21 +1,12 @@
 """A stream that is learned line by line, forecasts, and survives being killed.
 
 A line is ``t,y``: a number or an ISO date, and a number, or nothing (NA, NaN, null) where the value
-is missing; another separator and decimal mark can be named. Empty lines and those that begin with #
-are passed over; each other line is answered by an object, see ``LiveStream.answer``. One that
-cannot be understood, or whose stamp lies before t0 or absurdly far ahead, is refused in its answer:
-a stream must not stop at one bad line.
+is missing. A line that cannot be understood is refused in its answer, and does not stop the stream.
 
 The first lines wait and are learned at once: they give the hyperparameters, and the mean and
-deviation by which real numbers are standardised. Then each line is learned by itself, and the
-hyperparameters are fitted anew when ``refit`` of the model says so, by the evidence of the latest
-hundred lines; after few lines where these have doubled, and where two in a row are very unlikely.
+deviation by which real numbers are standardised. Then each line is learned by itself.
 
-Where half of the lines since one lie beyond 99 % of what the model expects, and there are as many
-as it began with, or where the squares of so many are a sixteenth of what it expects, it has no
-longer the stream's units: it starts anew from these lines, and forgets those before.
-
-Intervals are widened, horizon by horizon, by what the stream has shown (``intervals``).
+Fits and new starts are decided in ``refitting``, the width of intervals in ``intervals``.
 
 The state is written after the update and before its answer is given: no answer is ever lost.
 After a crash the stream goes on with the lines that were not absorbed, or from its beginning, those
@@ -38,10 +29,9 @@ import torch
 
 from ohsvgp.beyond.forecasts import passing_forecast
 from ohsvgp.beyond.monitor import Monitor
-from ohsvgp.information_loss import Losses, LostInformationWarning
+from ohsvgp.information_loss import InformationLoss, LostInformationWarning
 from ohsvgp.integrations.live.intervals import judge_intervals, widened_interval
 from ohsvgp.integrations.live.lines import LineReader
-from ohsvgp.integrations.live.position import NANOSECONDS, Position, as_json, as_times
 from ohsvgp.integrations.live.refitting import (
     LATEST,
     lines_to_restart_from,
@@ -49,6 +39,7 @@ from ohsvgp.integrations.live.refitting import (
     refit_to_lines,
 )
 from ohsvgp.integrations.live.state import FORMAT, read_state
+from ohsvgp.integrations.live.stream_state import NANOSECONDS, StreamState, as_json, as_times
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.calendar import calendar_ahead
 from probseq.checks import check_counts, check_positive
@@ -70,22 +61,16 @@ class LiveStream:
         model: times in, one series; it has seen nothing yet. ``rebase="grow:1.05"`` saves it most
             factorisations; without ``refit`` its hyperparameters stay.
         file: of the state; taken up if it is there, else made. None keeps the state in memory.
-        settings: what the model is, as JSON can hold it: saved in the file, where other settings
-            are refused.
+        settings: of the model, as JSON can hold them; the file refuses others.
         warmup: lines that are learned at once at the beginning; if they are two or more, real
             numbers are standardised by their mean and deviation, hence not before two differ.
         horizon: stamps to forecast after each line.
-        step: time between them; None for months, quarters, years or business days where the latest
-            stamps come so, else the median of their gaps.
+        step: time between them; if None, as in ``ohsvgp.forecast``.
         separator: between the cells of a line.
         decimal: mark of decimals in numbers, "." or ",".
-        widen: whether intervals are widened by what the stream has shown; else they are the
-            model's.
+        widen: whether intervals are widened by their misses so far.
 
     Raises:
-        ValueError: a model of points, ``warmup`` or ``horizon`` below 1, ``step`` not above 0, a
-            separator that is no single mark, or a file that is damaged or belongs to another
-            model.
         OSError: the file cannot be read or written.
 
     Example:
@@ -118,7 +103,7 @@ class LiveStream:
         check_counts(warmup=warmup, horizon=horizon)
         if step is not None:
             check_positive(step=step)
-        self.model, self.file, self.position, self.monitor = model, file, Position(), Monitor()
+        self.model, self.file, self.position, self.monitor = model, file, StreamState(), Monitor()
         self.warmup, self.horizon, self.step = warmup, horizon, step
         self._refit, self._widen, model.refit = model.refit, widen, None
         self._blank = copy.deepcopy(model)
@@ -135,11 +120,9 @@ class LiveStream:
     ) -> Iterator[str]:
         """Read lines to their end, and tell what answers each.
 
-        Args:
-            lines: the stream.
-            every: lines between two savings of the state.
-            replay: lines begin at the stream's first one: skip those that the state has absorbed,
-                but give the last answer again, which a crash may have swallowed.
+        The state is saved after ``every`` lines. With ``replay`` they begin at the stream's first
+        one: those that the state has absorbed are skipped, but the last answer, which a crash may
+        have swallowed, comes again.
 
         Yields:
             What ``answer`` returns, as JSON in one line.
@@ -168,9 +151,6 @@ class LiveStream:
 
     def answer(self, line: str) -> dict[str, Any] | None:
         """Learn a line and forecast.
-
-        Args:
-            line: ``t,y``.
 
         Returns:
             None if there is nothing in it; else values that JSON can hold: ``line``, its number;
@@ -213,110 +193,106 @@ class LiveStream:
         return pack_tensors(FORMAT, head, self.model.state_dict())
 
     def load_bytes(self, state: bytes) -> None:
-        """Take over what ``to_bytes`` gave, and forget all else; answers go on to the last bit.
-
-        Raises:
-            ValueError: no such bytes, damaged, or of another model.
-        """
+        """Take over what ``to_bytes`` gave, and forget all else; answers go on to the last bit."""
         self._restore(state, "state")
 
     def _learn(self, text: str) -> dict[str, Any]:
         """Learn a line that is not empty."""
         cell, stamp, (_, form), value = self._reader.read(text)
         calendar = form != "number"
-        here = self.position
-        if here.calendar not in (None, calendar):
+        state = self.position
+        if state.calendar not in (None, calendar):
             kinds = ("numbers", "dates")
             raise ValueError(
                 f"stamps must be {kinds[not calendar]} like those before, got {cell!r}"
             )
-        if here.form not in (None, form):
-            raise ValueError(f"stamps must each be a {here.form} like those before, got {cell!r}")
+        if state.form not in (None, form):
+            raise ValueError(f"stamps must each be a {state.form} like those before, got {cell!r}")
         self._check_place(stamp, cell)
         times, error, alerts = as_times([stamp], calendar), None, list[str]()
-        was_large = Losses(*here.losses).large
+        was_large = InformationLoss(*state.losses).large
         if value is None:
             alerts.append("missing")
         elif self.model.updates == 0:
             self.model.likelihood.check_targets(torch.tensor([value], dtype=torch.float64))
             self._keep(stamp, value, calendar)
         else:
-            target = [(value - here.centre) / here.scale]
-            if self.monitor.see(self.model, times, target):
+            target = [(value - state.centre) / state.scale]
+            if self.monitor.observe(self.model, times, target):
                 alerts.append("drift")
             (error,) = self.monitor.errors
-            here.recent = [*here.recent, [stamp, value, error]][-max(2 * self.warmup, LATEST) :]
-            here.since += 1
-            if self._refit is not None and refit_due(here, self._refit):
-                refit_to_lines(self.model, self._refit, here, self._in_stamps(1.0))
-            here.losses = [*Losses(*here.losses).after(self.model.update(times, target))]
-            judge_intervals(here, stamp, value, 0.25 * (self._step() or 0.0))
-            anew = None if self._refit is None else lines_to_restart_from(here, self.warmup)
-            if anew is not None:
+            state.recent = [*state.recent, [stamp, value, error]][-max(2 * self.warmup, LATEST) :]
+            state.since += 1
+            if self._refit is not None and refit_due(state, self._refit):
+                refit_to_lines(self.model, self._refit, state, self._in_stamps(1.0))
+            state.losses = [*InformationLoss(*state.losses).after(self.model.update(times, target))]
+            judge_intervals(state, stamp, value, 0.25 * (self._step() or 0.0))
+            restart = None if self._refit is None else lines_to_restart_from(state, self.warmup)
+            if restart is not None:
                 alerts.append("anew")
-                self._start_anew(anew)
-        if Losses(*here.losses).large and not was_large:  # news, and not a state
+                self._start_anew(restart)
+        if InformationLoss(*state.losses).large and not was_large:  # news, and not a state
             alerts.append("lost information")
-        here.calendar, here.form = calendar, form
-        here.observe(stamp)
+        state.calendar, state.form = calendar, form
+        state.observe(stamp)
         forecasts, beyond = self._forecasts()
         if beyond:
             alerts.append("extrapolation")
-        shown = as_json(stamp, calendar)
-        return {"t": shown, "y": value, "error": error, "alerts": alerts, "forecasts": forecasts}
+        t = as_json(stamp, calendar)
+        return {"t": t, "y": value, "error": error, "alerts": alerts, "forecasts": forecasts}
 
     def _keep(self, stamp: float, value: float, calendar: bool) -> None:
         """Keep one of the first lines, and learn them at once when they are enough."""
-        here = self.position
-        here.first_lines.append([stamp, value])
-        if len(here.first_lines) < self.warmup:
+        state = self.position
+        state.first_lines.append([stamp, value])
+        if len(state.first_lines) < self.warmup:
             return
-        stamps, values = zip(*sorted(here.first_lines), strict=True)
+        stamps, values = zip(*sorted(state.first_lines), strict=True)
         if self.warmup > 1 and self.model.likelihood.continuous:
             centre, scale = fmean(values), pstdev(values)
             # The oldest of equal values, but for round-off, says no more than the others.
             if not scale > _ROUND_OFF * max(map(abs, values)):
-                del here.first_lines[0]
+                del state.first_lines[0]
                 return
-            here.centre, here.scale = centre, scale
+            state.centre, state.scale = centre, scale
         if self.model.clock is None:
-            here.start = stamps[0]
-        here.recent = [[stamp, value, 0.0] for stamp, value in here.first_lines]
+            state.start = stamps[0]
+        state.recent = [[stamp, value, 0.0] for stamp, value in state.first_lines]
         if self._refit is not None:
-            refit_to_lines(self.model, self._refit, here, self._in_stamps(1.0), first=True)
-        targets = [(value - here.centre) / here.scale for value in values]
+            refit_to_lines(self.model, self._refit, state, self._in_stamps(1.0), first=True)
+        targets = [(value - state.centre) / state.scale for value in values]
         info = self.model.update(as_times(stamps, calendar), targets)
-        here.losses, here.first_lines = [*Losses().after(info)], []
+        state.losses, state.first_lines = [*InformationLoss().after(info)], []
 
     def _start_anew(self, lines: list[list[float]]) -> None:
         """Forget all but these lines, and learn them as the first ones of a stream."""
-        here = self.position
-        here.pending, here.reach, here.centre, here.scale = [], [], 0.0, 1.0
+        state = self.position
+        state.pending, state.reach, state.centre, state.scale = [], [], 0.0, 1.0
         self.model = copy.deepcopy(self._blank)
-        *here.first_lines, (stamp, value) = [row[:2] for row in lines]
-        here.recent = []
-        self._keep(stamp, value, bool(here.calendar))
+        *state.first_lines, (stamp, value) = [row[:2] for row in lines]
+        state.recent = []
+        self._keep(stamp, value, bool(state.calendar))
 
     def _forecasts(self) -> tuple[list[dict[str, Any]], bool]:
         """Return forecasts, none before stamps have a distance, and whether the prior answers."""
-        here, step = self.position, self._step()
-        if self.model.updates == 0 or here.last is None or step is None:
+        state, step = self.position, self._step()
+        if self.model.updates == 0 or state.last is None or step is None:
             return [], False
-        calendar = bool(here.calendar)
+        calendar = bool(state.calendar)
         stamps = None
         if calendar and self.step is None:
-            stamps = calendar_ahead(here.last, here.gaps, self.horizon)
+            stamps = calendar_ahead(state.last, state.gaps, self.horizon)
         if stamps is None:
-            stamps = [here.last + step * (k + 1) for k in range(self.horizon)]
+            stamps = [state.last + step * (k + 1) for k in range(self.horizon)]
         ahead = passing_forecast(self.model, self.model.inputs(as_times(stamps, calendar)))
-        ends = widened_interval(here, ahead, self.horizon, widen=self._widen)
+        ends = widened_interval(state, ahead, self.horizon, widen=self._widen)
         rows = zip(*(values.tolist() for values in (ahead.mean, *ends)), strict=True)
         answers: list[dict[str, Any]] = []
         for k, (stamp, row) in enumerate(zip(stamps, rows, strict=True), 1):
-            numbers = [here.centre + here.scale * number for number in row]
+            numbers = [state.centre + state.scale * number for number in row]
             named = zip(("mean", "low", "high"), numbers, strict=True)
             answers.append({"horizon": k, "t": as_json(stamp, calendar)} | dict(named))
-            here.pending.append([k - 1.0, stamp, *numbers[1:]])
+            state.pending.append([k - 1.0, stamp, *numbers[1:]])
         return answers, bool(ahead.beyond.any())
 
     def _check_place(self, stamp: float, text: str) -> None:
@@ -333,8 +309,8 @@ class LiveStream:
         latest = start if last is None else last
         lengthscale = self._in_stamps(float(self.model.kernel.resolution.detach().max()))
         # A first gap may happen to be tiny; the lengthscale is the other measure of time.
-        known = _MAX_SPANS * max(latest - start, lengthscale)
-        reach = known if self.position.gaps else _MAX_LENGTHSCALES * lengthscale
+        farthest = _MAX_SPANS * max(latest - start, lengthscale)
+        reach = farthest if self.position.gaps else _MAX_LENGTHSCALES * lengthscale
         if stamp - latest > reach:
             unit = " seconds" if calendar else ""
             raise ValueError(
@@ -367,7 +343,7 @@ class LiveStream:
             )
         try:
             self.model.load_state_dict(tensors)
-            self.position = Position(**head["position"])
+            self.position = StreamState(**head["position"])
             self.monitor.load_state_dict(head["monitor"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{source} is damaged: {error}") from error

@@ -1,4 +1,4 @@
-"""How far a live stream has come."""
+"""Progress of a live stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ohsvgp.information_loss import Losses
+from ohsvgp.information_loss import InformationLoss
 from ohsvgp.stream.spacing import StampSpacing
 
 NANOSECONDS = 1_000_000_000
@@ -15,8 +15,8 @@ _LAST_SECOND = np.iinfo(np.int64).max // NANOSECONDS
 
 
 @dataclass
-class Position(StampSpacing):
-    """How far a stream has come; stamps of dates are in seconds since 1970."""
+class StreamState(StampSpacing):
+    """Progress of a stream; stamps of dates are in seconds since 1970."""
 
     lines: int = 0  # lines of input that were read, those passed over too
     calendar: bool | None = None  # whether stamps are dates; None before it is known
@@ -26,8 +26,8 @@ class Position(StampSpacing):
     first_lines: list[list[float]] = field(default_factory=list[list[float]])
     centre: float = 0.0  # subtracted from values before they are learned
     scale: float = 1.0  # what they are divided by then
-    # Of the updates so far, as ``Losses``
-    losses: list[Any] = field(default_factory=lambda: list[Any](Losses()))
+    # Of the updates so far, as ``InformationLoss``
+    losses: list[Any] = field(default_factory=lambda: list[Any](InformationLoss()))
     # Latest stamps, values and errors
     recent: list[list[float]] = field(default_factory=list[list[float]])
     fitted: int = 0  # lines that the latest fit saw
@@ -45,11 +45,7 @@ class Position(StampSpacing):
 
 
 def as_times(stamps: Sequence[float], calendar: bool) -> np.ndarray:
-    """Return stamps as the model takes them.
-
-    Raises:
-        ValueError: dates that int64 nanoseconds don't reach.
-    """
+    """Return stamps as the model takes them."""
     if not calendar:
         return np.array(stamps)
     if any(abs(stamp) > _LAST_SECOND for stamp in stamps):
