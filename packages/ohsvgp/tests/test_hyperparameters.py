@@ -1,4 +1,4 @@
-"""Fits of hyperparameters: against scipy, on generated data, on the online bound, and failures."""
+"""SeriesPredictions of hyperparameters: against scipy, on generated data, on the online bound, and failures."""
 
 import math
 import warnings

@@ -1,4 +1,4 @@
-"""Fits of degenerate series end within limits in the units of the data, and say where."""
+"""SeriesPredictions of degenerate series end within limits in the units of the data, and say where."""
 
 import math
 

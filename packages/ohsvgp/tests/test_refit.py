@@ -1,4 +1,4 @@
-"""Fits that updates make by themselves, priors of parameters, and restarts."""
+"""SeriesPredictions that updates make by themselves, priors of parameters, and restarts."""
 
 import copy
 import math

@@ -23,7 +23,7 @@ def exponential_sums(
     s, order = nodes.expand(*batch, Q).sort(-1)
     W = _take(weights.expand(*batch, M, Q), order)
     x = x.expand(*batch, x.shape[-1]).contiguous()
-    L, R = _one_sided(W, s)
+    L, R = _running_sums(W, s)
     after = torch.searchsorted(s.detach(), x.detach(), right=True)
     i, j = (after - 1).clamp_min(0), after.clamp_max(Q - 1)
     # Beyond the first and the last node one side is empty.
@@ -32,7 +32,7 @@ def exponential_sums(
     return from_left[..., None, :] * _take(L, i) + from_right[..., None, :] * _take(R, j)
 
 
-def _one_sided(W: Float[Tensor, "*b m q"], s: Float[Tensor, "*b q"]) -> tuple[Tensor, Tensor]:
+def _running_sums(W: Float[Tensor, "*b m q"], s: Float[Tensor, "*b q"]) -> tuple[Tensor, Tensor]:
     """Return L and R for nodes in order: within blocks of nodes, and from other blocks."""
     Q = s.shape[-1]
     padding = -Q % _BLOCK

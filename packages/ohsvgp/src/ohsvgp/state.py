@@ -45,12 +45,12 @@ class OnlineState:
     hyperparameters: Tensor
     length: float  # end of the window minus t0
     count: int  # number of points absorbed
-    known_moments: Posterior | None = None  # those of q(v), where they have been computed
+    computed_moments: Posterior | None = None  # those of q(v), where they have been computed
 
     @cached_property
     def moments(self) -> Posterior:
         """Return the moments of q(v), factorised once per state."""
-        return posterior(self.site) if self.known_moments is None else self.known_moments
+        return posterior(self.site) if self.computed_moments is None else self.computed_moments
 
 
 def contiguous_copy(tensor: Tensor) -> Tensor:

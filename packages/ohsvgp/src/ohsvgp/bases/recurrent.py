@@ -99,7 +99,7 @@ class RecurrentFeatures(TimeBasis):
         self.fixed_hyperparameters = step != "closed"
         if self.method is not None:
             hippo_system(basis, torch.empty(0))  # what has none is refused here
-        self._drawn: dict[str, Tensor] = {}
+        self._frequencies: dict[str, Tensor] = {}
 
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
         """Check the kernel and sample its frequencies."""
@@ -108,11 +108,13 @@ class RecurrentFeatures(TimeBasis):
             raise ValueError(
                 f"kernel must be stationary to have Fourier features, got {type(kernel).__name__}"
             )
-        self._drawn = {"frequencies": sample_frequencies(kernel, self.num_features, generator)}
+        self._frequencies = {
+            "frequencies": sample_frequencies(kernel, self.num_features, generator)
+        }
 
     def prior(self, kernel: Kernel) -> FeatureKernel:
         """Return the kernel of finite rank that all covariances come from."""
-        return FeatureKernel(kernel, self._drawn["frequencies"])
+        return FeatureKernel(kernel, self._frequencies["frequencies"])
 
     def advance(self, step: Advance) -> Inducing:
         """Carry the coefficients from the end of the last window to that of the new one."""
@@ -149,7 +151,7 @@ class RecurrentFeatures(TimeBasis):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the frequencies."""
-        return dict(self._drawn)
+        return dict(self._frequencies)
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take the frequencies of a saved model."""
@@ -158,7 +160,7 @@ class RecurrentFeatures(TimeBasis):
         count = tensors["frequencies"].shape[-2]
         if count != self.num_features:
             raise ValueError(f"frequencies must be num_features={self.num_features}, got {count}")
-        self._drawn = dict(tensors)
+        self._frequencies = dict(tensors)
 
     def restore(self, tensors: dict[str, Tensor]) -> Inducing:
         """Return the inducing set that ``Inducing.tensors`` was called on."""

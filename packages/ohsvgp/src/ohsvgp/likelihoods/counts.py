@@ -23,7 +23,7 @@ _NEWTON_STEPS = 60
 # Of sums over counts: terms that are taken one by one, so many at a time; nodes of the integral
 # over the others; and the probability that may lie on either side of it.
 _EXACT, _ROWS, _LEGENDRE = 128, 32, 48
-_REST = 1e-9
+_TAIL = 1e-9
 # Standard deviations that the centre of a rule may lie beside the peak.
 _SETTLED = 1e-3
 
@@ -106,7 +106,7 @@ class CountLikelihood(QuadratureLikelihood):
         """Sum (P(Y ≤ k) − 1{y ≤ k})² over k: below 128 by term, from there on by an integral."""
         mean, variance, y = torch.broadcast_tensors(mean, variance, y)
         # Outside of these F is 0 and 1.
-        ends = (self.quantile(mean, variance, p) for p in (_REST, 1 - _REST))
+        ends = (self.quantile(mean, variance, p) for p in (_TAIL, 1 - _TAIL))
         low, high = (end.clamp_min(_EXACT - 0.5) for end in ends)
         column = (-1, *(1,) * y.ndim)
         k = torch.arange(_EXACT, dtype=y.dtype, device=y.device).view(column)

@@ -6,7 +6,7 @@ from torch import Tensor
 from ohsvgp.likelihoods.base import Expectations
 from ohsvgp.likelihoods.counts import FLANK, Arrival, CountLikelihood, bounded_exp
 from ohsvgp.likelihoods.quadrature import Derivatives
-from ohsvgp.likelihoods.quantiles import exp_rest, stirling
+from ohsvgp.likelihoods.quantiles import exp_remainder, stirling
 from probseq.gaussians import DiagonalGaussian
 
 
@@ -38,7 +38,7 @@ class Poisson(CountLikelihood):
 
         def log_density(w: Tensor) -> Tensor:
             # a t − exp t − log Γ(a) at t = log a + w.
-            return stirling(a) - a * exp_rest(w)
+            return stirling(a) - a * exp_remainder(w)
 
         return Arrival(a.log(), a.rsqrt(), FLANK / a, log_density)
 

@@ -69,7 +69,7 @@ def folded_mean(mean: Tensor, sd: Tensor) -> Tensor:
     return 2 * sd * density + mean * torch.special.erf(z / math.sqrt(2))
 
 
-def exp_rest(x: Tensor) -> Tensor:
+def exp_remainder(x: Tensor) -> Tensor:
     """Return exp x − 1 − x, without the cancellation of large terms; x is held at 300."""
     small = x.clamp(-1e-2, 1e-2)
     series = 1.0

@@ -4,7 +4,7 @@ Save one with ``figure.savefig(path)``. Without matplotlib all raise a ``Missing
 """
 
 from ohsvgp.plots.coefficients import coefficients_plot
-from ohsvgp.plots.fits import Fits, after_tasks_plot, fits_plot
+from ohsvgp.plots.fits import SeriesPredictions, after_tasks_plot, series_plot
 from ohsvgp.plots.metrics import Band, Metric, metrics_plot, per_task_plot
 from ohsvgp.plots.models import fit_plot, forecast_plot
 from ohsvgp.plots.plane import Plane, boundaries_plot
@@ -12,18 +12,18 @@ from ohsvgp.plots.streams import frames_plot, metric_figures, prediction_figures
 
 __all__ = [
     "Band",
-    "Fits",
     "Metric",
     "Plane",
+    "SeriesPredictions",
     "after_tasks_plot",
     "boundaries_plot",
     "coefficients_plot",
     "fit_plot",
-    "fits_plot",
     "forecast_plot",
     "frames_plot",
     "metric_figures",
     "metrics_plot",
     "per_task_plot",
     "prediction_figures",
+    "series_plot",
 ]

@@ -66,10 +66,10 @@ def coefficient_path(gp: OnlineGP, ends: Tensor) -> DiagonalGaussian:
         raise ValueError("gp must have absorbed data with a LegS basis")
     with torch.no_grad():
         sets = [basis.inducing(gp.kernel, end) for end in ends.tolist()]
-        laws = [gp.process.project(state, inducing) for inducing in sets]
+        projections = [gp.process.project(state, inducing) for inducing in sets]
     # Round-off can take a variance of nothing below zero.
-    variances = torch.stack([u.variance for u in laws]).clamp_min(0)
-    return DiagonalGaussian(torch.stack([u.mean for u in laws]), variances)
+    variances = torch.stack([u.variance for u in projections]).clamp_min(0)
+    return DiagonalGaussian(torch.stack([u.mean for u in projections]), variances)
 
 
 def _draw_basis(axes: "Axes", gp: OnlineGP, ends: Sequence[float]) -> None:

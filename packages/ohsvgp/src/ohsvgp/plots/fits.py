@@ -19,7 +19,7 @@ _MANY, _MANY_SIZE = 1500, 0.8
 
 
 @dataclass(frozen=True, eq=False)
-class Fits:
+class SeriesPredictions:
     """Predictions along a series after each of K tasks, and its points; numpy arrays."""
 
     t: np.ndarray  # times of the predictions, shape (g,); numbers or datetime64
@@ -54,7 +54,9 @@ class Fits:
         return np.maximum(low, 0.0) if self.of_counts else low, high
 
 
-def after_tasks_plot(series: Fits, *, labels: tuple[str, str], title: str = "") -> "Figure":
+def after_tasks_plot(
+    series: SeriesPredictions, *, labels: tuple[str, str], title: str = ""
+) -> "Figure":
     """Draw the predictions after each task, in a panel each; labels are of time and values."""
     tasks = len(series.mean)
     predictions = {f"after task {task + 1}": (series, task) for task in range(tasks)}
@@ -62,11 +64,11 @@ def after_tasks_plot(series: Fits, *, labels: tuple[str, str], title: str = "") 
         across, size = min(_ACROSS_TASKS, tasks), (2.7, 2.2)
     else:
         across, size = 1, (7.0, 1.8)
-    return fits_plot(predictions, labels=labels, title=title, across=across, size=size)
+    return series_plot(predictions, labels=labels, title=title, across=across, size=size)
 
 
-def fits_plot(
-    predictions: Mapping[str, tuple[Fits, int]],
+def series_plot(
+    predictions: Mapping[str, tuple[SeriesPredictions, int]],
     *,
     labels: tuple[str, str],
     title: str = "",
@@ -91,7 +93,7 @@ def fits_plot(
     return figure
 
 
-def value_limits(several: Sequence[tuple[Fits, int]]) -> tuple[float, float]:
+def value_limits(several: Sequence[tuple[SeriesPredictions, int]]) -> tuple[float, float]:
     """Return ends of the vertical axis: the data's, with room for bands but not for explosions."""
     data = np.concatenate([series.values for series, _ in several])
     low, high = float(np.nanmin(data)), float(np.nanmax(data))
@@ -105,7 +107,7 @@ def value_limits(several: Sequence[tuple[Fits, int]]) -> tuple[float, float]:
     return bottom - _BELOW * (top - bottom), top + 0.04 * (top - bottom)
 
 
-def _draw(axes: "Axes", series: Fits, task: int) -> None:
+def _draw(axes: "Axes", series: SeriesPredictions, task: int) -> None:
     counts = series.of_counts
     many = sum(len(t) for t, _, _ in series.points) > _MANY  # they would hide everything else
     band = "mean ± 2 sd, not below 0" if counts else "mean ± 2 sd"

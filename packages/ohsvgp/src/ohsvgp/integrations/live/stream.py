@@ -6,7 +6,7 @@ is missing. A line that cannot be understood is refused in its answer, and does 
 The first lines wait and are learned at once: they give the hyperparameters, and the mean and
 deviation by which real numbers are standardised. Then each line is learned by itself.
 
-Fits and new starts are decided in ``refitting``, the width of intervals in ``intervals``.
+SeriesPredictions and new starts are decided in ``refitting``, the width of intervals in ``intervals``.
 
 The state is written after the update and before its answer is given: no answer is ever lost.
 After a crash the stream goes on with the lines that were not absorbed, or from its beginning, those
@@ -208,7 +208,7 @@ class LiveStream:
             )
         if state.form not in (None, form):
             raise ValueError(f"stamps must each be a {state.form} like those before, got {cell!r}")
-        self._check_place(stamp, cell)
+        self._check_reach(stamp, cell)
         times, error, alerts = as_times([stamp], calendar), None, list[str]()
         was_large = InformationLoss(*state.losses).large
         if value is None:
@@ -230,7 +230,7 @@ class LiveStream:
             restart = None if self._refit is None else lines_to_restart_from(state, self.warmup)
             if restart is not None:
                 alerts.append("anew")
-                self._start_anew(restart)
+                self._restart_from(restart)
         if InformationLoss(*state.losses).large and not was_large:  # news, and not a state
             alerts.append("lost information")
         state.calendar, state.form = calendar, form
@@ -264,7 +264,7 @@ class LiveStream:
         info = self.model.update(as_times(stamps, calendar), targets)
         state.losses, state.first_lines = [*InformationLoss().after(info)], []
 
-    def _start_anew(self, lines: list[list[float]]) -> None:
+    def _restart_from(self, lines: list[list[float]]) -> None:
         """Forget all but these lines, and learn them as the first ones of a stream."""
         state = self.position
         state.pending, state.reach, state.centre, state.scale = [], [], 0.0, 1.0
@@ -295,7 +295,7 @@ class LiveStream:
             state.pending.append([k - 1.0, stamp, *numbers[1:]])
         return answers, bool(ahead.beyond.any())
 
-    def _check_place(self, stamp: float, text: str) -> None:
+    def _check_reach(self, stamp: float, text: str) -> None:
         """Refuse a stamp before t0, and one that would stretch the window beyond all use."""
         start, last, calendar = self.position.start, self.position.last, self.position.calendar
         if start is None:
