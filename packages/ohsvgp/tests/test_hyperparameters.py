@@ -1,4 +1,4 @@
-"""SeriesPredictions of hyperparameters: against scipy, on generated data, on the online bound, and failures."""
+"""Fits of hyperparameters: against scipy, on generated data, on the online bound, and failures."""
 
 import math
 import warnings

@@ -1,4 +1,4 @@
-"""SeriesPredictions of degenerate series end within limits in the units of the data, and say where."""
+"""Fits of degenerate series end within limits in the units of the data, and say where."""
 
 import math
 

@@ -14,7 +14,7 @@ from ohsvgp.plots import (
     Band,
     Metric,
     Plane,
-    SeriesPredictions,
+    SeriesFit,
     after_tasks_plot,
     boundaries_plot,
     coefficients_plot,
@@ -34,7 +34,7 @@ LABELS = ("Year", "Irradiance")
 NLPD, RMSE = Metric("NLPD"), Metric("RMSE")
 
 
-def fits(**changes: Any) -> SeriesPredictions:
+def fits(**changes: Any) -> SeriesFit:
     t, train = np.linspace(0.0, 3.0, 31), np.arange(12) / 4
     fields: dict[str, Any] = {
         "t": t,
@@ -44,7 +44,7 @@ def fits(**changes: Any) -> SeriesPredictions:
         "test": (np.array([0.1, 1.1, 2.1]), np.array([0.5, 0.6, 0.7]), np.arange(3)),
         "inducing": np.array([[0.0, 0.5, np.nan], [0.0, 1.0, 2.0], [0.0, 1.5, 3.0]]),
     }
-    return SeriesPredictions(**{**fields, **changes})
+    return SeriesFit(**{**fields, **changes})
 
 
 def plane() -> Plane:

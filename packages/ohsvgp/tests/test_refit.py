@@ -1,4 +1,4 @@
-"""SeriesPredictions that updates make by themselves, priors of parameters, and restarts."""
+"""Fits that updates make by themselves, priors of parameters, and restarts."""
 
 import copy
 import math

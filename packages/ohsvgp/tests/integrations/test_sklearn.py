@@ -211,7 +211,7 @@ def test_sample_weights_divide_the_noise() -> None:
         K = kernel(torch.from_numpy(t)[:, None], torch.from_numpy(t)[:, None]).numpy()
     expected = K @ np.linalg.solve(K + np.diag(0.1 / weight), y)
     np.testing.assert_allclose(model.predict(t[:, None]), expected, atol=1e-5)
-    # SeriesPredictions know of them: the same data with a noise four times as large.
+    # Fits know of them: the same data with a noise four times as large.
     fitted = OnlineGPRegressor().fit(t[:, None], y, sample_weight=np.full(40, 4.0))
     again = OnlineGPRegressor().fit(t[:, None], y)
     noise = [float(m.gp_.likelihood.noise.detach()) for m in (fitted, again)]

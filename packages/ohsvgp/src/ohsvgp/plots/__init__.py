@@ -4,7 +4,7 @@ Save one with ``figure.savefig(path)``. Without matplotlib all raise a ``Missing
 """
 
 from ohsvgp.plots.coefficients import coefficients_plot
-from ohsvgp.plots.fits import SeriesPredictions, after_tasks_plot, series_plot
+from ohsvgp.plots.fits import SeriesFit, after_tasks_plot, series_plot
 from ohsvgp.plots.metrics import Band, Metric, metrics_plot, per_task_plot
 from ohsvgp.plots.models import fit_plot, forecast_plot
 from ohsvgp.plots.plane import Plane, boundaries_plot
@@ -14,7 +14,7 @@ __all__ = [
     "Band",
     "Metric",
     "Plane",
-    "SeriesPredictions",
+    "SeriesFit",
     "after_tasks_plot",
     "boundaries_plot",
     "coefficients_plot",

@@ -19,7 +19,7 @@ _MANY, _MANY_SIZE = 1500, 0.8
 
 
 @dataclass(frozen=True, eq=False)
-class SeriesPredictions:
+class SeriesFit:
     """Predictions along a series after each of K tasks, and its points; numpy arrays."""
 
     t: np.ndarray  # times of the predictions, shape (g,); numbers or datetime64
@@ -54,9 +54,7 @@ class SeriesPredictions:
         return np.maximum(low, 0.0) if self.of_counts else low, high
 
 
-def after_tasks_plot(
-    series: SeriesPredictions, *, labels: tuple[str, str], title: str = ""
-) -> "Figure":
+def after_tasks_plot(series: SeriesFit, *, labels: tuple[str, str], title: str = "") -> "Figure":
     """Draw the predictions after each task, in a panel each; labels are of time and values."""
     tasks = len(series.mean)
     predictions = {f"after task {task + 1}": (series, task) for task in range(tasks)}
@@ -68,7 +66,7 @@ def after_tasks_plot(
 
 
 def series_plot(
-    predictions: Mapping[str, tuple[SeriesPredictions, int]],
+    predictions: Mapping[str, tuple[SeriesFit, int]],
     *,
     labels: tuple[str, str],
     title: str = "",
@@ -93,7 +91,7 @@ def series_plot(
     return figure
 
 
-def value_limits(several: Sequence[tuple[SeriesPredictions, int]]) -> tuple[float, float]:
+def value_limits(several: Sequence[tuple[SeriesFit, int]]) -> tuple[float, float]:
     """Return ends of the vertical axis: the data's, with room for bands but not for explosions."""
     data = np.concatenate([series.values for series, _ in several])
     low, high = float(np.nanmin(data)), float(np.nanmax(data))
@@ -107,7 +105,7 @@ def value_limits(several: Sequence[tuple[SeriesPredictions, int]]) -> tuple[floa
     return bottom - _BELOW * (top - bottom), top + 0.04 * (top - bottom)
 
 
-def _draw(axes: "Axes", series: SeriesPredictions, task: int) -> None:
+def _draw(axes: "Axes", series: SeriesFit, task: int) -> None:
     counts = series.of_counts
     many = sum(len(t) for t, _, _ in series.points) > _MANY  # they would hide everything else
     band = "mean ± 2 sd, not below 0" if counts else "mean ± 2 sd"

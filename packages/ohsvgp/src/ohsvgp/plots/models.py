@@ -7,7 +7,7 @@ import numpy as np
 from ohsvgp.beyond.forecasts import forecast
 from ohsvgp.online import OnlineGP
 from ohsvgp.plots.drawing import dots, shade
-from ohsvgp.plots.fits import SeriesPredictions, series_plot
+from ohsvgp.plots.fits import SeriesFit, series_plot
 from ohsvgp.stream.arrays import as_array, real_numbers
 from ohsvgp.stream.clock import sorted_times, start_clock
 from probseq.figures import COLOURS, GUIDE, SEEN, legend, panels
@@ -32,7 +32,7 @@ def fit_plot(gp: OnlineGP, t: Any, y: Any, *, labels: tuple[str, str] = ("t", "y
     if points is not None and gp.clock is not None:
         inducing = np.array([gp.clock.user(z) for z in points[:, 0].tolist()])[None]
     train = (times, values, np.zeros(len(times), dtype=int))
-    prediction = SeriesPredictions(
+    prediction = SeriesFit(
         grid, predicted.mean.numpy()[None], sd.numpy()[None], train, None, inducing
     )
     return series_plot({"": (prediction, 0)}, labels=labels, size=(8.0, 3.2))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ohsvgp.plots.fits import SeriesPredictions, after_tasks_plot, series_plot
+from ohsvgp.plots.fits import SeriesFit, after_tasks_plot, series_plot
 from ohsvgp.plots.metrics import Band, Metric, metrics_plot, per_task_plot
 from ohsvgp.plots.plane import Plane, boundaries_plot
 from probseq.figures import headline, panels
@@ -69,7 +69,7 @@ def prediction_figures(
         `boundaries`, `fits` after the last task, and of each model `fits-NAME` after each task.
     """
     planes: dict[str, Plane] = {}
-    series: dict[str, SeriesPredictions] = {}
+    series: dict[str, SeriesFit] = {}
     for name, arrays in models.items():
         inducing = arrays.get("inducing")
         if "probability" in arrays and arrays["grid"].shape[1:] == (2,):
@@ -78,7 +78,7 @@ def prediction_figures(
         elif {"t", "mean", "sd"} <= arrays.keys():
             mean, sd = (v[:, 0] if v.ndim > 2 else v for v in (arrays["mean"], arrays["sd"]))
             train, test = (_points(arrays, name) for name in ("train", "test"))
-            series[name] = SeriesPredictions(arrays["t"], mean, sd, train, test, inducing)
+            series[name] = SeriesFit(arrays["t"], mean, sd, train, test, inducing)
     figures = {"boundaries": boundaries_plot(planes)} if planes else {}
     if series:
         tasks = len(next(iter(series.values())).mean)

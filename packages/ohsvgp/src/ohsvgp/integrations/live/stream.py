@@ -6,7 +6,7 @@ is missing. A line that cannot be understood is refused in its answer, and does 
 The first lines wait and are learned at once: they give the hyperparameters, and the mean and
 deviation by which real numbers are standardised. Then each line is learned by itself.
 
-SeriesPredictions and new starts are decided in ``refitting``, the width of intervals in ``intervals``.
+Fits and new starts are decided in ``refitting``, the width of intervals in ``intervals``.
 
 The state is written after the update and before its answer is given: no answer is ever lost.
 After a crash the stream goes on with the lines that were not absorbed, or from its beginning, those
