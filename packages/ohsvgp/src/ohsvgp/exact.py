@@ -83,12 +83,7 @@ def exact_posterior(
 
     mean = K_*f (K_ff + σ²I)⁻¹ y, variance = diag(K_** − K_*f (K_ff + σ²I)⁻¹ K_f*).
 
-    Args:
-        kernel: prior covariance function.
-        noise: σ², a number or one per series.
-        x: inputs of the data; times are points of one dimension.
-        y: targets; leading dimensions are independent series.
-        x_new: where to predict.
+    Leading dimensions are independent series; σ² is a number or one per series.
 
     Raises:
         CholeskyError: the noise is below round-off.

@@ -124,17 +124,10 @@ def cut_channels(
 ) -> tuple[Task, ...]:
     """Cut a series of channels into tasks; times are counted in lengths of the first one.
 
-    Args:
-        time: stamps, rising.
-        values: of the channels, (n, d).
-        num_tasks: number of tasks K.
-        task_length: time steps of each; later ones are left out. None: equal parts, and what is
-            left over goes to the last.
-        test_share: of the time steps of each task, for evaluation; the ends are learned, so that
-            predictions lie between data.
-        rng: chooses them.
-        standardise: by what is learned in the first task: nothing that comes later is known when
-            the stream starts.
+    ``task_length`` is in time steps, later ones are left out; without it tasks are equal, and what
+    is left over goes to the last. Of each task the share is for evaluation, chosen by ``rng``
+    between its ends. Standardised is by what the first task learns: nothing later is known when the
+    stream starts.
     """
     K, length = num_tasks, task_length or len(time) // num_tasks
     if length < _MIN_TASK_POINTS or K * length > len(time):

@@ -27,11 +27,8 @@ class FouT(QuadratureBasis):
 
     While t < θ the window begins before t0; K_uu is the same at all times for a stationary kernel.
 
-    Args:
-        num_inducing: M.
-        window: θ, in units of the time stamps.
-        num_nodes: Q Gauss-Legendre nodes on one panel; see ``QuadratureBasis`` if None. (Equally
-            spaced nodes would be no better than a trapezium rule: f is not periodic.)
+    θ, ``window``, is in units of the time stamps; for ``num_nodes`` see ``QuadratureBasis``
+    (equally spaced nodes would be no better than a trapezium rule: f is not periodic).
     """
 
     def __init__(self, num_inducing: int, window: float, *, num_nodes: int | None = None) -> None:

@@ -42,16 +42,9 @@ def make_prior(
 ) -> tuple[Kernel, Likelihood]:
     """Return covariance and observation model, whose numbers keep their digits.
 
-    Args:
-        kernel: the covariance, of ``probseq.kernels.parse_kernel``.
-        likelihood: name of the observation model.
-        lengthscale: of kernels that do not say theirs.
-        outputscale: variance of terms that do not say theirs.
-        noise: variance of Gaussian noise; squared scale of Student's t.
-        dispersion: of negative binomial counts.
-        dim: of the inputs.
-        season: periods of further terms of the covariance, each a pattern that changes slowly from
-            one period to the next; the periods are not learned.
+    The noise is the variance of Gaussian noise and the squared scale of Student's t. Seasons are
+    periods of further terms of the covariance, each a pattern that changes slowly from one period
+    to the next; the periods are not learned.
     """
 
     def double(value: float) -> Tensor:

@@ -119,11 +119,8 @@ def nanoseconds(time_unit: str) -> int:
 def stamps(t: Any, *, name: str) -> tuple[np.ndarray, bool]:
     """Return stamps as float64, or calendar stamps as integer nanoseconds, and which it is.
 
-    Args:
-        t: torch tensor, numpy array, pandas series or index, list, or a single stamp; shape (n,).
-            Calendar stamps are numpy's, pandas' or Python's, or ISO 8601 strings; see
-            ``parse_stamp``.
-        name: the argument's name for errors.
+    Stamps are of shape (n,) or single, numbers or numpy's, pandas' or Python's dates, or ISO 8601
+    strings; see ``parse_stamp``. The name is the argument's, for errors.
     """
     array = np.atleast_1d(as_array(t, name))
     if array.ndim != 1:

@@ -74,13 +74,8 @@ def amortised_posterior(
 
     which needs no factorisation beyond that of I + G.
 
-    Args:
-        step: the inducing set and the old site, from ``process.change_inducing``.
-        Psi: Ψ at the task's times, from ``core.features``; without leading dimension if the
-            latent processes share their kernel.
-        K_ff: prior variances there.
-        precision: 1/ṽ of every latent and time.
-        shift: ỹ/ṽ.
+    New sites have 1/ṽ and ỹ/ṽ of every latent and time; Ψ has no leading dimension if the latents
+    share their kernel.
     """
     carried = step.carried
     site = core.whitened_update(carried.site, Psi, precision, shift)

@@ -23,15 +23,8 @@ def train(
 ) -> Float[Tensor, " epochs"]:
     """Maximise a task's bound minus a penalty, both in nats.
 
-    Args:
-        bound: an unbiased estimate of the bound from the time points at some positions.
-        penalty: of the parameters of now.
-        parameters: what is trained, in place.
-        count: number of time points.
-        epochs: passes over them.
-        batch_size: time points per step; all if None.
-        learning_rate: of Adam.
-        generator: source of the batches' order.
+    The bound is an unbiased estimate from the time points at some positions of ``count``;
+    parameters are trained in place by Adam.
 
     Returns:
         Mean bound of every epoch in nats per time point.
