@@ -66,14 +66,14 @@ def unpack(
         raise ValueError(
             f"the state must be that of a model like this one, got {differences(saved, expected)}"
         )
-    rest = {name: tensor for name, tensor in tensors.items() if name != "identity"}
-    if hash_tensors(rest, text.replace(digest, _NO_HASH, 1).encode()) != digest:
+    others = {name: tensor for name, tensor in tensors.items() if name != "identity"}
+    if hash_tensors(others, text.replace(digest, _NO_HASH, 1).encode()) != digest:
         raise DamagedFileError(
             "tensors must be those that were saved, but their hash is another: "
             "the state is damaged, incomplete or was changed"
         )
     groups: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in rest.items():
+    for name, tensor in others.items():
         group, _, field = name.partition(".")
         groups.setdefault(group, {})[field] = contiguous_copy(tensor.to(device))
     return groups
