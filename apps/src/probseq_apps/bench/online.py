@@ -29,15 +29,13 @@ from ohsvgp import (
     OnlineGP,
     RandomSubset,
     RecurrentFeatures,
-    UniformGrid,
 )
 from ohsvgp import Path as InputPath
 from ohsvgp.bases import Advance, Basis
 from ohsvgp.integrations.live import LiveStream
-from ohsvgp.reference import StreamingGP
 from probseq.kernels import RBF, Walk
 from probseq_apps.bench import Case, Row, interleaved, one_thread, show, timed
-from probseq_apps.bench.fleets import state_rows, table_rows
+from probseq_apps.bench.fleets import state_rows
 from probseq_apps.engine import log
 from probseq_apps.settings.bench import BenchOnlineSettings
 from probseq_apps.settings.online import METHODS, LiveModel, StreamInfo
@@ -73,7 +71,6 @@ class Sizes(NamedTuple):
     batched: int = 1_000_000  # points of the stream that comes in 1,000 batches
     answered: int = 1_000  # lines of a live stream
     batches: int = 160  # of the stream on which every basis is watched
-    series: int = 1_000  # of a table
 
 
 def bench_online(settings: BenchOnlineSettings) -> None:
@@ -88,7 +85,6 @@ def bench_online(settings: BenchOnlineSettings) -> None:
             batched=10_000,
             answered=40,
             batches=8,
-            series=40,
         )
     with one_thread(), warnings.catch_warnings():
         # Speed is measured on streams that are too long for M.
@@ -153,15 +149,14 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         Row(f"{SOLAR} points in {TASKS} tasks by that recurrence, M=50", recurrence, "s"),
         Row("  against LegS", recurrence, over=fifty),
     ]
-    others = [*streaming_rows(solar), *prediction_rows(sizes.predicted), *path_rows(sizes.inputs)]
+    others = [*prediction_rows(sizes.predicted), *path_rows(sizes.inputs)]
     others += single_rows(singles)
-    fleet = table_rows(stream(200, LENGTH), sizes.series, _model(LegS(40)))
     counts = count_cases(sizes)
     few, more = (
         in_tasks(partial(RandomSubset, 50, learn=AdamSteps(steps=count)))
         for count in (sizes.few, sizes.more)
     )
-    cases = [*(case for row in (*rows, *others, *fleet) for case in row.cases), few, more, *counts]
+    cases = [*(case for row in (*rows, *others) for case in row.cases), few, more, *counts]
     seconds = interleaved(dict.fromkeys(cases, repeats))
     step = (seconds[more] - seconds[few]) / (sizes.more - sizes.few)
     osgpr = seconds[few] + (_ITERATIONS - sizes.few) * step
@@ -174,7 +169,6 @@ def measure(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
         *count_rows(sizes, *(seconds[case] for case in counts)),
         *growth_rows(sizes.batches),
         *batched_rows(sizes.batched),
-        *fleet,
         *state_rows(stream(sizes.answered + _FIRST), _wandering, _FIRST),
         *answer_rows(sizes.answered),
     ]
@@ -200,39 +194,6 @@ def memory_rows(count: int) -> list[Row]:
         # The goal is what an allocator may keep.
         grew = after - before
         rows.append(Row("  growth of the process in between", grew, "bytes", goal=2**23))
-    return rows
-
-
-def streaming_rows(series: Series) -> list[Row]:
-    """Return the rows of streaming GPs in explicit form, beside ours."""
-
-    def streaming(M: int, learn: bool) -> Case:
-        def run() -> float:
-            gp = StreamingGP(_kernel().double(), _NOISE, learn=learn)
-
-            def work() -> None:
-                for t, y in zip(*(column.tensor_split(TASKS) for column in series), strict=True):
-                    points = torch.linspace(0.0, float(t[-1]), M, dtype=t.dtype)
-                    gp.update(t[:, None], y, points[:, None])
-
-            return timed(work, gradients=True)()
-
-        return run
-
-    rows: list[Row] = []
-    for M, against_legs, against_grid in ((50, 6.0, 8.0), (150, 4.0, 6.0)):
-        plain, learned = streaming(M, learn=False), streaming(M, learn=True)
-        legs = learning(lambda M=M: _model(LegS(M)), series)
-        grid = learning(lambda M=M: _model(UniformGrid(M)), series)
-        rows += [
-            Row(f"{SOLAR} points in {TASKS} tasks by UniformGrid, M={M}", grid, "s"),
-            Row("  by a streaming GP", plain, "s"),
-            Row("    against LegS", plain, over=legs),
-            Row("    against UniformGrid", plain, over=grid),
-            Row("  by a streaming GP with a step of Adam a task", learned, "s"),
-            Row("    against LegS", learned, goal=against_legs, least=True, over=legs),
-            Row("    against UniformGrid", learned, goal=against_grid, least=True, over=grid),
-        ]
     return rows
 
 
