@@ -205,8 +205,8 @@ class RationalQuadratic(ARDKernel):
     def limits(self, units: DataUnits) -> dict[str, Limits]:
         """Return those of ℓ, σ_f² and α."""
         shape = Limits(units.gap.new_tensor(1e-2), units.gap.new_tensor(1e3))
-        own = {"raw_lengthscale": Limits(units.gap, units.span), "raw_alpha": shape}
-        return super().limits(units) | own
+        length = Limits(units.gap, units.span)
+        return super().limits(units) | {"raw_lengthscale": length, "raw_alpha": shape}
 
     def spectra(self, share: float) -> list[Spectrum] | None:
         """Return a band by Chernoff's bound of a normal spectrum with a gamma distributed variance.
