@@ -341,7 +341,6 @@ NOT_FUZZED = {
     "KernelConfig.build": "called by the builders of transformers",
     "SoftmaxConfig.build": "called by the builders of transformers",
     "TransformerConfig.check": "a part of its constructor",
-    "Encoder.blocks": "takes a function",
     "TokenMap": "made by the backbone alone",
     "TokenMap.parameters": "takes nothing",
     "Predictor": "made of functions",

@@ -1,6 +1,5 @@
 """Gaussian algebra against torch.distributions, dense conditioning and Monte Carlo."""
 
-import inspect
 import math
 
 import pytest
@@ -55,13 +54,6 @@ def test_gauss_kl_is_zero_at_the_prior_and_independent_of_the_diagonals_sign():
     assert gauss_kl(zero, flipped, L).abs() < 1e-13
 
 
-def test_gauss_kl_does_not_change_under_whitening():
-    q_mu, q_sqrt = random_q(m=4)
-    L = prior_factor(m=4)
-    unwhitened = gauss_kl(L @ q_mu, L @ q_sqrt.tril(), L)
-    torch.testing.assert_close(gauss_kl(q_mu, q_sqrt), unwhitened)
-
-
 def test_gauss_kl_shares_factors_and_priors_of_batch_size_one():
     q_mu, q_sqrt = randn(3, 4, seed=0), randn(1, 4, 4, seed=1)
     L = prior_factor(1, m=4)
@@ -74,14 +66,6 @@ def test_gauss_kl_gradients_agree_with_finite_differences():
     L = prior_factor(2, m=3)
     inputs = (q_mu.requires_grad_(), q_sqrt.requires_grad_(), L.requires_grad_())
     torch.autograd.gradcheck(lambda m, s, f: gauss_kl(m, s, f.tril()), inputs)
-
-
-def test_gauss_kl_refuses_a_factor_of_the_wrong_rank():
-    function = getattr(gauss_kl, "__wrapped__", gauss_kl)
-    with pytest.raises(
-        ValueError, match=r"q_mu must have .* q_sqrt .* got \(4,\), \(2, 3, 4, 4\) and None"
-    ):
-        function(torch.zeros(4), torch.zeros(2, 3, 4, 4))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -123,60 +107,11 @@ def test_gauss_kl_is_infinite_for_a_deviation_of_zero_and_refuses_negative_ones(
             gauss_kl(zero, torch.tensor([1.0, bad]))
 
 
-@pytest.mark.parametrize(
-    "shapes",
-    [
-        ((), (), None),
-        ((4,), (3,), None),
-        ((4,), (3, 4), None),
-        ((4,), (4, 4), (3, 3)),
-        ((4,), (4, 4), (4,)),
-        ((2, 4), (3, 4, 4), None),
-        ((2, 4), (2, 4, 4), (3, 4, 4)),
-    ],
-)
-def test_gauss_kl_refuses_shapes_that_do_not_belong_together(shapes):
-    arguments = [None if shape is None else torch.ones(shape) for shape in shapes]
-    with pytest.raises(ValueError, match=r"q_mu must have shape .* got"):
-        inspect.unwrap(gauss_kl)(*arguments)
-
-
-def made(kind, **values):
-    """A distribution past the shape checks of the test session, which would refuse first."""
-    distribution = object.__new__(kind)
-    for name, value in values.items():
-        object.__setattr__(distribution, name, value)
-    inspect.unwrap(kind.__post_init__)(distribution)
-    return distribution
-
-
-def test_distributions_refuse_moments_that_do_not_belong_together():
-    for mean, variance in (((), ()), ((3,), (2,)), ((3,), (1,)), ((2, 3), (3,))):
-        with pytest.raises(ValueError, match="mean and variance must have the same shape"):
-            made(DiagonalGaussian, mean=torch.zeros(mean), variance=torch.ones(variance))
-    for mean, covariance in (((), ()), ((3,), (3,)), ((3,), (2, 2)), ((2, 3), (3, 3))):
-        with pytest.raises(ValueError, match="mean and covariance must have the shapes"):
-            made(JointGaussian, mean=torch.zeros(mean), covariance=torch.ones(covariance))
-
-
 @pytest.mark.parametrize("bad", [-1.0, -(2.0**-99), math.nan])
 def test_a_diagonal_gaussian_refuses_negative_variances(bad):
     with pytest.raises(ValueError, match=f"variance must not be negative or NaN, .* {bad}"):
         DiagonalGaussian(torch.zeros(3), torch.tensor([1.0, bad, 0.0]))
     DiagonalGaussian(torch.zeros(3), torch.tensor([0.0, math.inf, 1.0]))
-
-
-def test_samples_and_densities_refuse_shapes_by_name():
-    for distribution in (
-        DiagonalGaussian(torch.zeros(2, 3), torch.ones(2, 3)),
-        JointGaussian(torch.zeros(2, 3), torch.eye(3).expand(2, 3, 3)),
-    ):
-        log_prob = inspect.unwrap(type(distribution).log_prob)
-        for shape in ((), (2,), (1,), (5, 3), (4, 5, 3)):
-            with pytest.raises(ValueError, match=r"value must broadcast .*\(2, 3\).* got"):
-                log_prob(distribution, torch.zeros(shape))
-        with pytest.raises(ValueError, match=r"sample_shape must be a tuple .* got \(4, -1\)"):
-            distribution.rsample((4, -1))
 
 
 def test_densities_equal_torch_distributions():

@@ -35,12 +35,6 @@ def test_normalized_images_have_mean_zero_and_deviation_one():
     torch.testing.assert_close(deviation, torch.ones(3), atol=1e-6, rtol=0)
 
 
-def test_a_constant_channel_can_be_normalized():
-    mean, std = channel_statistics(torch.full((3, 1, 8, 8), 51, dtype=torch.uint8))
-    assert mean == pytest.approx((0.2,))
-    assert std == (1.0,)
-
-
 def test_quarter_turns_are_exact_and_counter_clockwise():
     images = random_images(2, 3, 9, 9)
     for turns in range(4):
@@ -143,15 +137,6 @@ def test_each_crop_is_a_shifted_and_perhaps_mirrored_copy():
     assert 0.3 < share < 0.7
 
 
-def test_without_padding_only_mirroring_is_left():
-    images = random_images(50, 1, 8, 8)
-    cropped = random_crop_flip(images, torch.Generator().manual_seed(0), padding=0)
-    same = (cropped == images).all((1, 2, 3))
-    mirrored = (cropped == images.flip(3)).all((1, 2, 3))
-    assert (same ^ mirrored).all()
-    assert 10 < same.sum() < 40
-
-
 @pytest.mark.parametrize("augment", [random_crop_flip, augment3])
 @pytest.mark.parametrize("shape", [(6, 1, 8, 8), (6, 3, 32, 32), (1, 3, 8, 8)])
 def test_a_generator_gives_the_same_draws_again(augment, shape):
@@ -172,12 +157,6 @@ def test_about_a_third_of_the_images_turn_grey():
     out = augment3(images, torch.Generator().manual_seed(0)).int()
     grey = ((out.amax(1) - out.amin(1)) <= 1).all((1, 2))
     assert 150 < int(grey.sum()) < 250
-
-
-def test_about_a_third_of_the_white_images_are_inverted():
-    white = torch.full((600, 1, 8, 8), 255, dtype=torch.uint8)
-    out = augment3(white, torch.Generator().manual_seed(0))
-    assert 150 < int((out == 0).all((1, 2, 3)).sum()) < 250
 
 
 def test_jitter_stays_within_its_factors():

@@ -1,7 +1,5 @@
 """The one Cholesky factorisation: model jitter, bounded escalation, named failures, compilation."""
 
-import warnings
-
 import numpy as np
 import pytest
 import scipy.linalg
@@ -42,14 +40,6 @@ def test_default_jitter_is_known_for_both_precisions_and_refused_for_half():
         safe_cholesky(torch.eye(3, dtype=torch.bfloat16))
 
 
-def test_float32_agrees_with_float64():
-    matrix = random_covariance(2, 6).float()
-    actual = safe_cholesky(matrix)
-    assert actual.dtype == torch.float32
-    expected = safe_cholesky(matrix.double(), jitter=1e-6)
-    torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-4)
-
-
 def test_only_failing_members_get_more_jitter_and_the_warning_counts_them():
     good = random_covariance(4)
     # −1e-6 is beyond jitter 1e-8 and 1e-7, and within 1e-5.
@@ -62,12 +52,6 @@ def test_only_failing_members_get_more_jitter_and_the_warning_counts_them():
     added = factor[1] @ factor[1].mT - matrix[1]
     expected = 1e-5 * (1 - 1e-6) * torch.eye(4, dtype=torch.float64)
     torch.testing.assert_close(added, expected, rtol=1e-8, atol=1e-14)
-
-
-def test_a_positive_definite_matrix_gives_no_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        safe_cholesky(random_covariance(3, 4))
 
 
 def test_the_search_stops_after_max_tries_with_advice():
@@ -101,28 +85,6 @@ def test_nan_and_infinity_are_named_with_their_counts(place):
     matrix[2, row, column] = float("inf")
     with pytest.raises(CholeskyError, match="got 1 NaN and 1 infinite entries in 2 of 3 matrices"):
         safe_cholesky(matrix)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"matrix": torch.eye(3)[:2]}, r"shape \(..., n, n\), got \(2, 3\)"),
-        ({"matrix": torch.eye(3), "jitter": 0.0}, "jitter must be positive and finite, got 0.0"),
-        (
-            {"matrix": torch.eye(3), "jitter": float("nan")},
-            "jitter must be positive and finite, got nan",
-        ),
-        (
-            {"matrix": torch.eye(3), "max_tries": 0},
-            "max_tries must be a whole number of at least 1, got 0",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(arguments, message):
-    # __wrapped__ is the shipped function: the suite's shape checks would refuse first.
-    function = getattr(safe_cholesky, "__wrapped__", safe_cholesky)
-    with pytest.raises(ValueError, match=message):
-        function(**arguments)
 
 
 def test_gradients_agree_with_finite_differences_with_and_without_escalation():

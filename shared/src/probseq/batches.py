@@ -1,4 +1,4 @@
-"""What people have of data, read once, as batches of inputs and labels."""
+"""Data of many forms, read once, as batches of inputs and labels."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -22,7 +22,7 @@ __all__ = [
     "COLOURS",
     "GUIDE",
     "IN_A_PANEL",
-    "SEEN",
+    "OLD_DATA",
     "Curve",
     "TrainingCurves",
     "bare",
@@ -45,7 +45,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 # Of lines that guide the eye, such as perfect calibration.
 GUIDE = "#1A1A1A"
 # Of data that a model has seen.
-SEEN = "#8A8A8A"
+OLD_DATA = "#8A8A8A"
 # More curves than these are told apart in a panel each, by :func:`small_multiples`.
 IN_A_PANEL = 7
 _DASHES = ("-", "--", ":")
@@ -59,7 +59,7 @@ _FEW_POINTS = 30
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Return colour, dash and marker of the method at a place: the same in a run's pictures."""
+    """Return colour, dash and marker of the method at a position: the same in a run's pictures."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": _DASHES[index // len(COLOURS) % len(_DASHES)],
@@ -100,13 +100,13 @@ def panels(
     rows = math.ceil(count / columns)
     figure = new_figure(size[0] * columns + extra[0], size[1] * rows + extra[1])
     grid: list[Axes] = []
-    for place in range(count):
+    for position in range(count):
         first = grid[0] if shared and grid else None
-        axes = figure.add_subplot(rows, columns, place + 1, sharex=first, sharey=first)
+        axes = figure.add_subplot(rows, columns, position + 1, sharex=first, sharey=first)
         bare(axes)
         if shared:
-            axes.tick_params(labelleft=place % columns == 0)
-            axes.tick_params(labelbottom=place + columns >= count)
+            axes.tick_params(labelleft=position % columns == 0)
+            axes.tick_params(labelbottom=position + columns >= count)
         grid.append(axes)
     return figure, grid
 
@@ -126,8 +126,8 @@ def label_bottom(grid: "Sequence[Axes]", across: int, label: str) -> None:
 
     A figure's own label would stand where its legend is.
     """
-    for place, axes in enumerate(grid):
-        if place + min(across, len(grid)) >= len(grid):
+    for position, axes in enumerate(grid):
+        if position + min(across, len(grid)) >= len(grid):
             axes.set_xlabel(label, fontsize=9)
 
 
@@ -247,9 +247,9 @@ def curves_plot(
     """Draw a panel for each number, in it a curve for each method, with error bars."""
     figure, grid = panels(len(numbers), 3, (3.4, 3.2), shared=False)
     for axes, (label, curves) in zip(grid, numbers.items(), strict=True):
-        for place, (name, (x, y, errors, _)) in enumerate(curves.items()):
+        for position, (name, (x, y, errors, _)) in enumerate(curves.items()):
             style: dict[str, Any] = {"markersize": 4, "linewidth": 1.6, "capsize": 2}
-            axes.errorbar(x, y, yerr=errors, label=name, **(line_style(place) | style))
+            axes.errorbar(x, y, yerr=errors, label=name, **(line_style(position) | style))
             axes.set(xlabel=x_label, ylabel=label, xticks=np.asarray(x))
         light_grid(axes)
     figure.suptitle(title, fontsize=10)
@@ -282,9 +282,9 @@ def training_plot(
     figure, grid = panels(len(numbers), across, (3.5, 2.7), shared=False)
     for axes, (title, label, curves, wide) in zip(grid, numbers, strict=True):
         for x, y, style in curves:
-            (drawn,) = axes.plot(x, y, markersize=3, linewidth=1.4, **style)
+            (line,) = axes.plot(x, y, markersize=3, linewidth=1.4, **style)
             if len(x) > _FEW_POINTS:
-                drawn.set_marker("")
+                line.set_marker("")
         values = np.concatenate([y for _, y, _ in curves])
         # Small ratios need no logarithm, whose ticks are few then.
         if wide and 0.0 < 10.0 * values.min() < values.max():

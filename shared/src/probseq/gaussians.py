@@ -214,17 +214,17 @@ def _check_divergence(q_mu: Tensor, q_sqrt: Tensor, L: Tensor | None) -> None:
     m = q_mu.shape[-1:]
     square = (*m, *m)
     batches = [q_mu.shape[:-1]]
-    fits = q_mu.ndim >= 1
+    matches = q_mu.ndim >= 1
     if q_sqrt.ndim == q_mu.ndim:
-        fits = fits and q_sqrt.shape[-1:] == m
+        matches = matches and q_sqrt.shape[-1:] == m
         batches.append(q_sqrt.shape[:-1])
     else:
-        fits = fits and q_sqrt.ndim == q_mu.ndim + 1 and q_sqrt.shape[-2:] == square
+        matches = matches and q_sqrt.ndim == q_mu.ndim + 1 and q_sqrt.shape[-2:] == square
         batches.append(q_sqrt.shape[:-2])
     if L is not None:
-        fits = fits and L.ndim >= 2 and L.shape[-2:] == square
+        matches = matches and L.ndim >= 2 and L.shape[-2:] == square
         batches.append(L.shape[:-2])
-    if not fits or not broadcastable(*batches):
+    if not matches or not broadcastable(*batches):
         factor_shape = "None" if L is None else tuple(L.shape)
         raise ValueError(
             "q_mu must have shape (..., m), q_sqrt (..., m) for standard deviations or "

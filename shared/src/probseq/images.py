@@ -245,19 +245,19 @@ def augment3(
     cropped = random_crop_flip(images, generator, padding=4, padding_mode="reflect")
     floats = cropped.to(torch.float32) / 255
 
-    def drawn(low: float, high: float) -> Tensor:
+    def uniform(low: float, high: float) -> Tensor:
         draw = torch.rand(count, generator=generator, device=images.device)
         return (low + (high - low) * draw).view(-1, 1, 1, 1)
 
     choice = torch.randint(3, (count, 1, 1, 1), generator=generator, device=images.device)
     grey = to_grey(floats).expand_as(floats)
     solarized = torch.where(floats >= 128 / 255, 1 - floats, floats)
-    blurred = gaussian_filter(floats, drawn(*_BLUR_SIGMAS).flatten(), truncate=3.0)
+    blurred = gaussian_filter(floats, uniform(*_BLUR_SIGMAS).flatten(), truncate=3.0)
     floats = torch.where(choice == 0, grey, torch.where(choice == 1, solarized, blurred))
 
     low, high = 1 - _JITTER, 1 + _JITTER
-    floats = (floats * drawn(low, high)).clamp(0, 1)
+    floats = (floats * uniform(low, high)).clamp(0, 1)
     means = to_grey(floats).mean((1, 2, 3), keepdim=True)
-    floats = (means + drawn(low, high) * (floats - means)).clamp(0, 1)
+    floats = (means + uniform(low, high) * (floats - means)).clamp(0, 1)
     luma = to_grey(floats)
-    return to_bytes(luma + drawn(low, high) * (floats - luma))
+    return to_bytes(luma + uniform(low, high) * (floats - luma))

@@ -1,4 +1,4 @@
-"""What gradients by hand need: a precision of their own, and a refusal of second derivatives."""
+"""Precision of gradients by hand, and their refusal of second derivatives."""
 
 import functools
 from collections.abc import Callable

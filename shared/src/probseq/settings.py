@@ -108,13 +108,13 @@ class Settings:
 
         A setting that is left out keeps its default.
         """
-        known = {item.name: item for item in fields(cls)}
+        defined = {item.name: item for item in fields(cls)}
         for name in settings:
-            if name not in known:
-                near = get_close_matches(str(name), known, n=1, cutoff=0.75)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            if name not in defined:
+                near = get_close_matches(str(name), defined, n=1, cutoff=0.75)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(defined)}"
                 raise ValueError(f"unknown setting {name!r}: {hint}")
-        for name, item in known.items():
+        for name, item in defined.items():
             if name not in settings and item.default is item.default_factory is MISSING:
                 raise ValueError(f"{name} must be given, got {sorted(settings)}")
         return cls(**settings)

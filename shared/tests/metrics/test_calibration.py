@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from probseq.metrics import (
-    CalibrationBins,
     calibration_bins,
     expected_calibration_error,
     maximum_calibration_error,
@@ -72,20 +71,6 @@ def test_bins_hold_counts_means_and_hit_rates(make_probs, mode):
         assert float(bins.accuracy[b]) == pytest.approx(h, abs=1e-12)
 
 
-def test_bins_of_parts_merge_into_those_of_all():
-    probs = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)).double().softmax(-1)
-    labels = torch.arange(200) % 5
-    whole = calibration_bins(probs, labels)
-    parts = [calibration_bins(probs[rows], labels[rows]) for rows in torch.arange(200).split(33)]
-    merged = CalibrationBins.merged(parts)
-    for one, other in zip(merged, whole, strict=True):
-        torch.testing.assert_close(one, other)
-    with pytest.raises(ValueError, match="bins with the same edges"):
-        CalibrationBins.merged([])
-    with pytest.raises(ValueError, match="bins with the same edges"):
-        CalibrationBins.merged([whole, calibration_bins(probs, labels, 3)])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_edge_belongs_to_the_bin_below_and_zero_to_the_first(dtype):
     # 3/15, 5/15, ... as the dtype has them; the second class holds the rest.
@@ -99,14 +84,6 @@ def test_an_edge_belongs_to_the_bin_below_and_zero_to_the_first(dtype):
 def test_probabilities_that_round_above_one_stay_in_the_last_bin():
     probs = torch.tensor([[1.0 + 1e-6, 0.0]])
     assert calibration_bins(probs, torch.tensor([0]), 15).count.tolist() == [0] * 14 + [1]
-
-
-def test_hand_made_example():
-    # Bins 0.8: two predictions, one right; 0.6: one prediction, right.
-    probs = torch.tensor([[0.8, 0.2], [0.8, 0.2], [0.4, 0.6]], dtype=torch.float64)
-    labels = torch.tensor([0, 1, 1])
-    assert float(expected_calibration_error(probs, labels)) == pytest.approx((0.6 + 0.4) / 3)
-    assert float(maximum_calibration_error(probs, labels)) == pytest.approx(0.4)
 
 
 def test_calibrated_predictions_have_an_error_that_vanishes_with_their_number():
@@ -125,26 +102,6 @@ def test_calibrated_predictions_have_an_error_that_vanishes_with_their_number():
     # The noise of a bin is about sqrt(p(1-p)/n_b): 0.5 * sqrt(15/1e5) = 0.006 at most.
     assert max(errors[1]) < 0.006
     assert errors[1][0] < 0.3 * errors[0][0]
-
-
-def test_overconfidence_and_underconfidence_both_count():
-    generator = torch.Generator().manual_seed(4)
-    probs = torch.randn(5_000, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
-    labels = torch.multinomial(probs, 1, generator=generator)[:, 0]
-    calibrated = float(expected_calibration_error(probs, labels))
-    for temperature in (0.3, 3.0):
-        off = (probs.log() / temperature).softmax(dim=1)
-        assert float(expected_calibration_error(off, labels)) > calibrated + 0.05
-
-
-def test_whole_set_error_is_below_the_mean_over_batches(make_probs):
-    # Why the error is never averaged over batches: |.| is convex.
-    probs, labels = make_probs(num_samples=512)
-    batches = [
-        float(expected_calibration_error(p, y))
-        for p, y in zip(probs.split(32), labels.split(32), strict=True)
-    ]
-    assert float(expected_calibration_error(probs, labels)) < np.mean(batches)
 
 
 @settings(deadline=None, max_examples=40)

@@ -1,4 +1,3 @@
-import inspect
 import math
 
 import pytest
@@ -26,8 +25,3 @@ def test_a_score_that_falls_is_forgetting_too():
 def test_anything_but_a_finite_square_matrix_is_refused(matrix):
     with pytest.raises(ValueError, match="matrix must"):
         forgetting(matrix)
-
-
-def test_matrices_of_booleans_are_refused():
-    with pytest.raises(ValueError, match="matrix must be of a floating dtype"):
-        inspect.unwrap(forgetting)(torch.ones(2, 2, dtype=torch.bool))

@@ -39,18 +39,6 @@ def test_energy_equals_scipy(temperature):
     np.testing.assert_allclose(energy_score(logits, temperature).numpy(), expected, rtol=1e-12)
 
 
-def test_energy_tends_to_minus_the_largest_logit_as_temperature_falls():
-    logits = torch.tensor([[1.0, 3.0, -2.0]], dtype=torch.float64)
-    assert float(energy_score(logits, 1e-3)) == pytest.approx(-3.0, abs=1e-9)
-
-
-@pytest.mark.parametrize("shift", [-7.0, 500.0])
-def test_energy_moves_against_a_shift_of_the_logits(shift):
-    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    moved = energy_score(logits + shift)
-    np.testing.assert_allclose(moved.numpy(), (energy_score(logits) - shift).numpy(), rtol=1e-12)
-
-
 def loop_kl(probs, val_probs, groups):
     """Scores by scipy's KL, one sample at a time."""
     typical = [val_probs[groups == k].mean(0) for k in range(probs.shape[1])]
@@ -87,12 +75,6 @@ def test_a_class_that_the_fit_never_saw():
         KLMatching.fit(val_probs, labels).score(unseen)
 
 
-def test_kl_matching_refuses_another_number_of_classes():
-    detector = KLMatching.fit(torch.eye(2), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match=r"probs must have the 2 classes of the fit, got shape"):
-        detector.score(torch.eye(3))
-
-
 def test_every_detector_grows_with_ood():
     generator = torch.Generator().manual_seed(5)
     labels = torch.randint(4, (600,), generator=generator)
@@ -125,18 +107,6 @@ def test_metrics_equal_sklearn_with_the_positive_class_of_their_names(seed, deci
         "fpr95": fpr[np.argmax(tpr >= 0.95)],
     }
     assert {k: float(v) for k, v in result.items()} == pytest.approx(expected, abs=1e-12)
-
-
-def test_swapping_in_and_out_mirrors_the_metrics():
-    generator = torch.Generator().manual_seed(6)
-    inside = torch.randn(40, generator=generator, dtype=torch.float64)
-    outside = 1 + torch.randn(30, generator=generator, dtype=torch.float64)
-    forward = ood_metrics(inside, outside)
-    mirrored = ood_metrics(-outside, -inside)
-    assert float(mirrored["auroc"]) == pytest.approx(float(forward["auroc"]))
-    assert float(mirrored["aupr_in"]) == pytest.approx(float(forward["aupr_out"]))
-    assert float(mirrored["aupr_out"]) == pytest.approx(float(forward["aupr_in"]))
-    assert float(forward["auroc"]) > 0.6
 
 
 def test_the_roc_of_other_data_has_the_area_that_is_measured():

@@ -3,12 +3,10 @@ import sys
 import numpy as np
 import pytest
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import Rectangle
 
 from probseq.errors import MissingExtraError
 from probseq.metrics import (
-    CalibrationBins,
     aurc,
     auroc,
     calibration_bins,
@@ -30,12 +28,6 @@ LONG = "kernel-exponential+ensemble+ts"
 NAMES = ["mle", "kernel+ts", "mcd", "sgpa", "sgpa+ensemble", LONG]
 
 
-def make_bins(make_probs, count):
-    return {
-        name: calibration_bins(*make_probs(seed=seed)) for seed, name in enumerate(NAMES[:count])
-    }
-
-
 def make_curves(make_probs, kind, count):
     curves = {}
     for seed, name in enumerate(NAMES[:count]):
@@ -50,31 +42,6 @@ def bars(axes, colour):
         for p in axes.patches
         if isinstance(p, Rectangle) and np.allclose(p.get_facecolor(), colour, atol=0.01)
     ]
-
-
-def visible_texts(figure):
-    """Bounding boxes of all texts, in pixels, by the text."""
-    renderer = figure.canvas.get_renderer()
-    figure.draw(renderer)
-    texts = [*figure.legends[0].get_texts()]
-    for axes in figure.axes:
-        texts += [axes.title, axes.xaxis.label, axes.yaxis.label]
-        for axis in (axes.xaxis, axes.yaxis):
-            low, high = axis.get_view_interval()
-            texts += [t.label1 for t in axis.get_major_ticks() if low <= t.get_loc() <= high]
-    return {
-        f"{i} {t.get_text()}": t.get_window_extent(renderer)
-        for i, t in enumerate(texts)
-        if t.get_text() and t.get_visible()
-    }
-
-
-@pytest.mark.parametrize(("count", "rows", "columns"), [(1, 1, 1), (3, 1, 3), (6, 2, 4)])
-def test_each_method_has_a_panel_and_a_strip_in_rows_of_four(make_probs, count, rows, columns):
-    figure = reliability_diagram(make_bins(make_probs, count))
-    assert len(figure.axes) == 2 * count
-    spec = figure.axes[0].get_subplotspec().get_gridspec()
-    assert (spec.nrows, spec.ncols) == (2 * rows, columns)
 
 
 def test_panels_show_the_accuracy_the_gap_and_the_error(make_probs):
@@ -126,32 +93,6 @@ def test_a_wrong_first_sample_does_not_flatten_the_risk_curve():
     assert risk_coverage_plot({"mle": curve}).axes[0].get_ylim()[1] < 5
 
 
-def test_a_risk_of_zero_still_has_an_axis():
-    curve = risk_coverage_curve(torch.tensor([0.9, 0.8]), torch.tensor([True, True]))
-    low, high = risk_coverage_plot({"mle": curve}).axes[0].get_ylim()
-    assert low == 0.0
-    assert high > 0.0
-
-
-@pytest.mark.parametrize("count", [1, 6])
-def test_no_text_leaves_the_figure_or_covers_another(make_probs, count):
-    figures = [
-        reliability_diagram(make_bins(make_probs, count)),
-        risk_coverage_plot(make_curves(make_probs, risk_coverage_curve, count)),
-        roc_plot(make_curves(make_probs, roc_curve, count)),
-    ]
-    for figure in figures:
-        boxes = visible_texts(figure)
-        for name, box in boxes.items():
-            # One pixel of slack for the anti-aliased edge.
-            assert box.x0 >= -1, name
-            assert box.y0 >= -1, name
-            assert box.x1 <= figure.bbox.x1 + 1, name
-            assert box.y1 <= figure.bbox.y1 + 1, name
-            overlaps = [other for other, b in boxes.items() if other != name and box.overlaps(b)]
-            assert not overlaps, (name, overlaps)
-
-
 @pytest.mark.parametrize(("plot", "area"), [(roc_plot, "AUROC"), (risk_coverage_plot, "AURC")])
 def test_more_methods_than_colours_have_a_panel_each(plot, area):
     curve = (torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0]))
@@ -160,13 +101,6 @@ def test_more_methods_than_colours_have_a_panel_each(plot, area):
     assert [axes.get_title() for axes in figure.axes] == [
         f"method {i}\n{area} 0.5000" for i in range(9)
     ]
-
-
-def test_figures_are_written_as_png_without_pyplot(make_probs, tmp_path):
-    figure = reliability_diagram(make_bins(make_probs, 2))
-    assert isinstance(figure.canvas, FigureCanvasAgg)
-    figure.savefig(tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_missing_matplotlib_names_the_extra(monkeypatch):
@@ -185,13 +119,6 @@ def test_a_missing_matplotlib_names_the_extra(monkeypatch):
 def test_nothing_to_plot_is_an_error(plot):
     with pytest.raises(ValueError, match="must hold at least one method, got an empty mapping"):
         plot({})
-
-
-def test_one_filled_bin_is_enough_for_a_diagram():
-    bins = calibration_bins(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
-    assert isinstance(bins, CalibrationBins)
-    upper, _ = reliability_diagram({"sure": bins}).axes
-    assert upper.get_title() == "sure\nECE 0.0000"
 
 
 def test_numbers_have_a_panel_or_a_curve_for_each_method():
@@ -222,9 +149,3 @@ def test_spreads_of_each_set_are_counted_in_the_same_bins():
     heights = [[bar.get_height() for bar in bars] for bars in axes.containers]
     assert [sum(counts) for counts in heights] == [50, 50]  # what is far off is in the last bin
     assert heights[0][0] == 50
-
-
-def test_more_sets_than_colours_are_all_drawn():
-    sets = {f"set {number}": torch.linspace(0.5, 1.5, 10) + number for number in range(9)}
-    (axes,) = spread_plot({"sgpa": sets}).axes
-    assert axes.get_legend_handles_labels()[1] == list(sets)

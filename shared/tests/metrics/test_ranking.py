@@ -66,15 +66,6 @@ def test_areas_and_curve_equal_sklearn(decimals):
 
 
 @settings(deadline=None, max_examples=40)
-@given(samples=tied_samples)
-def test_negated_scores_mirror_the_auroc(samples):
-    scores, positive = unzip(samples)
-    forward, backward = float(auroc(scores, positive)), float(auroc(-scores, positive))
-    assert forward + backward == pytest.approx(1.0, abs=1e-14)
-    assert float(auroc(-scores, ~positive)) == pytest.approx(forward, abs=1e-14)
-
-
-@settings(deadline=None, max_examples=40)
 @given(samples=tied_samples, seed=st.integers(0, 2**31))
 def test_neither_order_nor_monotone_maps_change_a_ranking(samples, seed):
     scores, positive = unzip(samples)
@@ -83,23 +74,6 @@ def test_neither_order_nor_monotone_maps_change_a_ranking(samples, seed):
         before = float(metric(scores, positive))
         assert float(metric(scores[order], positive[order])) == before
         assert float(metric(scores.exp() * 7 - 2, positive)) == before
-
-
-def test_a_perfect_ranking_reaches_the_limits():
-    scores = torch.tensor([3.0, 2.0, 1.0, 0.0])
-    positive = torch.tensor([True, True, False, False])
-    assert float(auroc(scores, positive)) == 1.0
-    assert float(auroc(-scores, positive)) == 0.0
-    assert float(average_precision(scores, positive)) == 1.0
-    assert float(fpr_at_tpr(scores, positive)) == 0.0
-    assert float(fpr_at_tpr(-scores, positive)) == 1.0
-
-
-def test_constant_scores_know_nothing():
-    scores, positive = torch.zeros(5), torch.tensor([True, False, False, False, True])
-    assert float(auroc(scores, positive)) == 0.5
-    assert float(average_precision(scores, positive)) == pytest.approx(0.4)
-    assert float(fpr_at_tpr(scores, positive)) == 1.0
 
 
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.95, 1.0])
@@ -123,23 +97,7 @@ def test_nearest_point_equals_keps_formula_on_sklearns_curve(decimals, seed):
     assert float(fpr_at_tpr(scores, positive, mode="nearest")) == pytest.approx(expected)
 
 
-def test_the_nearest_point_can_lie_below_the_rate_asked_for():
-    # 17 positives above all negatives, then one negative, then the last positive: the rate jumps
-    # from 17/18 = 0.944 (nearest to 0.95, no false positive) to 1 (the first >= 0.95).
-    scores = torch.arange(19, 0, -1).double()
-    positive = torch.tensor([True] * 17 + [False, True])
-    assert float(fpr_at_tpr(scores, positive)) == 1.0
-    assert float(fpr_at_tpr(scores, positive, mode="nearest")) == 0.0
-
-
 def test_a_rate_of_exactly_19_in_20_counts_as_95_percent():
     scores = torch.arange(21, 0, -1).double()
     positive = torch.tensor([True] * 19 + [False, True])
     assert float(fpr_at_tpr(scores, positive, 0.95)) == 0.0
-
-
-def test_bfloat16_scores_rank_by_their_rounded_values():
-    scores, positive = make_scores()
-    rounded = scores.bfloat16()
-    expected = sklearn.metrics.roc_auc_score(positive.numpy(), rounded.double().numpy())
-    assert float(auroc(rounded, positive)) == pytest.approx(expected, rel=1e-12)

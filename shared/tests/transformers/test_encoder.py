@@ -1,6 +1,5 @@
 """The stack of blocks, pooling and the settings."""
 
-import inspect
 import math
 from dataclasses import dataclass
 
@@ -150,15 +149,6 @@ def test_samples_of_a_stochastic_layer_agree_in_law_with_single_passes():
     assert_close(folded.std(0), single.std(0), rtol=0.12, atol=0.0)
 
 
-def test_active_dropout_gives_each_sample_its_own_masks():
-    encoder = make_encoder(settings(dropout=0.5)).train()
-    out, _ = encoder(draw(2, 5, 4), num_samples=3)
-    samples = out.view(3, 2, 5, 4)
-    for a, b in ((0, 1), (1, 2)):
-        assert not torch.allclose(samples[a], samples[b])
-    assert len(encoder.attention[0].calls[0].x) == 6
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_without_attention_the_feedforward_networks_are_left(norm):
     encoder, x = make_encoder(settings(norm=norm), (1,)), draw(2, 5, 4)
@@ -239,38 +229,6 @@ def test_sequence_pooling_survives_huge_scores():
     x = 1e4 * draw(1, 3, 4).float()
     winner = int(pooling.score(x).argmax())
     assert_close(pooling(x)[0], x[0, winner])
-
-
-def test_sequence_pooling_has_the_gradient_of_a_softmax():
-    pooling = Pooling("sequence", 4).double()
-    x, mask = draw(2, 3, 4).requires_grad_(), torch.tensor([[True, True, False], [True] * 3])
-    torch.autograd.gradcheck(lambda x: pooling(x, mask), x)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"depth": 0}, "depth must be a whole number of at least 1, got 0"),
-        ({"hidden_dim": 2.0}, "hidden_dim must be a whole number of at least 1, got 2.0"),
-        ({"num_heads": 3}, "num_heads must divide dim=4, got num_heads=3"),
-        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-        ({"dropout": math.nan}, "dropout must be in"),
-        ({"pooling": "max"}, "pooling must be one of .* got 'max'"),
-        ({"norm": "none"}, "norm must be one of .* got 'none'"),
-    ],
-)
-def test_bad_settings_are_refused_by_name(changes, message):
-    with pytest.raises(ValueError, match=message):
-        settings(**changes)
-
-
-def test_settings_survive_a_dictionary_and_unknown_ones_are_refused():
-    config = settings(shared_norm=True, pooling="cls")
-    assert TransformerConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(ValueError, match="unknown setting 'width': known are depth, dim"):
-        TransformerConfig.from_dict(config.to_dict() | {"width": 3})
-    with pytest.raises(ValueError, match="kind must be one of"):
-        inspect.unwrap(Pooling.__init__)(Pooling.__new__(Pooling), "max", 4)
 
 
 def test_softmax_attention_equals_torchs_multi_head_attention():

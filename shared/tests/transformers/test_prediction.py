@@ -1,7 +1,5 @@
 """Predictive probabilities against a loop over samples."""
 
-import inspect
-
 import pytest
 import torch
 from torch import nn
@@ -76,12 +74,3 @@ def test_a_model_without_noise_predicts_its_softmax():
     model, inputs = make_model(lambda: SoftmaxAttention(4, 2)), images()
     expected = model(inputs).logits.softmax(-1)
     assert_close(predict_probabilities(model, inputs, num_samples=3), expected)
-
-
-def test_bad_arguments_are_refused_by_name():
-    # Unwrapped, because shape checks switched on by the test session would refuse first.
-    predict = inspect.unwrap(predict_probabilities)
-    with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1, got 0"):
-        predict(make_model(), images(), num_samples=0)
-    with pytest.raises(ValueError, match=r"average must be one of .* got 'votes'"):
-        predict(make_model(), images(), average="votes")

@@ -38,23 +38,6 @@ def draw(*shape, seed=0):
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("positions", [True, False])
-@pytest.mark.parametrize("pooling", ["mean", "sequence", "cls", "flatten"])
-@torch.no_grad()
-def test_outputs_equal_a_loop_over_the_vectors(pooling, positions):
-    model, x = make(pooling=pooling, positions=positions), draw(2, 5, 3)
-    x[1, 3:] = 0
-    for b, length in enumerate((5, 3)):
-        tokens = [model.embed.weight @ x[b, i] + model.embed.bias for i in range(length)]
-        if positions:
-            tokens = [token + model.positions[0, i] for i, token in enumerate(tokens)]
-        if pooling == "cls":
-            tokens = [model.class_token[0, 0], *tokens]
-        encoded, _ = model.encoder(torch.stack(tokens)[None])
-        pooled = model.head.pooling(model.head.norm(encoded))
-        assert_close(model(x).logits[b], model.head.linear(pooled)[0])
-
-
 @torch.no_grad()
 def test_vectors_of_a_lookup_table_give_the_text_transformer():
     # One-hot vectors through the linear layer are a lookup of its columns.
@@ -122,32 +105,6 @@ def test_order_matters_with_positions_alone():
     assert "positions" not in make(positions=False).state_dict()
 
 
-@torch.no_grad()
-def test_samples_are_the_single_pass_and_share_no_dropout_mask():
-    model, x = make(), draw(2, 4, 3)
-    assert_close(model(x, num_samples=3).logits, model(x).logits.expand(3, 2, 5))
-    model.encoder.dropout.p = 0.5
-    model.encoder.dropout.train()
-    logits = model(x, num_samples=4).logits
-    assert not any(torch.allclose(logits[0], logits[s]) for s in range(1, 4))
-
-
-@pytest.mark.parametrize("pooling", ["mean", "sequence", "cls", "flatten"])
-@pytest.mark.parametrize("positions", [True, False])
-def test_no_parameter_is_unused_in_training(pooling, positions):
-    model = make(pooling=pooling, positions=positions).train()
-    model(draw(2, 7, 3)).logits.square().sum().backward()
-    assert not [name for name, p in model.named_parameters() if p.grad is None]
-
-
-@torch.no_grad()
-def test_saved_weights_give_the_same_outputs():
-    first, second, x = make(seed=0), make(seed=1), draw(2, 4, 3)
-    assert not torch.allclose(first(x).logits, second(x).logits)
-    second.load_state_dict(first.state_dict())
-    assert torch.equal(first(x).logits, second(x).logits)
-
-
 def test_inputs_and_masks_that_make_no_sense_are_refused():
     forward = inspect.unwrap(SequenceTransformer.forward)
     model, good = make(), draw(2, 4, 3)
@@ -164,10 +121,3 @@ def test_inputs_and_masks_that_make_no_sense_are_refused():
     good[1] = 0
     with pytest.raises(ValueError, match=r"mask hides every token of sequences \[1\]"):
         forward(model, good)
-
-
-def test_impossible_sizes_are_refused_by_name():
-    for name in ("input_dim", "max_length", "num_outputs"):
-        sizes = {"input_dim": 3, "max_length": 7, "num_outputs": 2} | {name: 0}
-        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
-            SequenceTransformer(settings(), **sizes, attention=lambda index: SoftmaxAttention(4, 2))

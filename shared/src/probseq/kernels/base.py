@@ -316,8 +316,9 @@ class Sum(_Composite):
     def spectra(self, share: float) -> list[Spectrum] | None:
         """Return the terms of all parts."""
         spectra = [kernel.spectra(share) for kernel in self.kernels]
-        known = [terms for terms in spectra if terms is not None]
-        return None if len(known) < len(spectra) else [term for terms in known for term in terms]
+        if any(terms is None for terms in spectra):
+            return None
+        return [term for terms in spectra for term in terms or ()]
 
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
         return reduce(add, (kernel._covariance(x, z) for kernel in self.kernels))

@@ -101,8 +101,8 @@ class _Parser:
         """Read the next token."""
         match = _TOKEN.match(self.text, self.at)
         if match is None or match.lastgroup is None:
-            rest = self.text[self.at :]
-            self.at += len(rest) - len(rest.lstrip())
+            remainder = self.text[self.at :]
+            self.at += len(remainder) - len(remainder.lstrip())
             self.token, self.start = self.text[self.at], self.at
             raise self.error("a kernel, a number, '+', '*' or brackets")
         self.kind, self.token = match.lastgroup, match[match.lastgroup]
@@ -178,20 +178,22 @@ class _Parser:
 
     def argument(self, kernel: str, values: dict[str, float], *, named: bool) -> bool:
         """Read an argument, and return whether it has its name."""
-        known = KERNELS[kernel].arguments
+        arguments = KERNELS[kernel].arguments
         if by_name := self.kind == "name":
-            if self.token not in known:
-                raise self.error(f"an argument of {kernel}: {', '.join(known)}", near=known)
+            if self.token not in arguments:
+                raise self.error(f"an argument of {kernel}: {', '.join(arguments)}", near=arguments)
             name = self.token
             self.step()
             if not self.take("="):
                 raise self.error("'='")
         elif named:
             raise self.error(f"the name of an argument of {kernel}, as the one before")
-        elif len(values) < len(known):
-            name = known[len(values)]
+        elif len(values) < len(arguments):
+            name = arguments[len(values)]
         else:
-            raise self.error(f"at most {len(known)} arguments of {kernel}: {', '.join(known)}")
+            raise self.error(
+                f"at most {len(arguments)} arguments of {kernel}: {', '.join(arguments)}"
+            )
         if name in values:
             raise self.error(f"{name} of {kernel} only once")
         values[name] = self.number()

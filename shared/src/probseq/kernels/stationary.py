@@ -128,8 +128,8 @@ class Walk(Matern12):
     def __init__(
         self, dim: int = 1, *, step: float | Tensor = 1.0, outputscale: float | Tensor = 1.0
     ) -> None:
-        one = torch.ones_like(step) if isinstance(step, Tensor) else 1.0
-        super().__init__(dim, lengthscale=one, outputscale=outputscale)
+        ones = torch.ones_like(step) if isinstance(step, Tensor) else 1.0
+        super().__init__(dim, lengthscale=ones, outputscale=outputscale)
         self.set_step(step)
         self.raw_lengthscale.requires_grad_(False)
 

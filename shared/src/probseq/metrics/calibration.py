@@ -7,7 +7,6 @@ average over mini-batches is biased upwards and has no place here.
 Deviation from the thesis: B.13 prints arg max; the maximum is meant.
 """
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -36,20 +35,6 @@ class CalibrationBins(NamedTuple):
     confidence: Float[Tensor, " b"]
     accuracy: Float[Tensor, " b"]
 
-    @classmethod
-    def merged(cls, parts: "Sequence[CalibrationBins]") -> "CalibrationBins":
-        """Return the bins of all predictions of several parts, which have the same edges."""
-        if not parts or not all(torch.equal(bins.edges, parts[0].edges) for bins in parts):
-            raise ValueError("parts must hold bins with the same edges")
-        count = torch.stack([bins.count for bins in parts])
-        total = count.sum(0)
-
-        def mean(values: list[Tensor]) -> Tensor:
-            return (count * torch.stack(values)).sum(0) / total.clamp_min(1)
-
-        confidence = mean([bins.confidence for bins in parts])
-        return cls(parts[0].edges, total, confidence, mean([bins.accuracy for bins in parts]))
-
     def expected_error(self) -> Float[Tensor, ""]:
         """Return ECE = Σ_b (n_b / n) |accuracy_b − confidence_b| (thesis Eq. B.12)."""
         return (self.count * (self.accuracy - self.confidence).abs()).sum() / self.count.sum()
@@ -66,8 +51,6 @@ def calibration_bins(
     mode: Mode = "top",
 ) -> CalibrationBins:
     """Sort predictions into ``num_bins`` equal bins of predicted probability.
-
-    The histogram, in float64 on the device of ``probs``.
 
     Args:
         probs: predictive probabilities of the whole evaluation set; rows sum to 1.
@@ -113,9 +96,7 @@ def expected_calibration_error(
 ) -> Float[Tensor, ""]:
     """Return ECE = Σ_b (n_b / n) |accuracy_b − confidence_b| over equal bins (thesis Eq. B.12).
 
-    Arguments are those of :func:`calibration_bins`.
-
-    A scalar in 0..1; lower is better.
+    Arguments are those of :func:`calibration_bins`; lower is better.
 
     Example:
         >>> probs = torch.tensor([[0.8, 0.2], [0.8, 0.2]])
@@ -133,8 +114,7 @@ def maximum_calibration_error(
 ) -> Float[Tensor, ""]:
     """Return MCE = max over non-empty bins of |accuracy_b − confidence_b| (thesis Eq. B.13).
 
-    Arguments are those of :func:`calibration_bins`.
-
-    A scalar in 0..1; lower is better. One sample alone in its bin decides it.
+    Arguments are those of :func:`calibration_bins`; lower is better. One sample alone in its bin
+    decides it.
     """
     return calibration_bins(probs, labels, num_bins, mode).maximum_error()

@@ -95,11 +95,11 @@ def evaluate_ood(
         # A class without validation examples has no typical prediction.
         if torch.isin(classes, validation[1]).all():
             matching = KLMatching.fit(*validation)
-    known, unknown = (_scores(probs, energy, matching) for probs, energy in (inside, outside))
+    inner, outer = (_scores(probs, energy, matching) for probs, energy in (inside, outside))
     return {
         f"{score}/{metric.replace('_', '-')}": float(value)
-        for score in known
-        for metric, value in ood_metrics(known[score], unknown[score]).items()
+        for score in inner
+        for metric, value in ood_metrics(inner[score], outer[score]).items()
     }
 
 

@@ -62,8 +62,8 @@ def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure"
     # One flat grid and not one a panel: the layout engine then makes all panels equal.
     grid = figure.add_gridspec(2 * rows, columns, height_ratios=(4, 1) * rows)
     most = max(int(bins.count.max()) for bins in bins_by_name.values())
-    for place, (name, bins) in enumerate(bins_by_name.items()):
-        row, column = divmod(place, columns)
+    for position, (name, bins) in enumerate(bins_by_name.items()):
+        row, column = divmod(position, columns)
         upper = figure.add_subplot(grid[2 * row, column])
         lower = figure.add_subplot(grid[2 * row + 1, column], sharex=upper)
         _draw_reliability(upper, bins)
@@ -233,8 +233,8 @@ def _panel(
     across = min(3, max(1, 64 // max(map(len, curves))))
     room = 0.5 + 0.2 * math.ceil(len(curves) / across)
     figure, (axes,) = panels(1, 1, size, extra=(0.5, room))
-    for place, (label, (x, y)) in enumerate(curves.items()):
-        style: dict[str, Any] = line_style(place) | {"marker": marker, "markersize": 3}
+    for position, (label, (x, y)) in enumerate(curves.items()):
+        style: dict[str, Any] = line_style(position) | {"marker": marker, "markersize": 3}
         axes.plot(_array(x), _array(y), label=label, **style)
     axes.set_xlim(0, 1)
     light_grid(axes)

@@ -88,7 +88,7 @@ def e_aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Floa
 
 
 class Selection(NamedTuple):
-    """Which predictions to accept, and how often they are wrong.
+    """A threshold of accepted predictions, and how often these are wrong.
 
     Attributes:
         threshold: a prediction is accepted if its confidence is above it; minus infinity accepts

@@ -71,7 +71,7 @@ def evaluate_sets(
     group_of = {name: group for group, names in groups.items() for name in names}
     probs = {name: predictions.log_probs.double().exp() for name, predictions in sets.items()}
     for name, predictions in sets.items():
-        kind, *place = name.split("/")
+        kind, *labels = name.split("/")
         if kind in ("validation", "ood"):
             continue
         for metric, value in evaluate(probs[name], predictions.labels).items():
@@ -79,9 +79,11 @@ def evaluate_sets(
                 values[f"{name}/{metric}"] = value
             elif metric not in _NOT_UNDER_SHIFT:
                 values[f"{name}/{metric}"] = value
-                for group in ("severity", group_of.get(place[0], "other")):
+                for group in ("severity", group_of.get(labels[0], "other")):
                     # Of failures of a model without any, nothing is known.
-                    means[f"{kind}/{group}-{place[1]}/{metric}"] += [] if value is None else [value]
+                    means[f"{kind}/{group}-{labels[1]}/{metric}"] += (
+                        [] if value is None else [value]
+                    )
     values |= {name: sum(each) / len(each) if each else None for name, each in means.items()}
     validation = None
     if "validation" in sets:
@@ -96,8 +98,8 @@ def evaluate_sets(
 
 def severities_of(names: Iterable[str], kind: str) -> list[int]:
     """Return the severities that :func:`evaluate_sets` measured of a kind of shift, in order."""
-    places = (re.match(rf"{kind}/severity-(\d+)/", name) for name in names)
-    return sorted({int(place[1]) for place in places if place})
+    matches = (re.match(rf"{kind}/severity-(\d+)/", name) for name in names)
+    return sorted({int(match[1]) for match in matches if match})
 
 
 def evaluate_numbers(

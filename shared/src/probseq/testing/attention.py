@@ -435,8 +435,8 @@ def fixed_noise(value: float) -> Generator[None]:
         with constant_noise(value):
             yield
     finally:
-        drawn = not torch.equal(torch.get_rng_state(), before)
-        check(not drawn, "draw noise by torch.randn or normal_ alone")
+        untouched = torch.equal(torch.get_rng_state(), before)
+        check(untouched, "draw noise by torch.randn or normal_ alone")
 
 
 def gradients(loss: Tensor, x: Tensor, module: nn.Module) -> tuple[Tensor, ...]:

@@ -83,45 +83,27 @@ class Encoder(nn.Module):
             mask = None if mask is None else repeat_samples(mask, num_samples)
             num_samples = None
 
-        def attend(index: int, tokens: Tensor, token_map: TokenMap | None) -> AttentionOutput:
-            nonlocal mask, num_samples
-            attention = self.attention[index]
+        x, penalty = self.dropout(x), torch.zeros((), device=x.device)
+        for index, attention in enumerate(self.attention):
             draws = num_samples if attention.stochastic else None
-            options = {"token_map": token_map, "generator": generator, "num_samples": draws}
-            output: AttentionOutput = attention(tokens, mask, **options)
-            if draws is not None:
+            attended: AttentionOutput = attention(
+                self._attention_input(index, x),
+                mask,
+                token_map=self._token_map(index),
+                generator=generator,
+                num_samples=draws,
+            )
+            if draws is not None:  # from here on the samples are rows of the batch
+                x = repeat_samples(x, draws)
                 mask = None if mask is None else repeat_samples(mask, draws)
                 num_samples = None
-            return output
-
-        x, penalty = self.blocks(self.dropout(x), attend)
-        if num_samples is not None:  # nothing random on the way: the samples are equal
-            x = repeat_samples(x, num_samples)
-        return x, penalty
-
-    def blocks(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        attend: Callable[[int, Tensor, TokenMap | None], AttentionOutput],
-    ) -> tuple[Float[Tensor, "folded tokens dim"], Float[Tensor, ""]]:
-        """Run all blocks around any attention.
-
-        Args:
-            x: embedded tokens.
-            attend: called with a block's index, what its attention takes, and the map that this has
-                gone through since the previous attention; where it gives more rows than it was
-                given, it has folded samples into the batch.
-        """
-        penalty = torch.zeros((), device=x.device)
-        for index in range(self.config.depth):
-            attended = attend(index, self._attention_input(index, x), self._token_map(index))
-            if attended.values.shape[0] > x.shape[0]:
-                x = repeat_samples(x, attended.values.shape[0] // x.shape[0])
             x = x + attended.values
             if self.config.norm == "post":
                 x = self._norm(2 * index)(x)
             x = self._feedforward(index, x)
             penalty = penalty + attended.penalty
+        if num_samples is not None:  # nothing random on the way: the samples are equal
+            x = repeat_samples(x, num_samples)
         return x, penalty
 
     def _norm(self, index: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What attention modules and transformers return."""
+"""Outputs of attention modules and transformers."""
 
 from typing import NamedTuple
 

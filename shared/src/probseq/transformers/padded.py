@@ -1,4 +1,4 @@
-"""What the backbones share: learned positions, class token, padding, encoder and head."""
+"""Base of the backbones: learned positions, class token, padding, encoder and head."""
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +86,6 @@ def check_ids(tokens: Tensor, vocab_size: int) -> None:
 
 def refuse_hidden_sequences(mask: Tensor) -> None:
     """Refuse sequences of nothing but padding; not while compiling, as it looks at values."""
-    if not torch.compiler.is_compiling() and not (seen := mask.any(-1)).all():
-        hidden = (~seen).nonzero().flatten().tolist()
+    if not torch.compiler.is_compiling() and not (visible := mask.any(-1)).all():
+        hidden = (~visible).nonzero().flatten().tolist()
         raise ValueError(f"mask hides every token of sequences {hidden[:5]}: drop these")

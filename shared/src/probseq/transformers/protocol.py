@@ -35,7 +35,7 @@ class TokenMap:
 
     @property
     def training(self) -> bool:
-        """Whether any part of the map is in training mode, where dropout makes it random."""
+        """True if any module of the map is in training mode, where dropout makes it random."""
         return any(submodule.training for module in self.modules for submodule in module.modules())
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -46,7 +46,7 @@ class TokenMap:
 
 @runtime_checkable
 class AttentionModule(Protocol):
-    """What the backbone asks of an attention module.
+    """Interface that the backbone asks of an attention module.
 
     Attributes:
         stochastic: whether a forward pass draws samples, in training and in evaluation.

@@ -4,10 +4,8 @@ from torch import nn
 
 from probseq.metrics.image import (
     ClassifierFeatures,
-    FeatureExtractor,
     ModuleFeatures,
     RandomConvolution,
-    distance_name,
     extract_features,
     frechet_distance,
 )
@@ -34,20 +32,6 @@ def classifier(dimension=6, classes=4):
         nn.Linear(32, dimension),
     )
     return trunk, nn.Linear(dimension, classes)
-
-
-def test_all_extractors_keep_the_protocol():
-    trunk, head = classifier()
-    for found in (
-        RandomConvolution(1),
-        ModuleFeatures(trunk, name="mine", dimension=6),
-        ClassifierFeatures(trunk, head, name="digits"),
-    ):
-        assert isinstance(found, FeatureExtractor)
-        features, probabilities = found(unit(levels()))
-        assert features.shape == (10, found.dimension)
-        assert (probabilities is None) == (not isinstance(found, ClassifierFeatures))
-        assert not features.requires_grad
 
 
 def test_features_and_classes_are_those_of_the_two_parts():
@@ -93,12 +77,6 @@ def test_random_features_are_the_same_each_time_and_tell_images_apart():
     fresh = extract_features(one, levels(n=300, channels=3, seed=1)).features
     far = extract_features(one, blurred).features
     assert float(frechet_distance(found, far)) > 5 * float(frechet_distance(found, fresh))
-
-
-def test_only_the_known_inception_weights_may_be_called_fid():
-    trunk, head = classifier()
-    assert distance_name(RandomConvolution(1)) == "FD(random convolution)"
-    assert distance_name(ClassifierFeatures(trunk, head, name="FID")) == "FD(FID)"
 
 
 def test_bad_images_and_modules_are_refused(plain_calls):

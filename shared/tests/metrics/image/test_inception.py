@@ -3,7 +3,6 @@ import hashlib
 import pytest
 import torch
 
-from probseq.errors import MissingExtraError
 from probseq.metrics.image import InceptionFeatures, distance_name, inception
 from probseq.metrics.image.extractors import FrozenExtractor
 
@@ -56,18 +55,6 @@ def test_features_are_torch_fidelitys_and_only_the_known_hash_is_an_fid(tmp_path
     assert not any(p.requires_grad for p in extractor.parameters())
 
 
-def test_the_known_hash_is_the_one_in_the_files_name():
-    module = pytest.importorskip("torch_fidelity.feature_extractor_inceptionv3")
-    suffix = module.URL_INCEPTION_V3.rpartition("-")[2].removesuffix(".pth")
-    assert inception.INCEPTION_SHA256.startswith(suffix)
-    assert len(inception.INCEPTION_SHA256) == 64
-
-
-def test_a_missing_file_is_named_with_the_argument(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"weights must be .*none\.pth is not there"):
-        InceptionFeatures(tmp_path / "none.pth")
-
-
 class Planted:
     """What a pickle from a stranger may hold."""
 
@@ -87,16 +74,6 @@ def test_other_files_are_refused_and_never_unpickled(tmp_path):
         with pytest.raises(ValueError, match=rf"tensors of the Inception network.*{name}\.pth"):
             InceptionFeatures(tmp_path / f"{name}.pth")
     assert not (tmp_path / "ran").exists()
-
-
-def test_without_the_extra_its_name_is_told(tmp_path, monkeypatch):
-    def missing(module, **names):
-        raise MissingExtraError(f"{module} {names['distribution']}[{names['extra']}]")
-
-    torch.save({}, tmp_path / "weights.pth")
-    monkeypatch.setattr(inception, "require", missing)
-    with pytest.raises(MissingExtraError, match=r"torch_fidelity.* probseq\[image\]"):
-        InceptionFeatures(tmp_path / "weights.pth")
 
 
 def test_values_a_little_outside_the_range_are_its_ends():

@@ -44,36 +44,10 @@ def test_it_is_the_slow_loops_and_torch_fidelitys_score(n, splits):
     )
 
 
-def test_its_bounds_are_one_and_the_number_of_classes():
-    same = torch.tensor([[0.2, 0.3, 0.5]], dtype=torch.float64).expand(30, 3)
-    assert inception_score(same, splits=3).mean == pytest.approx(1.0, abs=1e-12)
-    every_class = torch.eye(5, dtype=torch.float64).repeat(8, 1)
-    assert inception_score(every_class, splits=4).mean == pytest.approx(5.0, rel=1e-12)
-    for seed in range(5):
-        assert 1.0 < inception_score(probabilities(60, 5, seed), splits=2).mean < 5.0
-
-
 def test_certain_zeros_count_as_zero():
     p = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
     kl = [math.log(1 / 0.75), 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)]
     assert inception_score(p, splits=1).mean == pytest.approx(math.exp(sum(kl) / 2), rel=1e-9)
-
-
-def test_a_part_of_n_samples_cannot_exceed_n():
-    certain = torch.eye(10).repeat(4, 1)
-    assert inception_score(certain, splits=20).mean == pytest.approx(2.0)
-    assert inception_score(certain, splits=1).mean == pytest.approx(10.0)
-
-
-def test_few_samples_bias_it_downwards_as_told():
-    # Certain classes, equally likely: log of the score is the entropy of n draws, biased by about
-    # -(K - 1)/2n (Miller and Madow).
-    generator = torch.Generator().manual_seed(1)
-    n, k = 40, 6
-    draws = torch.randint(k, (2000 * n,), generator=generator)
-    found = inception_score(torch.nn.functional.one_hot(draws, k).double(), splits=2000).mean
-    assert found == pytest.approx(k * math.exp(-(k - 1) / (2 * n)), rel=5e-3)
-    assert found < 0.96 * k
 
 
 def test_bad_probabilities_are_refused(plain_calls):

@@ -1,5 +1,3 @@
-import warnings
-
 import pytest
 import torch
 
@@ -49,14 +47,6 @@ def test_features_that_vanish_give_no_nan_to_the_gradient():
     assert float(x.grad.abs().sum()) > 0.0
 
 
-def test_it_is_zero_for_equal_images_symmetric_and_of_each_image_alone(metric):
-    x, y = pictures(seed=3), pictures(seed=4)
-    assert metric(x, x).tolist() == [0.0, 0.0, 0.0]
-    torch.testing.assert_close(metric(x, y), metric(y, x))
-    torch.testing.assert_close(metric(x, y)[1:2], metric(x[1:2], y[1:2]))
-    assert float(metric(x, 0.9 * x).mean()) < float(metric(x, y).mean())
-
-
 def test_grey_images_are_colour_ones_of_three_equal_channels(metric):
     x, y = pictures(channels=1, seed=5), pictures(channels=1, seed=6)
     torch.testing.assert_close(metric(x, y), metric(x.repeat(1, 3, 1, 1), y.repeat(1, 3, 1, 1)))
@@ -90,16 +80,6 @@ def test_nothing_of_it_learns_and_nothing_drops_out_in_training():
     assert len(list(metric.parameters())) == 10 + 5  # trunk and heads
     before.sum().backward()
     assert float(x.grad.abs().sum()) > 0.0
-
-
-def test_a_random_trunk_is_the_same_each_time_and_draws_nothing_from_the_global_generator(metric):
-    torch.manual_seed(3)
-    expected = torch.rand(4)
-    torch.manual_seed(3)
-    again = LPIPS("alex", random_trunk=True)
-    torch.testing.assert_close(torch.rand(4), expected, rtol=0.0, atol=0.0)
-    for name, tensor in again.state_dict().items():
-        torch.testing.assert_close(tensor, metric.state_dict()[name], rtol=0.0, atol=0.0)
 
 
 def trunk_file(tmp_path, seed=1):
@@ -180,17 +160,3 @@ def test_bad_images_are_refused(metric, plain_calls):
         LPIPS("resnet", random_trunk=True)
     with pytest.raises(ValueError, match="weights must be a file, got None"):
         LPIPS()
-
-
-def test_no_warning_reaches_the_user():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        LPIPS("alex", random_trunk=True)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_images_of_another_precision_than_the_trunk_are_taken(dtype):
-    metric = LPIPS("alex", random_trunk=True).to(dtype)
-    first, second = torch.rand(2, 2, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    expected = LPIPS("alex", random_trunk=True)(first, second)
-    torch.testing.assert_close(metric(first, second).float(), expected, rtol=0.05, atol=0.01)

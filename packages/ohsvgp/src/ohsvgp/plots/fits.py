@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ohsvgp.plots.drawing import dots, shade
-from probseq.figures import COLOURS, GUIDE, SEEN, headline, label_bottom, legend, panels
+from probseq.figures import COLOURS, GUIDE, OLD_DATA, headline, label_bottom, legend, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +114,7 @@ def _draw(axes: "Axes", series: SeriesFit, task: int) -> None:
     t, y, number = series.train
     style: dict[str, Any] = {"markeredgewidth": 0.0, "zorder": 2}
     for chosen, colour, label in (
-        (number < task, SEEN, "training points, earlier tasks"),
+        (number < task, OLD_DATA, "training points, earlier tasks"),
         (number == task, GUIDE, "training points, latest task"),
     ):
         if chosen.any():

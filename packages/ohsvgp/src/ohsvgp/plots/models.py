@@ -10,7 +10,7 @@ from ohsvgp.plots.drawing import dots, shade
 from ohsvgp.plots.fits import SeriesFit, series_plot
 from ohsvgp.stream.arrays import as_array, real_numbers
 from ohsvgp.stream.clock import sorted_times, start_clock
-from probseq.figures import COLOURS, GUIDE, SEEN, legend, panels
+from probseq.figures import COLOURS, GUIDE, OLD_DATA, legend, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +54,8 @@ def forecast_plot(
         shade(axes, ahead.stamps, low, high, alpha, label=f"{level:.0%} interval")
     mean = ahead.mean.cpu().numpy()
     axes.plot(ahead.stamps, mean, color=COLOURS[0], linewidth=1.2, label="mean of the forecast")
-    axes.axvline(np.max(times), color=SEEN, linewidth=0.8, linestyle="--", label="end of the data")
+    end = {"color": OLD_DATA, "linewidth": 0.8, "linestyle": "--"}
+    axes.axvline(np.max(times), **end, label="end of the data")
     axes.set_xlabel(labels[0], fontsize=9)
     axes.set_ylabel(labels[1], fontsize=9)
     legend(figure, [axes])

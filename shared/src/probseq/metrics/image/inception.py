@@ -50,8 +50,8 @@ class InceptionFeatures(FrozenExtractor):
             )
         content = weights.read_bytes()
         self_hash = hashlib.sha256(content).hexdigest()
-        known = self_hash == INCEPTION_SHA256
-        super().__init__("inception" if known else f"inception-{self_hash[:8]}", 2048)
+        is_published = self_hash == INCEPTION_SHA256
+        super().__init__("inception" if is_published else f"inception-{self_hash[:8]}", 2048)
         self.sha256 = self_hash
         module = require(
             "torch_fidelity.feature_extractor_inceptionv3", extra="image", distribution="probseq"

@@ -50,7 +50,7 @@ def inception_score(probabilities: Float[Tensor, "n k"], *, splits: int = 10) ->
         )
     check_counts(splits=splits)
     # Σ_y p log p − Σ_y p log q, averaged over a part, is H(q) − mean H(p): q is the mean of p.
-    bounds = [place * count // splits for place in range(splits + 1)]
+    bounds = [split * count // splits for split in range(splits + 1)]
     entropy = torch.special.entr(probabilities).sum(dim=1)
     scores = torch.stack(
         [

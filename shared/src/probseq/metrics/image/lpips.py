@@ -124,10 +124,13 @@ def lpips_diversity(
         raise ValueError(f"images must hold at least 2 samples, got {len(images)}")
     device = torch.device("cpu") if generator is None else generator.device
     order = torch.randperm(len(images), generator=generator, device=device).cpu()
-    place, factor = next(lpips.parameters()).device, -(-_PATCH // min(images.shape[-2:]))
+    device_of_weights, factor = (
+        next(lpips.parameters()).device,
+        -(-_PATCH // min(images.shape[-2:])),
+    )
     chunks: list[Tensor] = []
     for pairs in order[: len(images) // 2 * 2].view(-1, 2).split(batch_size):
-        first, second = images.cpu()[pairs.T].to(place).float()
+        first, second = images.cpu()[pairs.T].to(device_of_weights).float()
         chunks.append(lpips(_enlarged(first, factor), _enlarged(second, factor)).double().cpu())
     distances = torch.cat(chunks)
     error = distances.std() / len(distances) ** 0.5 if len(distances) > 1 else torch.nan
