@@ -282,9 +282,9 @@ def training_plot(
     figure, grid = panels(len(numbers), across, (3.5, 2.7), shared=False)
     for axes, (title, label, curves, wide) in zip(grid, numbers, strict=True):
         for x, y, style in curves:
-            (line,) = axes.plot(x, y, markersize=3, linewidth=1.4, **style)
+            (trace,) = axes.plot(x, y, markersize=3, linewidth=1.4, **style)
             if len(x) > _FEW_POINTS:
-                line.set_marker("")
+                trace.set_marker("")
         values = np.concatenate([y for _, y, _ in curves])
         # Small ratios need no logarithm, whose ticks are few then.
         if wide and 0.0 < 10.0 * values.min() < values.max():

@@ -25,14 +25,8 @@ def sample_frequencies(
     freedom, i.e. a normal vector divided by √(χ²/2ν), with one χ²_2ν per frequency.
 
     Lengthscales are left out on purpose: ``fourier_features`` applies the current ones, so the
-    same frequencies serve while hyperparameters are learned, and gradients reach them.
-
-    The frequencies, without gradient.
-
-    Args:
-        kernel: a stationary kernel.
-        num_features: number of frequencies F per head.
-        generator: source of randomness, on the kernel's device.
+    same frequencies serve while hyperparameters are learned, and gradients reach them. They have no
+    gradient themselves; the generator is on the kernel's device.
     """
     nu = _stationary(kernel).smoothness
     check_counts(num_features=num_features)
@@ -58,9 +52,8 @@ def fourier_features(
     Pairs of cosine and sine, not a cosine with a random phase: the variance φ(x)ᵀφ(x) = σ_f² is
     then exact, and the error of the rest is smaller at the same number of features.
 
-    The frequencies are those of :func:`sample_frequencies` for this stationary kernel.
-
-    The features, g = 2F: first all cosines, then all sines.
+    The frequencies are those of :func:`sample_frequencies` for this stationary kernel; of the
+    g = 2F features first come all cosines, then all sines.
     """
     kernel = _stationary(kernel)
     check_real(x=x, frequencies=frequencies)

@@ -17,10 +17,7 @@ _GROWTH = 10.0
 
 
 def default_jitter(dtype: torch.dtype) -> float:
-    """Return the relative jitter that a factorisation in ``dtype`` starts from: 1e-6 or 1e-8.
-
-    The jitter, to be multiplied by the mean of the matrix's diagonal.
-    """
+    """Return the jitter, relative to the mean of the diagonal, that ``dtype`` starts from."""
     if dtype not in _DEFAULT_JITTER:
         raise ValueError(
             f"the dtype of a matrix must be float32 or float64 to be factorised, got {dtype}: "

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.transformers import TransformerOutput, repeat_samples
+from probseq.transformers import TransformerOutput
 from probseq.transformers.protocol import check_num_samples
+from probseq.transformers.sampling import call_on_copies
 from probseq_apps.baselines.backbone import Backbone
 
 
@@ -102,11 +103,11 @@ class MeanFieldTransformer(nn.Module):
     ) -> TransformerOutput:
         """Draw each layer's outputs and classify."""
         check_num_samples(num_samples)
-        copies = inputs if num_samples is None else repeat_samples(inputs, num_samples)
         with self._current.drawn_from(generator):
-            logits, penalty = self.model(copies)
-        if num_samples is not None:
-            logits = logits.unflatten(0, (num_samples, -1))
+            if num_samples is None:
+                logits, penalty = self.model(inputs)
+            else:
+                logits, penalty = call_on_copies(self.model, inputs, num_samples)
         return TransformerOutput(logits, penalty + self.kl() / self.num_data)
 
     def kl(self) -> Float[Tensor, ""]:

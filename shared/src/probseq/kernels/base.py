@@ -55,10 +55,8 @@ class Kernel(nn.Module):
     Inputs broadcast against ``batch_shape``: with ``batch_shape=(num_heads,)``, inputs of shape
     (B, num_heads, T, dim), (num_heads, T, dim) and (T, dim) are all evaluated once per head.
 
-    NaN and infinity in a tensor reach the result.
-
-    ``batch_shape`` is that of independent kernels, e.g. ``(num_heads,)``, ``dim`` the number d of
-    input dimensions.
+    NaN and infinity in a tensor reach the result. ``batch_shape`` is that of independent kernels,
+    e.g. ``(num_heads,)``, ``dim`` the number d of input dimensions.
     """
 
     def __init__(self, dim: int, *, batch_shape: tuple[int, ...] = ()) -> None:
@@ -222,13 +220,7 @@ class ARDKernel(Kernel):
 
 
 class Constant(Kernel):
-    """k(x, z) = σ_f²: a function that has one unknown value everywhere.
-
-    Args:
-        dim: number of input dimensions.
-        batch_shape: shape of a batch of independent kernels.
-        outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
-    """
+    """k(x, z) = σ_f²: a function that has one unknown value everywhere; as ``ARDKernel``."""
 
     def __init__(
         self,

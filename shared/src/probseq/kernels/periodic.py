@@ -28,12 +28,8 @@ class Periodic(ARDKernel):
     ℓ is counted in radians of the period: about pℓ/2π of the input is one RBF lengthscale. Times
     an ``RBF`` it is locally periodic: the pattern changes from period to period.
 
-    Args:
-        dim: number of input dimensions d.
-        batch_shape: shape of a batch of independent kernels, e.g. ``(num_heads,)``.
-        period: initial value of p in units of the inputs, broadcast to (*batch_shape, 1, dim).
-        lengthscale: initial value of ℓ, broadcast to (*batch_shape, 1, dim).
-        outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
+    Arguments are those of ``ARDKernel``, and ``period``, the initial value of p in units of the
+    inputs, broadcast to (*batch_shape, 1, dim).
     """
 
     def __init__(

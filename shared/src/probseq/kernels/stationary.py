@@ -117,12 +117,8 @@ class Walk(Matern12):
     """A level that wanders: `Matern12` whose lengthscale, a thousand steps, is not learned.
 
     Over lags that data see it is a random walk from an unknown level, of variance 2σ_f²/1000 a
-    step: forecasts stay where the series is, and do not turn back to its mean.
-
-    Args:
-        dim: number of input dimensions d.
-        step: distance of the stamps of a series.
-        outputscale: initial value of the variance σ_f².
+    step: forecasts stay where the series is, and do not turn back to its mean. ``step`` is the
+    distance of the stamps of a series.
     """
 
     def __init__(
@@ -175,12 +171,8 @@ class Matern52(StationaryKernel):
 class RationalQuadratic(ARDKernel):
     """σ_f² (1 + r²/2α)^(−α): RBF kernels of all lengthscales about ℓ, the wider the smaller α.
 
-    Args:
-        dim: number of input dimensions d.
-        batch_shape: shape of a batch of independent kernels, e.g. ``(num_heads,)``.
-        alpha: initial value of α, broadcast to (*batch_shape).
-        lengthscale: initial value, broadcast to (*batch_shape, 1, dim).
-        outputscale: initial value of the variance σ_f², broadcast to (*batch_shape).
+    Arguments are those of ``ARDKernel``, and ``alpha``, the initial value of α, broadcast to
+    (*batch_shape).
     """
 
     def __init__(

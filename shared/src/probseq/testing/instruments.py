@@ -67,9 +67,8 @@ class OperatorRecord(TorchDispatchMode):
 def compile_failure(imports: str, modules: Sequence[str], device: str = "cpu") -> str | None:
     """Compile attention modules into one graph each and compare results and gradients.
 
-    In another process: the shape checks of a test session cannot be traced.
-
-    What went wrong, or ``None``.
+    In another process: the shape checks of a test session cannot be traced. The failure is
+    returned as text, ``None`` without one.
 
     Args:
         imports: statements to run first.

@@ -100,10 +100,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class SoftmaxAttention(MultiHeadAttention):
-    """Scaled dot-product attention (thesis Eq. 3.1).
-
-    Works in half precision too.
-    """
+    """Scaled dot-product attention (thesis Eq. 3.1), in half precision too."""
 
     stochastic, takes_half, first = False, True, "to_qkv"
 
@@ -213,13 +210,7 @@ def attention_kernel(
     """Kernel with its own lengthscales for each head, initialised as SGPA's authors do.
 
     RBF: log lengthscales from N(0, 1), variance 1. Exponential: log lengthscales from N(4, 1),
-    variance e^-4.
-
-    Args:
-        name: which kernel.
-        dim: head width.
-        num_heads: heads.
-        initial_variance: another variance σ_f² to start from; ``None`` for the authors'.
+    variance e^-4; or another variance σ_f² to start from.
     """
     check_choice("kernel", name, KernelName)
     if initial_variance is not None:

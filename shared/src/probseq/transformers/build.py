@@ -22,16 +22,8 @@ def vision_transformer(
 ) -> VisionTransformer:
     """Build a vision transformer; ``vision_transformer(*preset, ...)`` takes a ``Preset``.
 
-    Args:
-        backbone: settings of the backbone.
-        attention: settings of the attention modules.
-        image_size: height and width of the images, in pixels.
-        patch_size: height and width of a patch.
-        channels: image channels.
-        num_classes: number of classes.
-        kernel: see :class:`~probseq.transformers.spec.BlockContext`, as the two that follow.
-        initial_variance: of the kernel, where the settings leave it open.
-        num_data: number of training images.
+    Sizes are in pixels. For ``kernel``, ``initial_variance`` and ``num_data``, the number of
+    training images, see :class:`~probseq.transformers.spec.BlockContext`.
     """
     max_tokens = count_tokens(backbone, image_size=image_size, patch_size=patch_size)
     context = BlockContext(backbone, 0, max_tokens, True, kernel, initial_variance, num_data)

@@ -67,9 +67,7 @@ class Encoder(nn.Module):
         """Run all blocks.
 
         With ``num_samples`` the batch is folded out where the first random draw happens: what
-        comes before is computed once.
-
-        Without ``num_samples`` there is a single unfolded pass.
+        comes before is computed once. Without it there is a single unfolded pass.
 
         Returns:
             Token values, ``(S * batch, tokens, dim)`` if samples were asked for, and the sum of the

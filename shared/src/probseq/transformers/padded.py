@@ -16,8 +16,9 @@ class PooledTransformer(nn.Module):
     class token start from N(0, 1), as in the code of SGPA and KEP-SVGP: at the scale of embedded
     tokens, so that pooling by the mean sees from the first step on where a token stands.
 
-    With ``pooling="cls"`` a learned token comes in front; ``attention`` is called with each block's
-    index.
+    With ``pooling="cls"`` a learned token comes in front. ``attention`` is called with each block's
+    index and returns its attention module. Outputs are ``logits``, ``(batch, outputs)`` or
+    ``(S, batch, outputs)``.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts
 from probseq.transformers.outputs import TransformerOutput
-from probseq.transformers.sampling import repeat_samples
+from probseq.transformers.sampling import call_on_copies
 
 AverageName = Literal["probabilities", "logits"]
 # Tokens, samples included, that go through a model at once.
@@ -95,8 +96,8 @@ class Predictor:
         if not self.dropout:
             return self.reduce(model(prepared, generator=generator, num_samples=samples).logits)
         # Copies of the inputs, not `num_samples`: the dropout behind the embedding draws too.
-        logits = model(repeat_samples(prepared, samples), generator=generator).logits
-        return self.reduce(logits.unflatten(0, (samples, -1)))
+        call = partial(model, generator=generator)
+        return self.reduce(call_on_copies(call, prepared, samples).logits)
 
     def score(
         self,

@@ -1,10 +1,13 @@
 """The one place where Monte Carlo samples are folded into the batch."""
 
+from collections.abc import Callable
+
 from einops import repeat
 from jaxtyping import Shaped
 from torch import Tensor
 
 from probseq.checks import check_counts
+from probseq.transformers.outputs import TransformerOutput
 
 
 def repeat_samples(
@@ -16,3 +19,15 @@ def repeat_samples(
     """
     check_counts(num_samples=num_samples)
     return repeat(x, "batch ... -> (samples batch) ...", samples=num_samples)
+
+
+def call_on_copies(
+    model: Callable[[Tensor], TransformerOutput], inputs: Tensor, num_samples: int
+) -> TransformerOutput:
+    """Call a model that draws for each row on S copies of a batch; logits are ``(S, batch, ...)``.
+
+    For models whose draws begin with the first layer; others take ``num_samples`` and compute once
+    what comes before.
+    """
+    logits, penalty = model(repeat_samples(inputs, num_samples))
+    return TransformerOutput(logits.unflatten(0, (num_samples, -1)), penalty)

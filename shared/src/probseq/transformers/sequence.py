@@ -21,14 +21,8 @@ class SequenceTransformer(PooledTransformer):
     A linear layer brings the vectors to the token width. Rows of zeros are padding. Sequences may
     be of any length up to ``max_length``.
 
-    Args:
-        config: settings of the backbone; ``pooling="cls"`` puts a learned token in front.
-        input_dim: width of the vectors.
-        max_length: longest sequence.
-        num_outputs: width of the output.
-        attention: called with each block's index, returns its attention module.
-        positions: add a learned vector to each place; ``False`` for sets, whose order means
-            nothing.
+    ``positions`` adds a learned vector to each place; without it the order means nothing, as of a
+    set. See :class:`~probseq.transformers.padded.PooledTransformer` for the other arguments.
 
     Example:
         >>> import torch
@@ -73,14 +67,7 @@ class SequenceTransformer(PooledTransformer):
         generator: torch.Generator | None = None,
         num_samples: int | None = None,
     ) -> TransformerOutput:
-        """Read the outputs off sequences.
-
-        Without a mask, tokens that are all zero are padding.
-
-        Returns:
-            Outputs as ``logits``, ``(batch, num_outputs)`` or ``(S, batch, num_outputs)``, and the
-            penalty.
-        """
+        """Read the outputs off sequences; without a mask, tokens that are all zero are padding."""
         mask = self._checked_mask(x, mask)
         # What stands at padding must not reach the encoder: NaN times a zero weight is NaN.
         tokens = self.embed(x.masked_fill(~mask.unsqueeze(-1), 0.0))

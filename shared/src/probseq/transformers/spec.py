@@ -80,11 +80,7 @@ class AttentionConfig(Settings, ABC):
         """Build the attention module of one block."""
 
     def penalty_weight(self, progress: float) -> float:
-        """Return the weight of the penalty in the loss.
-
-        Args:
-            progress: share of the training steps done.
-        """
+        """Return the weight of the penalty in the loss after a share of the training steps."""
         return 1.0
 
 

@@ -21,14 +21,8 @@ PADDING = 0
 class TextTransformer(PooledTransformer):
     """Transformer encoder over token ids, with learned token and position embeddings.
 
-    Id 0 is padding. Sequences may be of any length up to ``max_length``.
-
-    Args:
-        config: settings of the backbone; ``pooling="cls"`` puts a learned token in front.
-        vocab_size: number of token ids, padding included.
-        max_length: longest sequence.
-        num_classes: width of the output.
-        attention: called with each block's index, returns its attention module.
+    Id 0 is padding, and counts in ``vocab_size``. Sequences may be of any length up to
+    ``max_length``. See :class:`~probseq.transformers.padded.PooledTransformer` for the arguments.
     """
 
     def __init__(
@@ -61,10 +55,7 @@ class TextTransformer(PooledTransformer):
         generator: torch.Generator | None = None,
         num_samples: int | None = None,
     ) -> TransformerOutput:
-        """Classify sequences.
-
-        Without a mask, tokens that are 0 are padding.
-        """
+        """Classify sequences; without a mask, tokens that are 0 are padding."""
         mask = self._checked_mask(tokens, mask)
         return self._classified(self.embed(tokens), mask, generator, num_samples)
 

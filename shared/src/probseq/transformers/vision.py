@@ -19,13 +19,8 @@ from probseq.transformers.spec import TransformerConfig
 class VisionTransformer(PooledTransformer):
     """Vision transformer (Dosovitskiy et al. 2021).
 
-    Args:
-        config: settings of the backbone.
-        image_size: height and width of the square images, in pixels.
-        patch_size: height and width of a patch; must divide ``image_size``.
-        channels: image channels.
-        num_classes: width of the output.
-        attention: called with each block's index, returns its attention module.
+    Images are square, of ``image_size`` pixels, which ``patch_size`` must divide. See
+    :class:`~probseq.transformers.padded.PooledTransformer` for the other arguments.
 
     Example:
         >>> import torch
@@ -68,10 +63,7 @@ class VisionTransformer(PooledTransformer):
         generator: torch.Generator | None = None,
         num_samples: int | None = None,
     ) -> TransformerOutput:
-        """Classify images.
-
-        Images are normalised, S samples run as one batch.
-        """
+        """Classify normalised images; S samples run as one batch."""
         expected = (self.channels, self.image_size, self.image_size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected or images.shape[0] == 0:
             raise ValueError(
