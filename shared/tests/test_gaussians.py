@@ -37,14 +37,6 @@ def test_gauss_kl_equals_torch_distributions_for_every_batch_member(with_prior):
     torch.testing.assert_close(gauss_kl(q_mu, q_sqrt, L), kl_divergence(q, p))
 
 
-def test_gauss_kl_of_standard_deviations_is_that_of_the_diagonal_factor():
-    q_mu, deviations = randn(3, 4, seed=0), randn(3, 4, seed=1).abs()
-    L = prior_factor(3, m=4)
-    for prior in (None, L):
-        expected = gauss_kl(q_mu, torch.diag_embed(deviations), prior)
-        torch.testing.assert_close(gauss_kl(q_mu, deviations, prior), expected)
-
-
 def test_gauss_kl_is_zero_at_the_prior_and_independent_of_the_diagonals_sign():
     L = prior_factor(m=5)
     zero = torch.zeros(5, dtype=torch.float64)
@@ -75,7 +67,7 @@ def test_gauss_kl_near_the_prior_is_right_and_never_negative(dtype):
     near = 1 + eps * torch.arange(-20_000, 20_001, dtype=torch.float64)
     far = torch.logspace(-30, 18, 4001, dtype=torch.float64)
     deviations = torch.cat([near, far]).to(dtype)[:, None]
-    found = gauss_kl(torch.zeros_like(deviations), deviations)[:, None]
+    found = gauss_kl(torch.zeros_like(deviations), deviations[..., None])[:, None]
     assert (found >= 0).all()
     # (w² − 1 − log w²)/2 in twice the precision: by its series at one, and as it stands elsewhere.
     w = deviations.double()
@@ -99,12 +91,8 @@ def test_gauss_kl_of_factors_near_the_prior_s_is_never_negative_in_float32():
     torch.testing.assert_close(found.double(), expected, rtol=0.1, atol=1e-9)
 
 
-def test_gauss_kl_is_infinite_for_a_deviation_of_zero_and_refuses_negative_ones():
-    zero = torch.zeros(2)
-    assert gauss_kl(zero, torch.tensor([1.0, 0.0])).item() == math.inf
-    for bad in (-1e-9, math.nan):
-        with pytest.raises(ValueError, match="q_sqrt, standard deviations, must not be negative"):
-            gauss_kl(zero, torch.tensor([1.0, bad]))
+def test_gauss_kl_is_infinite_for_a_singular_factor():
+    assert gauss_kl(torch.zeros(2), torch.tensor([1.0, 0.0]).diag()).item() == math.inf
 
 
 @pytest.mark.parametrize("bad", [-1.0, -(2.0**-99), math.nan])

@@ -135,7 +135,7 @@ def standard_normal(
 
 def gauss_kl(
     q_mu: Float[Tensor, "*b m"],
-    q_sqrt: Float[Tensor, "*#b m m"] | Float[Tensor, "*#b m"],
+    q_sqrt: Float[Tensor, "*#b m m"],
     L: Float[Tensor, "*#b m m"] | None = None,
 ) -> Float[Tensor, "*b"]:
     """Return KL(q‖p) of q = N(q_mu, S), S = q_sqrt q_sqrtᵀ, from p = N(0, LLᵀ) or N(0, I).
@@ -146,20 +146,15 @@ def gauss_kl(
 
     Args:
         q_mu: mean μ of q; every leading dimension is a batch, output dimensions included.
-        q_sqrt: either a lower triangular factor of S, with one dimension more than ``q_mu`` (the
-            rest of it is not read), or the standard deviations of a diagonal S, with as many
-            dimensions as ``q_mu``. Batch dimensions of size one are shared.
+        q_sqrt: lower triangular factor of S; what lies above its diagonal is not read. Batch
+            dimensions of size one are shared.
         L: lower Cholesky factor of p's covariance; the identity if None.
 
     Returns:
-        The divergence of each batch member in nats, not summed; infinite where S is singular, as
-        for a standard deviation of zero.
+        The divergence of each batch member in nats, not summed; infinite where S is singular.
     """
-    diagonal = q_sqrt.ndim == q_mu.ndim
     _check_divergence(q_mu, q_sqrt, L)
-    if diagonal and not torch.compiler.is_compiling():
-        _refuse_negative("q_sqrt, standard deviations,", q_sqrt)
-    factor = torch.diag_embed(q_sqrt) if diagonal else q_sqrt.tril()
+    factor = q_sqrt.tril()
     # α = L⁻¹μ and W = L⁻¹ q_sqrt.
     if L is None:
         alpha, whitened = q_mu, factor
@@ -210,24 +205,17 @@ def _check_value(value: Tensor, mean: Tensor) -> None:
 
 
 def _check_divergence(q_mu: Tensor, q_sqrt: Tensor, L: Tensor | None) -> None:
-    check_real(q_mu=q_mu, q_sqrt=q_sqrt, **({} if L is None else {"L": L}))
-    m = q_mu.shape[-1:]
-    square = (*m, *m)
-    batches = [q_mu.shape[:-1]]
-    matches = q_mu.ndim >= 1
-    if q_sqrt.ndim == q_mu.ndim:
-        matches = matches and q_sqrt.shape[-1:] == m
-        batches.append(q_sqrt.shape[:-1])
-    else:
-        matches = matches and q_sqrt.ndim == q_mu.ndim + 1 and q_sqrt.shape[-2:] == square
-        batches.append(q_sqrt.shape[:-2])
-    if L is not None:
-        matches = matches and L.ndim >= 2 and L.shape[-2:] == square
-        batches.append(L.shape[:-2])
-    if not matches or not broadcastable(*batches):
-        factor_shape = "None" if L is None else tuple(L.shape)
+    factors = {"q_sqrt": q_sqrt} if L is None else {"q_sqrt": q_sqrt, "L": L}
+    check_real(q_mu=q_mu, **factors)
+    square = (*q_mu.shape[-1:], *q_mu.shape[-1:])
+    batches = [q_mu.shape[:-1], *(factor.shape[:-2] for factor in factors.values())]
+    matches = q_mu.ndim >= 1 and q_sqrt.ndim == q_mu.ndim + 1
+    if not (
+        matches
+        and all(factor.shape[-2:] == square for factor in factors.values())
+        and broadcastable(*batches)
+    ):
         raise ValueError(
-            "q_mu must have shape (..., m), q_sqrt (..., m) for standard deviations or "
-            "(..., m, m) for triangular factors, L (..., m, m) or None, got "
-            f"{tuple(q_mu.shape)}, {tuple(q_sqrt.shape)} and {factor_shape}"
+            "q_mu must have shape (..., m), q_sqrt (..., m, m), L (..., m, m) or None, got "
+            + ", ".join(str(tuple(each.shape)) for each in (q_mu, *factors.values()))
         )

@@ -90,7 +90,7 @@ def test_bad_images_and_modules_are_refused(plain_calls):
         extractor(unit(levels()) * torch.nan)
     with pytest.raises(ValueError, match=r"module 'mine' must return shape .*\(10, 5\).*\(10, 6\)"):
         ModuleFeatures(trunk, name="mine", dimension=5)(unit(levels()))
-    with pytest.raises(ValueError, match=r"trunk of 'wrong' must return"):
+    with pytest.raises(ValueError, match=r"module 'wrong' must return"):
         ClassifierFeatures(trunk, nn.Linear(7, 2), name="wrong")(unit(levels()))
     with pytest.raises(ValueError, match="at least one image"):
         extract_features(extractor, levels(n=0))

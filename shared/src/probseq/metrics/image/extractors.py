@@ -96,29 +96,18 @@ class ModuleFeatures(FrozenExtractor):
         return ImageFeatures(features, None)
 
 
-class ClassifierFeatures(FrozenExtractor):
-    """A classifier of a trunk, whose outputs are the features, and a head, which gives logits.
-
-    Args:
-        trunk: maps images in −1..1 to (n, d).
-        head: the last layer, d to K.
-        name: in tables.
-    """
+class ClassifierFeatures(ModuleFeatures):
+    """A classifier of a trunk, whose outputs are the features, and a head, which gives logits."""
 
     def __init__(self, trunk: nn.Module, head: nn.Linear, *, name: str) -> None:
-        super().__init__(name, head.in_features)
-        self.trunk, self.head = trunk, head
+        super().__init__(trunk, name=name, dimension=head.in_features)
+        self.head = head
         self.freeze()
 
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "n c h w"]) -> ImageFeatures:
         """Return features and class probabilities of a batch."""
-        features = self.trunk(self.checked(images))
-        if features.shape != (len(images), self.dimension):
-            raise ValueError(
-                f"trunk of {self.name!r} must return shape (n, d)="
-                f"({len(images)}, {self.dimension}), got {tuple(features.shape)}"
-            )
+        features = super().forward(images).features
         return ImageFeatures(features, self.head(features).softmax(dim=1))
 
 
