@@ -18,7 +18,7 @@ def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor,
     probability of zero counts as the smallest normal number of its dtype, so that one hopeless
     sample costs 87 nats in float32, not infinity.
 
-    A scalar >= 0; lower is better.
+    It is at least 0, and lower is better.
 
     Example:
         >>> probs = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
@@ -34,7 +34,7 @@ def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor,
 def accuracy(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
     """Return the share of samples whose most probable class is right; ties go to the first class.
 
-    A scalar in 0..1; higher is better.
+    It lies in 0..1, and higher is better.
     """
     probs = as_probs(probs)
     labels = as_labels(labels, *probs.shape)
@@ -44,7 +44,7 @@ def accuracy(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Te
 def brier(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
     """Return the Brier score (1/N) Σ_n Σ_c (p_nc − 1[y_n = c])², summed over classes: 0..2.
 
-    A scalar in 0..2; lower is better.
+    It lies in 0..2, and lower is better.
     """
     probs = as_probs(probs)
     labels = as_labels(labels, *probs.shape)
@@ -65,7 +65,7 @@ def matthews_correlation(
 
     Ties of probabilities go to the first class.
 
-    A scalar in −1..1; 0 where one class holds all predictions or all labels.
+    It lies in −1..1, and is 0 where one class holds all predictions or all labels.
     """
     probs = as_probs(probs)
     labels = as_labels(labels, *probs.shape)

@@ -15,7 +15,7 @@ def forgetting(
     F_i = R_{K,i} − R_{i,i}, with the sign turned where higher values are better. The last task has
     had no time to be forgotten: F_K = 0.
 
-    One value a task, in the metric's unit; positive is worse, negative has become better.
+    Each task has one value, in the metric's unit: positive is worse, negative has become better.
 
     Args:
         matrix: R, a metric on task i (column) after learning task j (row). What is above the

@@ -106,7 +106,7 @@ def fpr_at_tpr(
 ) -> Float[Tensor, ""]:
     """Return the false-positive rate where the true-positive rate reaches ``tpr``.
 
-    A scalar in 0..1; lower is better.
+    It lies in 0..1, and lower is better.
 
     Args:
         scores: higher means more likely positive.

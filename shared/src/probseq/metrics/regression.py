@@ -22,7 +22,7 @@ def _errors(mean: Tensor, targets: Tensor) -> Tensor:
 def rmse(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
     """Return the root-mean-square error sqrt((1/N) Σ (ŷ − y)²) (thesis Eq. 4.19).
 
-    A scalar in the unit of the targets; lower is better.
+    In the unit of the targets; lower is better.
     """
     return _errors(mean, targets).square().mean().sqrt()
 
@@ -30,7 +30,7 @@ def rmse(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tenso
 def mae(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
     """Return the mean absolute error (1/N) Σ |ŷ − y|.
 
-    A scalar in the unit of the targets; lower is better.
+    In the unit of the targets; lower is better.
     """
     return _errors(mean, targets).abs().mean()
 
@@ -49,7 +49,7 @@ def coverage_calibration_error(
 
     Samples are S draws of y, noise included.
 
-    A scalar in 0..1; lower is better.
+    It lies in 0..1, and lower is better.
     """
     samples, targets = _check_samples(samples, targets)
     if samples.shape[0] < 2:

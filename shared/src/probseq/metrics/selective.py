@@ -26,7 +26,7 @@ def risk_coverage_curve(
     Equal confidences keep the order in which they came (a stable sort), so under ties the curve
     depends on the order of the samples.
 
-    (coverage, risk): coverage k/N, and risk (errors among the k most confident)/k.
+    Returned are the coverages k/N and the risks, (errors among the k most confident)/k.
     """
     confidence = as_vector("confidence", confidence).detach()
     correct = as_flags("correct", correct, confidence.numel())
@@ -43,7 +43,7 @@ def selective_error(
 
     An error's sign does not count; equal variances keep their order.
 
-    (coverage, error): coverage k/N, and the mean over the k.
+    Returned are the coverages k/N and the means over the k.
 
     Example:
         >>> selective_error(torch.tensor([3.0, -1.0]), torch.tensor([0.2, 0.1]))[1].tolist()

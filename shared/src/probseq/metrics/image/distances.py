@@ -90,7 +90,7 @@ def kernel_distance(real: Float[Tensor, "n d"], fake: Float[Tensor, "m d"]) -> F
     and more scatter. It may be called KID only where the Fréchet distance may be called FID, see
     `distance_name`.
 
-    A float64 scalar, of equal distributions on either side of zero.
+    In float64; of equal distributions it lies on either side of zero.
     """
     sides: list[Tensor] = []
     for name, side in (("real", real), ("fake", fake)):

@@ -13,7 +13,7 @@ def psnr(
 
     Clamp reconstructions to −1..1 first, as a picture would be.
 
-    A number for each image, float64; infinity where the two are identical.
+    Each image has a number, in float64: infinity where the two are identical.
 
     Example:
         >>> import torch
