@@ -54,8 +54,9 @@ def forecast_plot(
         shade(axes, ahead.stamps, low, high, alpha, label=f"{level:.0%} interval")
     mean = ahead.mean.cpu().numpy()
     axes.plot(ahead.stamps, mean, color=COLOURS[0], linewidth=1.2, label="mean of the forecast")
-    end = {"color": OLD_DATA, "linewidth": 0.8, "linestyle": "--"}
-    axes.axvline(np.max(times), **end, label="end of the data")
+    axes.axvline(
+        np.max(times), color=OLD_DATA, linewidth=0.8, linestyle="--", label="end of the data"
+    )
     axes.set_xlabel(labels[0], fontsize=9)
     axes.set_ylabel(labels[1], fontsize=9)
     legend(figure, [axes])
