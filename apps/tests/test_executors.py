@@ -126,64 +126,16 @@ def test_errors_come_back_as_outcomes_and_with_debug_as_they_are(tmp_path):
     failing = replace(FLOW, run=fail)
     outcome = work(tmp_path, failing)(JOBS[0])
     assert (outcome.error.errno, outcome.error.filename) == (28, "there")
-    assert work(tmp_path, failing)(JOBS[1]).stopped == signal.SIGTERM
+    assert work(tmp_path, failing)(JOBS[1]).stopped
     with pytest.raises(OSError, match="No space left"):
         work(tmp_path, failing, debug=True)(JOBS[0])
-
-
-class Cluster(executors._ClusterExecutor):
-    """A cluster whose jobs end as a list says."""
-
-    def __init__(self, ends):
-        super().__init__(1)
-        self.ends, self.started = ends, 0
-
-    def start(self, work, job):
-        self.started += 1
-        return self.started
-
-    def result(self, handle):
-        end = self.ends[handle - 1]
-        if isinstance(end, Exception):
-            raise end
-        return end
-
-    def cancel(self, handle):
-        raise AssertionError(handle)
-
-
-LOST, TIME_UP = executors.LostJobError("lost"), Outcome(stopped=signal.SIGUSR2)
-
-
-@pytest.mark.parametrize(
-    ("ends", "expected"),
-    [
-        ([LOST, LOST, Outcome(text="x")], Outcome(text="x")),
-        ([TIME_UP] * 5 + [Outcome(text="x")], Outcome(text="x")),
-        ([LOST] * 4, "lost"),
-        ([Outcome(stopped=signal.SIGTERM)], Outcome(stopped=signal.SIGTERM)),
-        ([Outcome(ValueError("wrong"))], Outcome),
-    ],
-)
-def test_lost_jobs_are_started_again_three_times_and_those_out_of_time_always(ends, expected):
-    with Cluster(ends) as cluster:
-        future = cluster.submit(lambda job: Outcome(), JOBS[0])
-        if expected == "lost":
-            with pytest.raises(executors.LostJobError, match="lost"):
-                future.result()
-        elif expected is Outcome:
-            assert str(future.result().error) == "wrong"
-        else:
-            assert future.result() == expected
-    assert cluster.started == len(ends)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--executor", "dask"], "executor must be local, ray, ray:ADDRESS or slurm, got 'dask'"),
-        (["--executor", "ray:"], "executor must be local, ray, ray:ADDRESS or slurm, got 'ray:'"),
-        (["--slurm.minutes", "0"], "minutes must be a whole number of at least 1"),
+        (["--executor", "dask"], "executor must be local, ray or ray:ADDRESS, got 'dask'"),
+        (["--executor", "ray:"], "executor must be local, ray or ray:ADDRESS, got 'ray:'"),
     ],
 )
 def test_unknown_executors_are_refused(words, message, capsys):
@@ -198,10 +150,8 @@ def test_what_an_executor_needs_is_asked_for_before_anything_is_written(
     arguments = ["classify", "--run-dir", str(tmp_path / "run"), "--executor"]
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "ray", None)
-        patch.setitem(sys.modules, "submitit", None)
-        for name in ("ray", "slurm"):
-            assert main([*arguments, name]) == 1
-            assert "pip install 'probseq-apps[cluster]'" in capsys.readouterr().err
+        assert main([*arguments, "ray"]) == 1
+        assert "pip install 'probseq-apps[cluster]'" in capsys.readouterr().err
         patch.setenv("WORLD_SIZE", "2")
         assert main([*arguments, "ray"]) == 1
         assert "executor must be 'local' under torchrun" in capsys.readouterr().err
@@ -211,12 +161,12 @@ def test_what_an_executor_needs_is_asked_for_before_anything_is_written(
 @pytest.mark.slow
 def test_help_loads_no_library_of_a_cluster():
     code = "import sys; from probseq_apps.cli import main; main(['--help'])\n"
-    code += "import probseq_apps.run; print([n for n in ('ray', 'submitit') if n in sys.modules])"
+    code += "import probseq_apps.run; print([n for n in ('ray',) if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-# -- SLURM's interface, by processes of this machine -----------------------------------------------
+# -- Workers of Ray that are lost or stopped -------------------------------------------------------
 
 
 def wait_for(holds):
@@ -242,57 +192,29 @@ def children(pid):
     return {child: commands[child] for child in below[1:] if child in commands}
 
 
-def on_submitit(*arguments):
-    """The command line with submitit's local executor in place of SLURM."""
-    code = "import sys; from probseq_apps import cli, executors; executors._SLURM = 'local'\n"
-    code += "raise SystemExit(cli.main(sys.argv[1:]))"
-    words = map(str, (*arguments, "--executor", "slurm"))
-    return [sys.executable, "-c", code, *words]
-
-
-def kill_one_worker(arguments, folder, worker):
-    """Start a command; kill a process of its jobs with -9 after a checkpoint; wait for its end."""
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for workers in /proc")
+def test_a_job_whose_worker_of_ray_is_killed_goes_on_to_the_same_bits(tmp_path, sequential):
     pytest.importorskip("ray", reason="needs the extra cluster")
+    folder = tmp_path / "run"
+    arguments = command(*TRAINED, "--workers", 2, "--executor", "ray", "--run-dir", folder)
     with folder.with_suffix(".log").open("w") as file:
         process = subprocess.Popen(arguments, stdout=file, stderr=file)
     wait_for(lambda: list(folder.glob("*/seed-*/checkpoints/step-*")))
     assert not list(folder.glob("results/*"))
-    victim = next(pid for pid, its in children(process.pid).items() if worker in its)
+    victim = next(pid for pid, its in children(process.pid).items() if "ray::_call" in its)
     os.kill(victim, signal.SIGKILL)
     assert process.wait(600) == 0, folder.with_suffix(".log").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for workers in /proc")
-@pytest.mark.parametrize(
-    ("start", "words", "worker"),
-    [
-        (command, ["--executor", "ray"], "ray::_call"),
-        (on_submitit, [], "submitit.core._submit"),
-    ],
-    ids=["ray", "submitit"],
-)
-def test_a_job_whose_worker_is_killed_goes_on_to_the_same_bits(
-    tmp_path, sequential, start, words, worker
-):
-    folder = tmp_path / "run"
-    arguments = start(*TRAINED, "--workers", 2, *words, "--run-dir", folder)
-    kill_one_worker(arguments, folder, worker)
     assert numbers(folder) == numbers(sequential)
     assert weights(folder) == weights(sequential)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for workers in /proc")
-@pytest.mark.parametrize(
-    ("start", "words"),
-    [(command, ["--executor", "ray"]), (on_submitit, [])],
-    ids=["ray", "submitit"],
-)
-def test_ctrl_c_saves_what_runs_and_cancels_the_rest(tmp_path, sequential, start, words):
+def test_ctrl_c_saves_the_running_jobs_of_ray_and_cancels_the_others(tmp_path, sequential):
     pytest.importorskip("ray", reason="needs the extra cluster")
-    folder, late = tmp_path / "run", ["--checkpoint-every", "12"]
-    arguments = start(*TRAINED, *late, "--workers", 2, *words, "--run-dir", folder)
+    folder, words = tmp_path / "run", ["--checkpoint-every", "12", "--executor", "ray"]
+    arguments = command(*TRAINED, "--workers", 2, *words, "--run-dir", folder)
     # Shells ignore SIGINT in what they run in the background, and children inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -38,15 +38,12 @@ NEW |= {"--skip-unreadable", "--no-skip-unreadable"}
 NEW |= {"--separator", "--decimal", "--encoding", "--widen", "--no-widen", "--page"}
 NEW |= {
     "--accumulate",
-    "--shard",
-    "--no-shard",
     "--details",
     "--no-details",
     "--executor",
     "--ray.cpus",
     "--ray.gpus",
 }
-NEW |= {f"--slurm.{name}" for name in ("partition", "gpus", "minutes")}
 NEW |= {"--png", "folder-hvae", ("--method", "fading")}
 NEW |= {"--labels", "--no-labels", "--label-dropout", "--guidance"}
 NEW |= {

@@ -1,13 +1,12 @@
-"""Where jobs are done: in processes of this machine, on a Ray cluster, or by SLURM.
+"""Jobs in several processes of this machine, or on a Ray cluster.
 
-Each place is an `Executor` of `concurrent.futures`. A job is a function of the settings and of the
-run's folder; from where that folder is not seen, its files are brought back.
+Both are an `Executor` of `concurrent.futures`. A job is a function of the settings and of the run's
+folder; from where that folder is not seen, its files are brought back.
 """
 
 import io
 import multiprocessing
 import os
-import shutil
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
@@ -19,7 +18,6 @@ from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock, Thread
-from types import FrameType
 from typing import Any, Generic, NamedTuple
 
 import torch
@@ -27,12 +25,11 @@ import torch
 from probseq.errors import require
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.files import CONFIG
-from probseq_apps.engine.signals import exit_on_sigterm, handling
+from probseq_apps.engine.signals import exit_on_sigterm
 from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
 from probseq_apps.options import Options
 
 _RETRIES = 3  # of a job whose process or machine was lost
-_SLURM = "slurm"  # the cluster of submitit
 
 
 class Outcome(NamedTuple):
@@ -40,19 +37,15 @@ class Outcome(NamedTuple):
 
     Attributes:
         error: that ended it, of a kind that every process can read.
-        stopped: number of the signal after which it saved its state; 0 of a finished job.
+        stopped: whether a signal ended it, after which it saved its state.
         text: what it printed.
         files: contents by path, where the run's folder is not seen.
     """
 
     error: Exception | None = None
-    stopped: int = 0
+    stopped: bool = False
     text: str = ""
     files: dict[str, bytes] = {}  # noqa: RUF012
-
-
-class LostJobError(RuntimeError):
-    """The process of a job ended without an outcome."""
 
 
 @dataclass(frozen=True)
@@ -68,25 +61,14 @@ class Work(Generic[S, Data]):
     stamp: tuple[bytes, int]
 
     def __call__(self, job: Job) -> Outcome:
-        """Do a job, and store its results; SIGTERM, SIGINT or SIGUSR2 saves its state."""
-        caught: list[int] = []
-
-        def out_of_time(signum: int, frame: FrameType | None) -> None:
-            caught.append(signum)
-            signal.raise_signal(signal.SIGTERM)
-
+        """Do a job, and store its results; SIGTERM or SIGINT saves its state."""
         text, outcome = io.StringIO(), Outcome()
         before, log.quiet = log.quiet, True  # bars of several processes would tear each other
         try:
-            with (
-                exit_on_sigterm(),
-                handling(out_of_time, signal.SIGUSR2),
-                redirect_stdout(text),
-                redirect_stderr(text),
-            ):
+            with exit_on_sigterm(), redirect_stdout(text), redirect_stderr(text):
                 outcome = Outcome(files=self._do(job))
         except (SystemExit, KeyboardInterrupt):
-            outcome = Outcome(stopped=caught[0] if caught else signal.SIGTERM)
+            outcome = Outcome(stopped=True)
         except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
             if self.options.debug:
                 raise
@@ -138,7 +120,7 @@ def do_in_parallel(
 
     After each job `done` is called.
     """
-    executor = open_executor(work.options, work.at.path, count)
+    executor = open_executor(work.options, count)
     try:
         pending = {executor.submit(work, job) for job in jobs}
         while pending:
@@ -169,28 +151,19 @@ def _take(outcome: Outcome, at: RunFolder) -> None:
 
 
 def check_executor(options: Options) -> None:
-    """Raise if the executor's library or program is missing, or several processes train a model."""
+    """Raise if Ray is missing, or several processes train a model."""
     if options.executor == "local":
         return
     if distributed.world_size() > 1:
         raise ValueError(
             f"executor must be 'local' under torchrun, got {options.executor!r}: start one process"
         )
-    if options.executor != "slurm":
-        require("ray", extra="cluster", distribution="probseq-apps")
-        return
-    require("submitit", extra="cluster", distribution="probseq-apps")
-    if _SLURM == "slurm" and shutil.which("srun") is None:
-        raise ValueError("executor 'slurm' needs the program srun: start it where SLURM is")
+    require("ray", extra="cluster", distribution="probseq-apps")
 
 
-def open_executor(options: Options, folder: Path, count: int) -> Executor:
+def open_executor(options: Options, count: int) -> Executor:
     """Return the executor of the options."""
-    if options.executor == "local":
-        return LocalExecutor(count)
-    if options.executor == "slurm":
-        return SlurmExecutor(options, folder, count)
-    return RayExecutor(options, count)
+    return LocalExecutor(count) if options.executor == "local" else RayExecutor(options, count)
 
 
 class LocalExecutor(ProcessPoolExecutor):
@@ -229,61 +202,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-class _ClusterExecutor(ThreadPoolExecutor):
-    """Jobs on other machines: a thread waits for each."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self._running: set[Any] = set()
-        self._stopping, self._lock = False, Lock()
-
-    def start(self, work: Callable[..., Outcome], job: Job) -> Any:
-        """Start a job, or queue it, and return the cluster's handle."""
-        raise NotImplementedError
-
-    def result(self, handle: Any) -> Outcome:
-        """Wait for a job; a `LostJobError` says that it has no outcome."""
-        raise NotImplementedError
-
-    def cancel(self, handle: Any) -> None:
-        """Take a job out of the queue, or ask it to save its state and end."""
-        raise NotImplementedError
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Submit a job, which is started again where it was lost."""
-        return super().submit(self._follow, fn, *args, **kwargs)
-
-    def _follow(self, work: Callable[..., Outcome], job: Job) -> Outcome:
-        losses = 0
-        while True:
-            with self._lock:
-                if self._stopping:
-                    return Outcome(stopped=signal.SIGTERM)
-                handle = self.start(work, job)
-                self._running.add(handle)
-            try:
-                outcome = self.result(handle)
-                if outcome.stopped != signal.SIGUSR2:  # else its time was up: it goes on
-                    return outcome
-            except LostJobError:
-                losses += 1
-                if losses > _RETRIES:
-                    raise
-            finally:
-                self._running.discard(handle)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for all jobs; with `cancel_futures` ask those that run to save and end."""
-        if cancel_futures:
-            with self._lock:
-                self._stopping = True
-                for handle in list(self._running):
-                    self.cancel(handle)
-        super().shutdown(wait, cancel_futures=cancel_futures)
-
-
-class RayExecutor(_ClusterExecutor):
-    """Tasks of Ray, which places them and starts those of a lost worker again."""
+class RayExecutor(ThreadPoolExecutor):
+    """Tasks of Ray, which places them and starts those of a lost worker again; a thread each."""
 
     def __init__(self, options: Options, count: int) -> None:
         super().__init__(count)
@@ -301,66 +221,40 @@ class RayExecutor(_ClusterExecutor):
             signal.signal(signal.SIGTERM, before)  # Ray has put one of its own
         resources = {"num_cpus": options.ray.cpus or options.threads, "num_gpus": options.ray.gpus}
         self._task = self._ray.remote(max_retries=_RETRIES, **resources)(_call)
+        self._running: set[Any] = set()
+        self._stopping, self._lock = False, Lock()
 
-    def start(self, work: Callable[..., Outcome], job: Job) -> Any:
-        """Queue a task."""
-        return self._task.remote(work, job)
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Submit a job."""
+        return super().submit(self._follow, fn, *args, **kwargs)
 
-    def result(self, handle: Any) -> Outcome:
-        """Wait for a task."""
+    def _follow(self, work: Callable[..., Outcome], job: Job) -> Outcome:
+        """Queue a task, and wait for it."""
+        with self._lock:
+            if self._stopping:
+                return Outcome(stopped=True)
+            task = self._task.remote(work, job)
+            self._running.add(task)
         errors = self._ray.exceptions
         try:
-            return self._ray.get(handle)
+            return self._ray.get(task)
         except errors.TaskCancelledError:
-            return Outcome(stopped=signal.SIGTERM)
+            return Outcome(stopped=True)
         except (errors.WorkerCrashedError, errors.NodeDiedError) as error:
-            # No `LostJobError`, after which a job is started again: Ray has done so.
             raise RuntimeError(f"Ray lost {_RETRIES + 1} workers of a job") from error
-
-    def cancel(self, handle: Any) -> None:
-        """Cancel a task; one that runs is interrupted as by Ctrl-C."""
-        self._ray.cancel(handle, force=False)
+        finally:
+            self._running.discard(task)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for the tasks, and leave the cluster."""
+        """Wait for the tasks and leave the cluster; with `cancel_futures` they save and end."""
+        if cancel_futures:
+            with self._lock:
+                self._stopping = True
+                for task in list(self._running):
+                    self._ray.cancel(task, force=False)  # interrupts it as Ctrl-C does
         super().shutdown(wait, cancel_futures=cancel_futures)
         self._ray.shutdown()
 
 
 def _call(work: Callable[..., Outcome], job: Job) -> Outcome:
     return work(job)
-
-
-class SlurmExecutor(_ClusterExecutor):
-    """Jobs of SLURM, by submitit; one that is lost or out of time is submitted again."""
-
-    def __init__(self, options: Options, folder: Path, count: int) -> None:
-        super().__init__(count)
-        submitit: Any = require("submitit", extra="cluster", distribution="probseq-apps")
-        self._errors = submitit.core.utils
-        self._slurm = submitit.AutoExecutor(folder=folder.resolve() / "slurm", cluster=_SLURM)
-        partition = options.slurm.partition
-        self._slurm.update_parameters(
-            name="probseq",
-            timeout_min=options.slurm.minutes,
-            cpus_per_task=options.threads,
-            gpus_per_node=options.slurm.gpus,
-            **({} if partition is None else {"slurm_partition": partition}),
-        )
-
-    def start(self, work: Callable[..., Outcome], job: Job) -> Any:
-        """Submit a job."""
-        return self._slurm.submit(work, job)
-
-    def result(self, handle: Any) -> Outcome:
-        """Wait for a job; an error of its own keeps its traceback."""
-        try:
-            return handle.result()
-        except self._errors.FailedJobError:
-            raise
-        except self._errors.UncompletedJobError as error:
-            raise LostJobError(" ".join(str(error).split())) from error
-
-    def cancel(self, handle: Any) -> None:
-        """Cancel a job; one that runs gets SIGTERM."""
-        handle.cancel()

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-from probseq.settings import Bound, Count, Index, NotNegative, Settings
+from probseq.settings import Bound, Count, NotNegative, Settings
 
 Place = Annotated[
     str,
     Bound(
-        "local, ray, ray:ADDRESS or slurm",
-        lambda value: value in ("local", "ray", "slurm") or value[:4] == "ray:" != value,
+        "local, ray or ray:ADDRESS",
+        lambda value: value in ("local", "ray") or value[:4] == "ray:" != value,
     ),
 ]
 
@@ -30,17 +30,6 @@ class Ray(Settings):
     """Processors of a job; None: as many as it has threads."""
     gpus: NotNegative = 0.0
     """GPUs of a job, or the share of one."""
-
-
-class Slurm(Settings):
-    """What a job asks of SLURM."""
-
-    partition: str | None = None
-    """Partition of the jobs; None: the cluster's default."""
-    gpus: Index = 0
-    """GPUs of a job."""
-    minutes: Count = 60
-    """Time limit of a job, which goes on in a new one when it is reached."""
 
 
 class Options(Output):
@@ -65,9 +54,8 @@ class Options(Output):
     """Print all tables of a comparison, by the names of its rows, and not what came out of it; draw
     pictures for specialists, too."""
     executor: Place = "local"
-    """Where jobs are done: local, ray, ray:ADDRESS or slurm."""
+    """Where jobs are done: local, ray or ray:ADDRESS."""
     ray: Ray = Ray()
-    slurm: Slurm = Slurm()
 
     def check(self) -> None:
         """Refuse options that don't go together."""

@@ -134,7 +134,7 @@ def open_folder(
                 {"experiment": kind, "recipe": recipe, **workflow.config(settings, data)},
                 resume=options.resume,
                 overwrite=options.overwrite,
-                patterns=(RESULTS, "slurm", *workflow.folders),
+                patterns=(RESULTS, *workflow.folders),
             )
             stack.enter_context(sole_use(folder))
         distributed.barrier()

@@ -43,8 +43,7 @@ class NoReport:
 
 def main(folder: Path, accumulate: int, *kinds: str) -> None:
     """Do runs, or go on with them, and store the loss of each step of all trainings."""
-    trace, state, train_step = [], {}, trainer.Trainer.train_step
-    shard = "SHARD" in os.environ
+    trace, train_step = [], trainer.Trainer.train_step
     bound = OnlineSVGPVAE.task_bound
     kill_at = int(os.environ.get("KILL_AT", "-1"))
 
@@ -60,9 +59,6 @@ def main(folder: Path, accumulate: int, *kinds: str) -> None:
 
     def traced(self):
         done = train_step(self)
-        moments = [v for e in self._optimizer.state.values() for v in e.values() if v.ndim]
-        state["all"] = sum(moment.numel() for moment in moments)
-        state["here"] = sum(getattr(m, "to_local", lambda m=m: m)().numel() for m in moments)
         note(self.monitor.latest["loss"])
         return done
 
@@ -75,7 +71,7 @@ def main(folder: Path, accumulate: int, *kinds: str) -> None:
         workflow, settings = KINDS[kind]
         if kind != "vae":
             pieces = 1 if kind == "run" else accumulate  # a codebook learns from each piece
-            machine = Machine(device="cpu", accumulate=pieces, shard=shard)
+            machine = Machine(device="cpu", accumulate=pieces)
             settings = replace(settings, machine=machine)
         at = folder / kind
         run(workflow, settings, Options(run_dir=at, resume=at.exists(), workers=1), recipe="r")
@@ -83,7 +79,6 @@ def main(folder: Path, accumulate: int, *kinds: str) -> None:
             assert all(one == trace for one in distributed.gather(trace))
         if distributed.is_main():
             (at / "trace.json").write_text(json.dumps(trace))
-            (at / "state.json").write_text(json.dumps(state))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 
 from probseq.files import MANIFEST, DamagedFileError, Format, read_folder, write_folder
 from probseq_apps.engine.files import CONFIG, writing
-from probseq_apps.engine.sharding import like, whole
 
 _MODEL, _BEST, _EMA = "model.safetensors", "best.safetensors", "ema.safetensors"
 _STATE = "train_state.pt"
@@ -86,10 +85,10 @@ def load_latest_checkpoint(root: Path) -> Checkpoint | None:
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Copy parameters and buffers, each once and whole, on the device where they are."""
+    """Copy parameters and buffers, each once, on the device where they are."""
     state = model.state_dict()
     return {
-        name: whole(state[name]).detach().clone(memory_format=torch.contiguous_format)
+        name: state[name].detach().clone(memory_format=torch.contiguous_format)
         for name in dict.fromkeys(_first_names(model).values())
     }
 
@@ -106,8 +105,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
                 f"got {shapes.get(name, 'none')}: build the model with the settings it was trained "
                 "with"
             )
-    cut = {name: like(weights[first], state[name]) for name, first in names.items()}
-    model.load_state_dict(cut, strict=True)
+    model.load_state_dict({name: weights[first] for name, first in names.items()}, strict=True)
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:

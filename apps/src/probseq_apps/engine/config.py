@@ -51,9 +51,6 @@ class EpochTraining(Settings):
     accumulate: Count = 1
     """Pieces that each rank computes its part of a batch in, one after the other, so that large
     batches fit into memory."""
-    shard: bool = False
-    """Under torchrun, keep parameters, gradients and Adam's moments in shards, each rank its own
-    (FSDP2), for a model that one card cannot train; without torchrun nothing changes."""
     compile: bool = False
     """Train through `torch.compile`."""
     tensorboard: bool = False

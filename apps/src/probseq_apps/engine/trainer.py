@@ -15,14 +15,6 @@ from probseq_apps.engine import distributed
 from probseq_apps.engine.checkpoints import Checkpoint, copy_weights, load_weights
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.log import LossMonitor
-from probseq_apps.engine.sharding import (
-    like,
-    load_optimizer_state,
-    optimizer_state,
-    sharded,
-    share_buffers,
-    whole,
-)
 from pseudovideo.averaging import WeightAverage
 
 Batch: TypeAlias = tuple[Tensor, ...]
@@ -82,16 +74,10 @@ class Trainer:
         self._train = tuple(tensor.to(device) for tensor in train)
         self.steps_per_epoch = config.steps_per_epoch(len(train[0]))
         self.total_steps = config.total_steps(self.steps_per_epoch)
-        # The model to return, and what is trained: itself, or its copy in shards.
-        self._model: nn.Module = model.to(device)
-        self._trained: nn.Module = model
+        self._model = self._wrapped = model.to(device)  # they share their tensors
         self._parallel: nn.parallel.DistributedDataParallel | None = None
-        self._sharded: Any = None
-        if config.shard and distributed.world_size() > 1:
-            self._trained = self._sharded = sharded(model)
-        self._wrapped = self._trained  # shares its tensors
-        networks: Sequence[nn.Module] = getattr(self._trained, "networks", [self._trained])
-        if distributed.world_size() > 1 and self._sharded is None:
+        networks: Sequence[nn.Module] = getattr(model, "networks", [model])
+        if distributed.world_size() > 1:
             devices = [device] if device.type == "cuda" else None
             # Of several networks some may pause.
             unused = len(networks) > 1
@@ -104,14 +90,14 @@ class Trainer:
         self._clipped = [[p for p in n.parameters() if p.requires_grad] for n in networks]
         optimizer = torch.optim.AdamW if config.weight_decay > 0 else torch.optim.Adam
         self._optimizer = optimizer(
-            [p for p in self._trained.parameters() if p.requires_grad],
+            [p for p in self._model.parameters() if p.requires_grad],
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
             # A step over small weights is mostly the overhead of its many operations.
             fused=device.type in ("cpu", "cuda"),
         )
         decay = config.ema_decay
-        self._average = None if decay is None else WeightAverage(self._trained, decay)
+        self._average = None if decay is None else WeightAverage(self._model, decay)
         rank = distributed.rank()
         torch.manual_seed(derive_seed(config.seed, "global", rank))
         self._generator = torch.Generator(device)
@@ -135,7 +121,7 @@ class Trainer:
 
     def train_step(self) -> bool:
         """Do one optimizer step; return whether the losses were checked, see `LossMonitor`."""
-        self._trained.train()
+        self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
         losses_checked = self._accumulate_gradients()
         if self._config.grad_clip is not None:
@@ -157,7 +143,6 @@ class Trainer:
         """
         metrics: Mapping[str, float] = {}
         with nullcontext() if self._average is None else self._average.applied():
-            self._gather()
             if distributed.is_main():
                 self._model.eval()
                 with fork_random(self.device), torch.no_grad(), self._precision():
@@ -180,10 +165,9 @@ class Trainer:
     def select(self) -> tuple[int, float | None]:
         """Put the selected weights into the model, in eval mode; return their step and score."""
         if self._best is not None:
-            load_weights(self._trained, self._best)
+            load_weights(self._model, self._best)
         elif self._average is not None:
             self._average.apply()
-        self._gather()
         self._model.eval()
         if self._config.select == "best":
             return self.best_step, self.best_score
@@ -204,7 +188,7 @@ class Trainer:
                 "offset": self.step % self.steps_per_epoch * self._config.batch_size,
                 "num_examples": len(self._train[0]),
             },
-            "optimizer": optimizer_state(self._optimizer),
+            "optimizer": self._optimizer.state_dict(),
             "random": distributed.gather(random),
             "monitor": self.monitor.state_dict(),
             "best_step": self.best_step,
@@ -214,19 +198,17 @@ class Trainer:
         }
         ema = None
         if self._average is not None:
-            ema = {name: whole(each) for name, each in self._average.state_dict().items()}
-        return Checkpoint(self.step, copy_weights(self._trained), self._best, state, ema)
+            ema = self._average.state_dict()
+        return Checkpoint(self.step, copy_weights(self._model), self._best, state, ema)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on where `snapshot` was taken; raise if data, device, processes or model differ."""
         state = checkpoint.state
-        load_weights(self._trained, checkpoint.weights)
+        load_weights(self._model, checkpoint.weights)
         self._best = checkpoint.best
         if self._average is not None:
             # The settings were compared: a checkpoint has averages where they are asked for.
-            parameters, stored = dict(self._trained.named_parameters()), checkpoint.ema or {}
-            ema = {name: like(each, parameters[name]) for name, each in stored.items()}
-            self._average.load_state_dict(ema)
+            self._average.load_state_dict(checkpoint.ema or {})
         self.step = checkpoint.step
         self.best_step, self.best_score = state["best_step"], state["best_score"]
         self.last_score = state["last_score"]
@@ -244,18 +226,13 @@ class Trainer:
                     f"{quantity} must be {stored}, as in the run to resume, got {current}: "
                     "resume it as it was started"
                 )
-        load_optimizer_state(self._optimizer, state["optimizer"])
+        self._optimizer.load_state_dict(state["optimizer"])
         self.monitor.load_state_dict(state["monitor"])
         random: dict[str, Any] = state["random"][distributed.rank()]
         torch.set_rng_state(random["cpu"])
         self._generator.set_state(random["loss"])
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(random["cuda"], self.device)
-
-    def _gather(self) -> None:
-        """Put the weights that are trained into the model to return."""
-        if self._sharded is not None:
-            load_weights(self._model, copy_weights(self._trained))
 
     def _accumulate_gradients(self) -> bool:
         """Add up the gradients of the pieces of the next batch, over all ranks, each by its share.
@@ -266,8 +243,6 @@ class Trainer:
         epoch, progress = self.step // self.steps_per_epoch, self.step / self.total_steps
         step, ranks = Step(self.step, epoch, progress, self._generator), distributed.world_size()
         loss, terms = torch.zeros(()), dict[str, Tensor]()
-        if self._sharded is not None:
-            share_buffers(self._sharded)
         for number, rows in enumerate(pieces, 1):
             share = (rows.stop - rows.start) / len(chosen)
             if not share:
@@ -276,8 +251,6 @@ class Trainer:
             batch = tuple(tensor.index_select(0, chosen[rows]) for tensor in self._train)
             # Gradients are exchanged once, after the last piece.
             waiting = self._parallel if number < len(pieces) else None
-            if self._sharded is not None:
-                self._sharded.set_requires_gradient_sync(number == len(pieces))
             with nullcontext() if waiting is None else waiting.no_sync():
                 with self._precision():
                     losses = self._loss(self._wrapped, batch, step)
