@@ -14,7 +14,7 @@ from probseq_apps.experiments import image_models
 from probseq_apps.experiments.stages import load_drawn
 from probseq_apps.experiments.tokens import open_prior
 from probseq_apps.report.generate import generate_report
-from probseq_apps.settings.generate import Classes, ClassTraining, PriorSettings
+from probseq_apps.settings.generate import Classes, ClassTraining
 from probseq_apps.settings.models import DiffusionSettings, HvaeSettings
 from pseudovideo.evaluation import mean_bound
 from pseudovideo.labels import draw_labels
@@ -168,21 +168,6 @@ def test_priors_and_hvaes_draw_the_classes_that_are_asked_for(whole, tmp_path):
         assert load_drawn(at / "samples.npz").labels.tolist() == [9] * 4
     priors = [open_prior(run / name).maker.settings.classes for name in MODELS["run"]]
     assert priors == [ClassTraining(labels=True, label_dropout=0.2)] * 4
-
-
-def test_a_prior_of_its_own_learns_the_classes_of_the_tokenizer_s_images(whole, tmp_path, capsys):
-    run = whole("run")
-    tokenizer = f"--tokenizer {run / 'tokenizers/2-frame-plain-seed0'}"
-    masked = f"generate prior --prior masked {PRIORS} {tokenizer} --device cpu --run-dir {tmp_path}"
-    assert tell(f"{masked}/p --labels --label-dropout 0") == 0
-    config = read_json(tmp_path / "p/config.json")
-    assert config["classes"] == read_json(run / "config.json")["classes"]
-    assert PriorSettings.from_dict(config["settings"]).classes.label_dropout == 0
-    sample = f"generate sample {tokenizer} --device cpu --num 3 --prior {tmp_path / 'p'} --run-dir"
-    assert tell(f"{sample} {tmp_path / 's'} --labels 2") == 0
-    assert tell(f"{sample} {tmp_path / 'g'} --guidance 2") == 1
-    assert "guidance must be 1 for a model that was not trained with" in capsys.readouterr().err
-    assert not (tmp_path / "g").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from probseq.metrics.image import RandomConvolution, frechet_distance
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_json
@@ -21,12 +20,7 @@ from probseq_apps.engine.trainer import Step
 from probseq_apps.experiment import Job
 from probseq_apps.experiments import features, tokens
 from probseq_apps.experiments.features import make_extractor, make_reference
-from probseq_apps.experiments.single import (
-    EVALUATE_WORKFLOW,
-    PRIOR_WORKFLOW,
-    SAMPLE_WORKFLOW,
-    TOKENIZER_WORKFLOW,
-)
+from probseq_apps.experiments.single import SAMPLE_WORKFLOW
 from probseq_apps.experiments.stages import Objective, load_drawn
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, open_prior, open_tokenizer
 from probseq_apps.options import Options
@@ -36,24 +30,17 @@ from probseq_apps.settings.common import DefaultSelectors, config_values
 from probseq_apps.settings.generate import (
     GENERATE,
     GENERATE_RECIPES,
-    PRIOR_RECIPES,
     Features,
     GenerateSettings,
     Machine,
     PriorChoice,
-    PriorSettings,
     PriorSizes,
     PriorTraining,
     TokensEvaluation,
     Training,
     Videos,
 )
-from probseq_apps.settings.models import (
-    EvaluateSettings,
-    SampleSettings,
-    evaluate_defaults,
-    sample_defaults,
-)
+from probseq_apps.settings.models import SampleSettings, sample_defaults
 from pseudovideo.beyond.sample_evaluator import SampleEvaluator
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.evaluation import mean_nats
@@ -170,8 +157,8 @@ def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path, until, killed, r
     assert_same(report_of, whole, folder)
 
 
-def test_a_tokenizer_of_its_own_stopped_in_mid_epoch_goes_on_to_the_same_bits(
-    whole, tmp_path, monkeypatch, capsys
+def test_a_run_stopped_within_an_epoch_of_a_tokenizer_goes_on_to_the_same_bits(
+    whole, tmp_path, monkeypatch, capsys, report_of
 ):
     inner, calls = TokenizerPart.loss, []
 
@@ -181,20 +168,18 @@ def test_a_tokenizer_of_its_own_stopped_in_mid_epoch_goes_on_to_the_same_bits(
             os.kill(os.getpid(), signal.SIGTERM)
         return inner(*arguments)
 
-    folder, one = tmp_path / "cut", TINY.one_tokenizer(TINY.arms[1], "plain", 0)
+    folder = tmp_path / "cut"
     with monkeypatch.context() as patch:
         patch.setattr(TokenizerPart, "loss", loss)
+        patch.setattr(TokenizerPart, "training_seconds", lambda *_: 0.0)
         with pytest.raises(SystemExit):
-            run(TOKENIZER_WORKFLOW, one, Options(run_dir=folder), recipe="r")
+            generate(TINY, run_dir=folder, workers=1)
     said = capsys.readouterr().err
-    assert f"go on with: probseq generate tokenizer --run-dir {folder} --resume" in said
-    options = Options(run_dir=folder, resume=True)
-    run(TOKENIZER_WORKFLOW, one, options, recipe="r")
-    name = "pretrained/model.safetensors"
-    a, b = load_file(folder / name), load_file(whole / "tokenizers" / JOB.name / name)
-    assert all(torch.equal(a[key], b[key]) for key in a)
-    with pytest.raises(ConfigMismatchError, match=r"settings\.seed"):
-        run(TOKENIZER_WORKFLOW, replace(one, seed=1), options, recipe="r")
+    assert f"go on with: probseq generate run --run-dir {folder} --resume" in said
+    generate(TINY, run_dir=folder, resume=True)
+    assert_same(report_of, whole, folder)
+    with pytest.raises(ConfigMismatchError, match=r"settings\.seeds"):
+        generate(replace(TINY, seeds=(1,)), run_dir=folder, resume=True)
 
 
 # -- What is computed -----------------------------------------------------------------------------
@@ -289,26 +274,12 @@ def test_a_masked_prior_draws_its_masks_from_the_runs_generator(whole, tokenizer
     assert losses[0] == losses[1] != losses[2]
 
 
-# -- Sample and evaluate --------------------------------------------------------------------------
+# -- Samples of a trained prior -------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def prior(whole, tmp_path_factory):
-    """A prior of its own."""
-    settings = PriorSettings(
-        **{"tokenizer": str(whole / "tokenizers" / JOB.name), "prior": "masked", "masked": SIZES},
-        prior_training=TINY.prior_training,
-        machine=TINY.machine,
-    )
-    folder = tmp_path_factory.mktemp("prior") / "p"
-    return run(PRIOR_WORKFLOW, settings, Options(run_dir=folder), recipe="mnist-small")
-
-
-def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, prior, tmp_path):
-    name = "model.safetensors"
-    own, trained = whole / "priors" / f"masked-{JOB.name}", load_file(prior / "pretrained" / name)
-    assert all(torch.equal(t, trained[k]) for k, t in load_file(own / "pretrained" / name).items())
-    where = {"tokenizer": str(whole / "tokenizers" / JOB.name), "prior": str(own)}
+def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, tmp_path):
+    prior = str(whole / "priors" / f"masked-{JOB.name}")
+    where = {"tokenizer": str(whole / "tokenizers" / JOB.name), "prior": prior}
     where["png"] = str(tmp_path / "png")
     settings = SampleSettings(**where, num=20, device="cpu", sampling=TINY.sampling)
     run(SAMPLE_WORKFLOW, settings, Options(run_dir=tmp_path / "s"), recipe="")
@@ -321,54 +292,28 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, prior, tmp
         assert np.array_equal(np.asarray(last), found.images[19, 0].numpy())
 
 
-def test_evaluation_takes_the_images_and_noise_of_the_run_and_prints_numbers_alone(
-    whole, tokenizer, digits, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(features, "make_extractor", lambda *_, **__: RandomConvolution(1))
-    where, file = whole / "tokenizers" / JOB.name, whole / "samples" / f"masked-{JOB.name}.npz"
-    settings = EvaluateSettings(
-        samples=str(file), tokenizer=str(where), device="cpu", features=Features(classifier_steps=2)
-    )
-    run(EVALUATE_WORKFLOW, settings, Options(run_dir=tmp_path / "e"), recipe="")
-    told = capsys.readouterr()
-    assert told.out == (tmp_path / "e" / "metrics.json").read_text("utf-8")
-    assert "metrics.json" in told.err
-    found = json.loads(told.out)
-    frames = tokenizer.model.reconstruct(videos_of(digits.test, "test videos"))[:, -1]
-    expected = mean_decibels(frames, digits.test)
-    assert found["reconstruction"]["psnr"] == pytest.approx(expected, abs=1e-4)
-    extractor = RandomConvolution(1)
-    images = load_drawn(file).images
-    # Of real images as many as samples.
-    for name, part in (("generation", images), ("real images", digits.test[: len(images)])):
-        pair = (extractor(to_unit(each)).features for each in (digits.train, part))
-        assert found[name]["fd"] == pytest.approx(float(frechet_distance(*pair)), rel=1e-5)
+def test_sampling_is_that_of_the_run_or_recipe_that_the_prior_comes_from(whole, tmp_path):
+    folder = tmp_path / "alone"
+    shutil.copytree(whole / "priors" / f"masked-{JOB.name}", folder)
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", {**config, "recipe": "mnist-small"})
+    for prior, sampling in (
+        (whole / "priors" / folder.name, TINY.sampling),
+        (folder, GENERATE_RECIPES.load("mnist-small").sampling),
+    ):
+        assert sample_defaults(DefaultSelectors(prior=(str(prior),))).sampling == sampling
 
 
-def test_defaults_are_those_of_the_run_or_recipe_that_parts_come_from(whole, prior):
-    recipe = GENERATE_RECIPES.load("mnist-small")
-    where = str(whole / "tokenizers" / JOB.name)
-    assert PRIOR_RECIPES(DefaultSelectors(tokenizer=where))[0] == "digits-small"
-    assert (
-        sample_defaults(DefaultSelectors(tokenizer=where, prior=(str(prior),))).sampling
-        == recipe.sampling
-    )
-    assert evaluate_defaults(DefaultSelectors(tokenizer=where)).features.classifier_steps == 4
-
-
-def test_what_is_none_or_of_another_size_is_refused(whole, prior, tmp_path):
-    where, options = str(whole / "tokenizers" / JOB.name), Options(run_dir=tmp_path / "s")
+def test_a_folder_of_something_else_is_refused(whole, tmp_path):
+    tokenizer, options = str(whole / "tokenizers" / JOB.name), Options(run_dir=tmp_path / "s")
+    prior = str(whole / "priors" / f"masked-{JOB.name}")
     for settings, said in (
-        (SampleSettings(tokenizer=str(prior), prior=str(prior)), "tokenizer must be a folder of"),
-        (SampleSettings(tokenizer=where, prior=where), "prior must be a folder"),
-        (SampleSettings(model=where), "model must be a folder in models/"),
+        (SampleSettings(tokenizer=prior, prior=prior), "tokenizer must be a folder in"),
+        (SampleSettings(tokenizer=tokenizer, prior=tokenizer), "prior must be a folder in"),
+        (SampleSettings(model=tokenizer), "model must be a folder in models/"),
     ):
         with pytest.raises(FileNotFoundError, match=said):
             run(SAMPLE_WORKFLOW, settings, options, recipe="")
-    file = str(whole / "samples" / f"masked-{JOB.name}.npz")
-    reading = replace(EvaluateSettings().reading, image_size=8)
-    with pytest.raises(ValueError, match=r"samples must have images of .*\(1, 8, 8\) as digits"):
-        run(EVALUATE_WORKFLOW, EvaluateSettings(samples=file, reading=reading), options, recipe="")
     assert not (tmp_path / "s").exists()
 
 

@@ -20,7 +20,7 @@ from probseq_apps.experiments.tokens import PriorPart, TokenizerPart
 from probseq_apps.methods.build import build
 from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
 from probseq_apps.settings.common import DefaultSelectors
-from probseq_apps.settings.generate import GENERATE_RECIPES, TOKENIZER_RECIPES
+from probseq_apps.settings.generate import GENERATE_RECIPES
 from probseq_apps.settings.methods import resolve
 from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
 from probseq_apps.settings.online import ONLINE_RECIPES, ONLINE_VAE_RECIPES
@@ -91,7 +91,6 @@ def test_other_data_change_what_a_recipe_says_of_its_own():
     recipe = REGRESS_RECIPES.load("sgpa-zinc")
     own = REGRESS_RECIPES(DefaultSelectors(recipe="sgpa-zinc", data="csv:mine.csv"))[1]
     assert own == replace(recipe, data="csv:mine.csv")
-    assert TOKENIZER_RECIPES(DefaultSelectors())[1].frames == 8
     with pytest.raises(ValueError, match="did you mean 'two-moons'"):
         ONLINE_RECIPES(DefaultSelectors(data="twomoons"))
 

@@ -1,7 +1,7 @@
-"""`probseq generate run`, `tokenizer` and `prior`: tokenizer, tokens, prior and samples as stages.
+"""`probseq generate run`: tokenizer, tokens, prior and samples as stages.
 
-A tokenizer's folder and a prior's are runs of `fit` with the trained model in `pretrained/`; those
-of `run` are in `tokenizers/` and `priors/`, beside `tokens/`, `samples/` and `classifier/`.
+Folders in `tokenizers/` and `priors/` are runs of `fit` with the trained model in `pretrained/`;
+beside them are `tokens/`, `samples/` and `classifier/`.
 """
 
 from collections.abc import Mapping
@@ -139,7 +139,7 @@ def open_tokenizer(folder: Path) -> TrainedTokenizer:
     run = stages.run_folder(folder)
     if (saved := saved_settings(run, GENERATE_TOKENIZER, TokenizerSettings)) is None:
         raise FileNotFoundError(
-            f"tokenizer must be a folder of `generate tokenizer`, and {folder} holds none"
+            f"tokenizer must be a folder in {TOKENIZERS}/ of `generate run`, and {folder} is none"
         )
     return stages.read_model(folder, TokenizerPart(saved[1]), Tokenizer, "tokenizer")
 
@@ -210,7 +210,7 @@ def open_prior(folder: Path) -> TrainedPrior:
     run = stages.run_folder(folder)
     if (saved := saved_settings(run, GENERATE_PRIOR, PriorSettings)) is None:
         raise FileNotFoundError(
-            f"prior must be a folder of `generate prior`, and {folder} holds none"
+            f"prior must be a folder in {PRIORS}/ of `generate run`, and {folder} is none"
         )
     return stages.read_model(folder, PriorPart(saved[1]), TokenPrior, "prior")
 

@@ -36,11 +36,9 @@ class DefaultSelectors:
     run_dir: Path | None = None
     resume: bool = False
     # Folders of trained models: defaults are those of the run that they lie in.
-    tokenizer: str | None = None
     # Of `generate run` the kinds to train, maybe none.
     prior: tuple[str, ...] = ()
     model: str | None = None
-    samples: str | None = None
     state: str | None = None
 
 

@@ -1,4 +1,4 @@
-"""Settings of `probseq generate run`, `tokenizer` and `prior`; recipes: `recipes/tokens.toml`."""
+"""Settings of `probseq generate run`; its recipes: `recipes/tokens.toml`."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,13 +12,11 @@ from probseq_apps.engine.config import Device, Fraction, Precision, TrainConfig
 from probseq_apps.settings.common import (
     DISTINCT,
     SOME,
-    DefaultSelectors,
     Flat,
     Recipes,
     Seeds,
     require,
     saved_settings,
-    with_data,
 )
 from pseudovideo.arms import ArmKind, TokenArm, token_arms
 from pseudovideo.spec import (
@@ -35,7 +33,7 @@ from pseudovideo.spec import (
 )
 
 GENERATE, GENERATE_TOKENIZER, GENERATE_PRIOR = "generate", "generate-tokenizer", "generate-prior"
-GENERATE_SAMPLE, GENERATE_EVALUATE = "generate-sample", "generate-evaluate"
+GENERATE_SAMPLE = "generate-sample"
 # Of labels, where nothing else is said.
 _HIDDEN = 0.1
 # Tokens span two frames.
@@ -287,15 +285,11 @@ class PriorSettings(_Priors):
     """One prior over the tokens of a tokenizer that is trained."""
 
     tokenizer: str = ""
-    """Folder of the tokenizer: of `generate tokenizer`, or in tokenizers/ of `generate run`."""
+    """Folder of the tokenizer."""
     prior: PriorName = "autoregressive"
     """autoregressive (ImageGPT, VideoGPT) or masked (MaskGIT, Phenaki)."""
     seed: Index = 0
     """Of weights, batches and noise."""
-
-    def check_complete(self) -> None:
-        """Refuse a command line without a tokenizer."""
-        require(self.tokenizer, "tokenizer must be given: name the folder of a trained tokenizer")
 
     def train_config(self) -> TrainConfig:
         """Return the settings of the training loop."""
@@ -368,29 +362,7 @@ class GenerateSettings(_Tokenizers, _Priors):
         return PriorSettings(**shared, tokenizer=tokenizer, prior=prior, seed=seed)
 
 
-def _one_tokenizer(settings: GenerateSettings, selectors: DefaultSelectors) -> TokenizerSettings:
-    """Return the settings of the tokenizer of the longest videos."""
-    settings = with_data(settings, selectors)
-    longest = max((arm for arm in settings.arms if arm.kind == "frames"), key=lambda a: a.frames)
-    return settings.one_tokenizer(longest, settings.stem[0], settings.seeds[0])
-
-
-class _PriorRecipes(Recipes[PriorSettings]):
-    def __call__(self, selectors: DefaultSelectors) -> tuple[str, PriorSettings]:
-        """As `Recipes`; without a named recipe of that which the tokenizer was trained with."""
-        name, folder = selectors.recipe, selectors.tokenizer or ""
-        if name is None and folder:
-            # A folder that cannot be read is refused when the command runs.
-            with suppress(ValueError, OSError):
-                saved = saved_settings(Path(folder), GENERATE_TOKENIZER, TokenizerSettings)
-                name = None if saved is None else saved[0]
-        name = name or self.default
-        return name, self.load(name).one_prior(folder, "autoregressive", seed=0)
-
-
 GENERATE_RECIPES = Recipes("tokens", GenerateSettings)
-TOKENIZER_RECIPES = Recipes("tokens", GenerateSettings, _one_tokenizer)
-PRIOR_RECIPES = _PriorRecipes("tokens", GenerateSettings)
 
 
 def made_with(folder: Path) -> GenerateSettings | None:

@@ -1,4 +1,4 @@
-"""Settings of `probseq generate diffusion`, `hvae`, `sample` and `evaluate`."""
+"""Settings of `probseq generate diffusion`, `hvae`, `sample` and `export`."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from probseq.settings import Count, Index, NotNegative, Positive, Rate, Settings, Share
-from probseq_apps.data.names import check_generation_name
 from probseq_apps.engine.config import Device, Fraction, Schedule
 from probseq_apps.settings.common import (
     DISTINCT,
@@ -20,12 +19,9 @@ from probseq_apps.settings.common import (
     saved_settings,
 )
 from probseq_apps.settings.generate import (
-    GENERATE_RECIPES,
     Classes,
     Evaluation,
-    Features,
     OnImages,
-    Reading,
     Training,
     made_with,
 )
@@ -250,35 +246,6 @@ class ExportSettings(Settings):
             require(getattr(self, name), f"{name} must be given: name a folder")
 
 
-class EvaluateSettings(Settings):
-    """What to measure: samples, a tokenizer's reconstructions, or both."""
-
-    samples: str | None = None
-    """File samples.npz of `generate sample`, or in samples/ of `generate run`."""
-    tokenizer: str | None = None
-    """Folder of a tokenizer."""
-    data: str | None = None
-    """Images to compare with; None: those that the tokenizer was trained on, else digits."""
-    seed: Index = 0
-    """Of the classifier whose features serve without Inception's; `generate run` has 0."""
-    device: Device = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    num_images: AtLeastTwo | None = None
-    """Test images to reconstruct; None: all."""
-    reading: Flat[Reading] = Reading()
-    features: Flat[Features] = Features()
-
-    def check(self) -> None:
-        """Refuse unknown data."""
-        if self.data is not None:
-            check_generation_name(self.data)
-
-    def check_complete(self) -> None:
-        """Refuse a command line without anything to measure."""
-        nothing = self.samples is self.tokenizer is None
-        require(not nothing, "samples or tokenizer must be named: there is nothing to measure")
-
-
 DIFFUSION_RECIPES = Recipes("diffusion", DiffusionSettings)
 HVAE_RECIPES = Recipes("hvae", HvaeSettings)
 
@@ -298,15 +265,3 @@ def sample_defaults(selectors: DefaultSelectors) -> SampleSettings:
     if run is None:
         return SampleSettings()
     return SampleSettings(sampling=run.sampling, guidance=run.classes.guidance)
-
-
-def evaluate_defaults(selectors: DefaultSelectors) -> EvaluateSettings:
-    """Return the settings with the classifier of the run that is measured, or of a recipe."""
-    if selectors.tokenizer is None and selectors.samples is None:
-        return EvaluateSettings()
-    run = made_with(Path(selectors.tokenizer or selectors.samples or ""))
-    run = run or GENERATE_RECIPES(DefaultSelectors(data=selectors.data))[1]
-    features = Features(classifier_steps=run.evaluation.features.classifier_steps)
-    return EvaluateSettings(
-        samples=selectors.samples, tokenizer=selectors.tokenizer, features=features
-    )
