@@ -5,11 +5,9 @@ ratios mean something on a busy machine too. A case makes what it needs outside 
 are noise and weights random, since no time depends on them.
 """
 
-import json
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -23,17 +21,14 @@ from probseq_apps.report.tables import aligned_blocks
 Case = Callable[[], float]
 
 CPU = torch.device("cpu")
-_WIDTH = 120
 
 
-class Row(NamedTuple):
-    """A row of the table: a number, the time of a case, or the ratio of two, and a goal."""
+class Timing(NamedTuple):
+    """A row of the table: the time of a case, or the ratio of two, or a number."""
 
     label: str
     value: float | Case
     unit: str = "x"  # s or ms for each of `amount` things, or /s for their rate
-    goal: float | None = None
-    least: bool = False  # whether the goal is a lower limit
     over: Case | None = None  # what the value is divided by
     amount: float = 1.0
 
@@ -43,19 +38,15 @@ class Row(NamedTuple):
         return [case for case in (self.value, self.over) if callable(case)]
 
     def result(self, seconds: Mapping[Case, float]) -> dict[str, Any]:
-        """Return the row as it is written: with its number, and whether its goal is met."""
+        """Return the row as it is written, with its number."""
         value = self.value
         if callable(value):
             value = seconds[value] / self.amount / (seconds[self.over] if self.over else 1.0)
             value = {"ms": 1e3 * value, "/s": 1.0 / value}.get(self.unit, value)
-        row = {"label": self.label, "value": value, "unit": self.unit, "goal": self.goal}
-        reached = (
-            None if self.goal is None else (value - self.goal) * (1 if self.least else -1) >= 0
-        )
-        return row | {"least": self.least, "met": reached}
+        return {"label": self.label, "value": value, "unit": self.unit}
 
 
-def measure(rows: Sequence[Row], runs: int) -> list[dict[str, Any]]:
+def measure(rows: Sequence[Timing], runs: int) -> list[dict[str, Any]]:
     """Time all cases of rows in turns and return the rows as they are written."""
     seconds = interleaved({case: runs for row in rows for case in row.cases})
     return [row.result(seconds) for row in rows]
@@ -131,26 +122,13 @@ def one_thread(device: str = "cpu") -> Generator[torch.device, None, None]:
         torch.set_num_threads(threads)
 
 
-def show(rows: Sequence[Mapping[str, Any]], runs: int, note: str, path: Path | None) -> None:
-    """Print the table and a note, and write the numbers where asked."""
-
-    def quantity(value: float, unit: str) -> str:
-        number = f"{value:,.0f}" if unit == "bytes" or value >= 100 else f"{value:.3g}"
-        return f"{number}{'' if unit == 'x' else ' '}{unit}"
-
+def show(rows: Sequence[Mapping[str, Any]], runs: int, note: str) -> None:
+    """Print the table and a note."""
     cells: list[list[str]] = []
     for row in rows:
-        cells.append([row["label"], quantity(row["value"], row["unit"]), "", ""])
-        if row["goal"] is not None:
-            limit = f"{'≥' if row['least'] else '≤'} {quantity(row['goal'], row['unit'])}"
-            cells[-1][2:] = limit, "met" if row["met"] else "missed"
-    print("\n\n".join(aligned_blocks([("", "measured", "goal", "")], cells, _WIDTH)))
+        value, unit = row["value"], row["unit"]
+        number = f"{value:,.0f}" if unit == "bytes" or value >= 100 else f"{value:.3g}"
+        cells.append([row["label"], f"{number}{'' if unit == 'x' else ' '}{unit}"])
+    print("\n\n".join(aligned_blocks([("", "measured")], cells)))
     clock = f"cpu, one thread, process time, medians of {runs} runs in turns"
     print(f"\ntorch {torch.__version__}, {clock}{note}")
-    write(rows, path)
-
-
-def write(numbers: Any, path: Path | None) -> None:
-    """Write numbers as JSON where asked."""
-    if path is not None:
-        path.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
