@@ -89,12 +89,12 @@ def test_every_estimator_takes_a_few_texts(name):
 def test_embedded_texts_are_the_mean_of_their_vectors():
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(12, 3, generator=generator)
-    spans = torch.tensor([[0, 2 * row, 1 + row % 2] for row in range(6)])
+    spans = torch.tensor([[2 * row, 1 + row % 2] for row in range(6)])
     whole, none = Part(spans, LABELS), Part(spans[:0], LABELS[:0])
     data = EmbeddedTextData(
-        *("texts", whole, none, whole), class_names=("neg", "pos"), tables=(table,), max_length=2
+        *("texts", whole, none, whole), class_names=("neg", "pos"), vectors=table, max_length=2
     )
-    means = np.stack([table[start : start + n].mean(0) for _, start, n in spans.tolist()])
+    means = np.stack([table[start : start + n].mean(0) for start, n in spans.tolist()])
     expected = LogisticRegression(C=1.0, max_iter=1000).fit(means, LABELS).predict_proba(means)
     np.testing.assert_allclose(
         fit_estimator("logreg", data, seed=0)(whole).exp(), expected, atol=1e-3

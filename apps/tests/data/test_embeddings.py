@@ -1,14 +1,14 @@
 """Data sets that take precomputed contextual embeddings."""
 
 import hashlib
+import re
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from probseq_apps.data.embeddings import write_embeddings
+from probseq_apps.data.embeddings import read_embeddings
 from probseq_apps.data.sets import load_data
 from probseq_apps.data.settings import DataSettings
 
@@ -17,14 +17,16 @@ TEXTS = ["word " * (row % 5) + f"naïve {row}" for row in range(40)]
 
 
 def vectors_of(text):
-    """What a model would say of a text: a vector a word, which depends on all words."""
+    """The vectors of a model for a text: one a word, each depends on all words."""
     seed = int.from_bytes(hashlib.md5(text.encode()).digest()[:6], "big")
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(len(text.split()), WIDTH, generator=generator)
 
 
-def store(path, texts=TEXTS, dtype=torch.float32):
-    write_embeddings(path, texts, map(vectors_of, texts), dtype=dtype)
+def store(path, texts=TEXTS, dtype=np.float32):
+    vectors = [vectors_of(text).numpy().astype(dtype) for text in texts]
+    lengths = [len(rows) for rows in vectors]
+    np.savez(path, texts=list(texts), lengths=lengths, embeddings=np.concatenate(vectors))
     return path
 
 
@@ -37,7 +39,7 @@ def name(put):
 
 
 def test_each_text_of_each_part_gets_its_own_vectors_and_label(name, tmp_path):
-    path = store(tmp_path / "mine.safetensors")
+    path = store(tmp_path / "mine.npz")
     data, cut = (
         load_data(name, DataSettings(embeddings=str(path)), max_length=n) for n in (None, 3)
     )
@@ -45,10 +47,10 @@ def test_each_text_of_each_part_gets_its_own_vectors_and_label(name, tmp_path):
     seen = []
     for part, short in ((data.train, cut.train), (data.validation, cut.validation)):
         padded = data.padded(part.inputs)
-        assert padded.shape[1] == part.inputs[:, 2].max()  # no further than the longest
+        assert padded.shape[1] == part.inputs[:, 1].max()  # no further than the longest
         assert torch.equal(cut.padded(short.inputs), padded[:, :3])
         for vectors, span, label in zip(padded, part.inputs, part.targets.tolist(), strict=True):
-            length = int(span[2])
+            length = int(span[1])
             (row,) = [
                 r for r, t in enumerate(TEXTS) if torch.equal(vectors_of(t), vectors[:length])
             ]
@@ -58,37 +60,42 @@ def test_each_text_of_each_part_gets_its_own_vectors_and_label(name, tmp_path):
     assert len(set(seen)) == len(seen) == 36
 
 
-def test_order_repeats_files_padding_and_precision_do_not_matter(name, tmp_path):
-    first = load_data(name, DataSettings(embeddings=str(store(tmp_path / "mine.safetensors"))))
+def test_the_order_of_the_texts_and_half_precision_do_not_matter(name, tmp_path):
+    first = load_data(name, DataSettings(embeddings=str(store(tmp_path / "mine.npz"))))
     exact = first.padded(first.train.inputs)
-    (tmp_path / "parts").mkdir()
-    for number, texts in enumerate((TEXTS[::-1][:15], TEXTS)):
-        store(tmp_path / "parts" / f"{number}.safetensors", texts)
-    for dtype, digits in ((torch.float16, 11), (torch.bfloat16, 8)):
-        half = load_data(
-            name, DataSettings(embeddings=str(store(tmp_path / "half.safetensors", dtype=dtype)))
-        )
-        # Rounding to a mantissa of so many binary digits; the vectors are left on disk.
-        assert half.tables[0].dtype == dtype
-        found = half.padded(half.train.inputs)
-        assert_close(found, exact, rtol=2.0**-digits, atol=1e-7)
-    padded = np.zeros((len(TEXTS), 9, WIDTH))
-    for row, text in enumerate(TEXTS):
-        padded[row, : len(text.split())] = vectors_of(text).numpy()
-    whole = tmp_path / "padded.safetensors"
-    write_embeddings(whole, TEXTS + TEXTS[:7], [*padded, *padded[:7]], dtype=torch.float32)
-    assert len(load_file(whole)["lengths"]) == len(TEXTS)
-    for path in (tmp_path / "parts", whole):
-        other = load_data(name, DataSettings(embeddings=str(path)))
-        assert torch.equal(other.padded(other.train.inputs), exact)
+    turned = store(tmp_path / "turned.npz", TEXTS[::-1], np.float16)
+    half = load_data(name, DataSettings(embeddings=str(turned)))
+    # Rounding to a mantissa of 11 binary digits.
+    assert_close(half.padded(half.train.inputs), exact, rtol=2.0**-11, atol=1e-7)
 
 
-def test_texts_and_files_that_are_missing_are_named(name, tmp_path):
-    (tmp_path / "empty").mkdir()
-    for path in (tmp_path / "no.safetensors", tmp_path / "empty"):
-        with pytest.raises(ValueError, match=rf"{path.name} holds no embeddings"):
-            load_data(name, DataSettings(embeddings=str(path)))
-    with pytest.raises(ValueError, match=r"few\.safetensors has no embeddings for 3 of \d+ texts"):
-        load_data(
-            name, DataSettings(embeddings=str(store(tmp_path / "few.safetensors", TEXTS[3:])))
-        )
+def test_texts_that_are_missing_are_named(name, tmp_path):
+    few = store(tmp_path / "few.npz", TEXTS[3:])
+    with pytest.raises(ValueError, match=r"few\.npz has no embeddings for 3 of \d+ texts"):
+        load_data(name, DataSettings(embeddings=str(few)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embeddings": [[1.0], [np.nan], [1.0]]}, "row 1 has NaN"),
+        ({"embeddings": [[1.0], [0.0], [1.0]]}, "row 1 has NaN or infinity, or zeros alone"),
+        ({"embeddings": np.ones((3, 2), int)}, "embeddings int64"),
+        ({"lengths": [1, 3]}, "sum to 3 vectors"),
+        ({"lengths": [0, 3]}, "must be positive"),
+        ({"texts": [1, 2]}, "texts are int64"),
+        ({"texts": np.array([object()])}, "pickle"),
+        ({"lengths": None}, "lengths"),
+        ({}, "cannot be read"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, change, message):
+    path = tmp_path / "bad.npz"
+    good = {"embeddings": np.ones((3, WIDTH)), "lengths": [1, 2], "texts": ["a", "b"]}
+    np.savez(path, **{key: x for key, x in (good | change).items() if x is not None})
+    if not change:
+        path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match=rf"bad\.npz cannot be read as embeddings.*{message}"):
+        read_embeddings(path)
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "none.npz"))):
+        read_embeddings(tmp_path / "none.npz")

@@ -11,6 +11,11 @@ from probseq_apps.data.texts import read_parts
 COLA = ("in_domain_train", "in_domain_dev", "out_of_domain_dev")
 
 
+def number_of(data, word):
+    ((number,),) = data.vocab.encode_all([word], 1)
+    return number
+
+
 @pytest.fixture
 def write_cola(put):
     def write(train, inside=("x y",), outside=("p q",), folder="."):
@@ -42,7 +47,6 @@ def test_cola_is_split_reproducibly(write_cola, tmp_path):
     first, again = (load_data("cola", data_dir=tmp_path) for _ in range(2))
     assert torch.equal(first.train.inputs, again.train.inputs)
     assert torch.equal(first.test.targets, again.test.targets)
-    assert first.vocab == again.vocab
 
 
 def test_repeats_and_the_vocabulary_never_cross_from_test_to_training(write_cola, tmp_path):
@@ -51,7 +55,7 @@ def test_repeats_and_the_vocabulary_never_cross_from_test_to_training(write_cola
     data = load_data("cola", DataSettings(split="official"), data_dir=tmp_path)
     assert len(data.train) == 12
     assert "4 texts dropped" in data.notes[0]
-    assert data.vocab.tokens[2:] == ("a", "b", "same")
+    assert [number_of(data, word) for word in ("a", "b", "same", "zebra")] == [2, 3, 4, 1]
     assert data.extra_tests["in-domain"].inputs[0, :4].tolist() == [1, 1, 1, 2]
 
 
@@ -63,7 +67,7 @@ def test_imdb_is_read_from_its_published_folder(put, tmp_path):
                 put(f"aclImdb/{part}/{sentiment}/{number}_1.txt", text)
     data = load_data("imdb", data_dir=tmp_path, max_length=8)
     assert (len(data.train), len(data.validation), len(data.test)) == (28, 4, 8)
-    neg, pos = (data.vocab.numbers[word] for word in ("neg", "pos"))
+    neg, pos = (number_of(data, word) for word in ("neg", "pos"))
     for part in (data.train, data.validation, data.test):
         assert torch.equal((part.inputs == pos).any(1).long(), part.targets)
         assert torch.equal((part.inputs == neg).any(1).long(), 1 - part.targets)
@@ -115,7 +119,7 @@ def test_texts_of_ones_own_are_split_by_class_and_named_by_their_labels(put):
     counts = [p.targets.bincount().tolist() for p in (data.train, data.validation, data.test)]
     assert counts == [[8, 16], [1, 2], [1, 2]]
     assert data.train.inputs.shape == (24, 12)
-    quote, really = (data.vocab.numbers[word] for word in ('"', "really"))
+    quote, really = (number_of(data, word) for word in ('"', "really"))
     assert ((data.test.inputs == quote).sum(1) == 2 * data.test.targets).all()
     assert really in data.test.inputs
     # Numbers are ordered as such, and columns can be named.

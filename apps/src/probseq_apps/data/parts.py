@@ -25,8 +25,8 @@ MAX_VALIDATION = 5_000
 class Part:
     """Rows of a data set."""
 
-    # Images (N, C, H, W) as bytes; token numbers (N, T), padded with 0 on the right; spans (N, 3)
-    # into tables of vectors; graphs as tokens (N, T, W)
+    # Images (N, C, H, W) as bytes; token numbers (N, T), padded with 0 on the right; spans (N, 2)
+    # of vectors; graphs as tokens (N, T, W)
     inputs: Tensor
     targets: Tensor  # class numbers, or the numbers to predict
 

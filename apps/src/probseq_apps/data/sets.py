@@ -70,12 +70,12 @@ def load_data(
     length = parts.default_length if max_length is None else max_length
     if embeddings is not None:
         store = read_embeddings(Path(embeddings))
-        rest = _encoded(parts, partial(store.spans, max_length=length))
-        return EmbeddedTextData(**rest, tables=store.tables, max_length=length)
+        encoded = _encoded(parts, partial(store.spans, max_length=length))
+        return EmbeddedTextData(**encoded, vectors=store.vectors, max_length=length)
     # A tokenizer that learns sees the texts for training alone.
     vocab = make_tokenizer(tokenizer, [text for text, _ in parts.train])
-    rest = _encoded(parts, partial(encode_texts, vocab, max_length=length))
-    return TextData(**rest, vocab=vocab, max_length=length)
+    encoded = _encoded(parts, partial(encode_texts, vocab, max_length=length))
+    return TextData(**encoded, vocab=vocab, max_length=length)
 
 
 def with_labels(data: DataT, size: int | None, noise: float, *, seed: int = SPLIT_SEED) -> DataT:

@@ -21,7 +21,7 @@ class DataSettings(Settings):
     """Texts: words, bpe:SIZE (byte pairs), both learned from the training texts, or the path of a
     pretrained tokenizer.json."""
     embeddings: str | None = None
-    """Texts: file or folder of precomputed contextual embeddings, in place of the tokenizer."""
+    """Texts: .npz of precomputed contextual embeddings, in place of the tokenizer."""
     train_size: Count | None = None
     """Labelled examples to train on, chosen at random with the same share of each class: others for
     each seed, but for the members of an ensemble; None: all of them."""

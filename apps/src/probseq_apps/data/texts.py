@@ -16,9 +16,8 @@ A text that occurs in a test set is dropped from training and validation, and on
 validation from training, so that no part is tested on what another has learned; hence the parts can
 be a little smaller than above. ``notes`` says how many were dropped.
 
-Longest texts, by default: 64 tokens for CoLA, 512 for IMDB, 256 for a CSV. What turns them into
-numbers are words, byte pairs learned from the training texts, or a pretrained tokenizer; the last
-two are the work of the library ``tokenizers`` (extra ``tokenizers``), and nothing is fetched.
+Longest texts, by default: 64 tokens for CoLA, 512 for IMDB, 256 for a CSV. Tokens are words or byte
+pairs learned from the training texts, or those of a pretrained tokenizer; nothing is fetched.
 """
 
 from collections.abc import Sequence
@@ -36,9 +35,9 @@ from probseq_apps.data.parts import Part, Parts, hold_out_validation, permutatio
 from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.tables import read_parquet, read_rows
 from probseq_apps.data.tokenizers import (
-    SubwordTokenizer,
-    Tokenizer,
+    TextTokenizer,
     build_vocabulary,
+    read_tokenizer,
     train_byte_pairs,
 )
 
@@ -53,7 +52,7 @@ Rows = list[tuple[str, int]]
 class TextData(Parts[Part]):
     """Texts as token numbers, every part padded to ``max_length`` tokens."""
 
-    vocab: Tokenizer
+    vocab: TextTokenizer
     max_length: int
 
 
@@ -61,21 +60,21 @@ class TextData(Parts[Part]):
 class EmbeddedTextData(Parts[Part]):
     """Texts whose tokens are precomputed vectors.
 
-    A row of inputs is (table, first row, number of rows) in ``tables`` (R, E), usually
-    memory-mapped: a batch is padded no further than its longest text, and tables stay on disk.
+    A row of inputs is (first row, number of rows) in ``vectors`` (R, E): a batch is padded no
+    further than its longest text.
     """
 
-    tables: tuple[Tensor, ...]
+    vectors: Tensor
     max_length: int
 
     @property
     def input_dim(self) -> int:
         """Width E of the vectors."""
-        return self.tables[0].shape[1]
+        return self.vectors.shape[1]
 
-    def padded(self, spans: Int64[Tensor, "n 3"]) -> Float32[Tensor, "n t e"]:
+    def padded(self, spans: Int64[Tensor, "n 2"]) -> Float32[Tensor, "n t e"]:
         """Fetch the vectors of texts, on the device of ``spans``; rows of zeros are padding."""
-        texts = [self.tables[k][start : start + length] for k, start, length in spans.tolist()]
+        texts = [self.vectors[start : start + length] for start, length in spans.tolist()]
         return pad_sequence(texts, batch_first=True).to(spans.device).float()
 
 
@@ -222,7 +221,7 @@ def _pieces(rows: Rows, parts: Sequence[Tensor]) -> list[Rows]:
     return [[rows[row] for row in part.tolist()] for part in parts]
 
 
-def make_tokenizer(name: str, train_texts: Sequence[str]) -> Tokenizer:
+def make_tokenizer(name: str, train_texts: Sequence[str]) -> TextTokenizer:
     """Build the tokenizer that an option names.
 
     The training texts teach `words` and `bpe:SIZE`; all else is the path of a `tokenizer.json`.
@@ -230,7 +229,7 @@ def make_tokenizer(name: str, train_texts: Sequence[str]) -> Tokenizer:
     choice = tokenizer_choice(name)
     if isinstance(choice, Path):
         with reading(choice, "a tokenizer.json"):
-            return SubwordTokenizer.from_file(choice)
+            return read_tokenizer(choice)
     if isinstance(choice, int):
         return train_byte_pairs(train_texts, choice)
     return build_vocabulary(train_texts)

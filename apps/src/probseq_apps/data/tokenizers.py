@@ -1,31 +1,29 @@
-"""Texts as numbers of tokens: words, or the subwords of a tokenizer of the library `tokenizers`.
+"""Texts as numbers of tokens, by the library `tokenizers`: words, byte pairs, or a pretrained file.
 
 0 is padding, as `probseq.transformers.TextTransformer` has it, and no text is padding alone: a row
 of it would hide everything from attention.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Int64
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import BPE, WordLevel
+from tokenizers.normalizers import NFC, Lowercase
+from tokenizers.normalizers import Sequence as Normalizers
+from tokenizers.pre_tokenizers import ByteLevel, Split
+from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 from torch import Tensor
 
-from probseq.errors import require
-
 PAD, UNKNOWN = "<pad>", "<unk>"
-_UNKNOWN_ID = 1
 _RARE, _MOST_WORDS = 2, 20_000  # occurrences that a word needs; numbers of a vocabulary
-_RARE_CHARACTER = 5
 _LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 # A word keeps its inner apostrophes ("won't"); every other sign is a token.
-_TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
+_WORD = r"[\p{L}\p{N}_]+(?:'[\p{L}\p{N}_]+)*|[^\p{L}\p{N}_\s]"
 # Names of padding in tokenizers without a section `padding`.
 _PADDING_NAMES = ("[PAD]", "<pad>", "<PAD>", "<|pad|>")
 _TEXTS_AT_ONCE = 1_000  # an encoding holds far more than its numbers
@@ -36,89 +34,33 @@ def drop_line_breaks(text: str) -> str:
     return _LINE_BREAK.sub(" ", text)
 
 
-def words(text: str) -> list[str]:
-    """Split a text into lower-cased words and punctuation marks; HTML line breaks are dropped.
-
-    Example:
-        >>> words("I won't go.<br />Never!")
-        ['i', "won't", 'go', '.', 'never', '!']
-    """
-    return _TOKEN.findall(drop_line_breaks(text).lower())
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Known words in the order of their numbers; 0 is padding, 1 any unknown word."""
-
-    tokens: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @cached_property
-    def numbers(self) -> dict[str, int]:
-        """Number of each word."""
-        return {token: number for number, token in enumerate(self.tokens)}
-
-    def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
-        """Yield 1 to `max_length` numbers for each text; one without any word is an unknown one."""
-        for text in texts:
-            tokens = words(text)[:max_length]
-            yield [self.numbers.get(token, _UNKNOWN_ID) for token in tokens] or [_UNKNOWN_ID]
-
-
-def build_vocabulary(texts: Iterable[str]) -> Vocabulary:
-    """Learn a vocabulary of training texts: the most frequent words, ties in alphabetical order.
-
-    Words need two occurrences, and there are 20,000 numbers in all.
-    """
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(words(text))
-    frequent = [(-count, word) for word, count in counts.items() if count >= _RARE]
-    tokens = [word for _, word in sorted(frequent)[: _MOST_WORDS - 2]]
-    return Vocabulary((PAD, UNKNOWN, *tokens))
-
-
-class SubwordTokenizer:
+class TextTokenizer:
     """A tokenizer of the library `tokenizers`, its numbers moved so that 0 is padding.
 
     If it has a padding token, that one becomes 0 and those before it move up by one; otherwise all
-    move up by one. One more number at the end stands for a text without any token. Unknown words
-    and special tokens ([CLS], [SEP]) are the tokenizer's own matter: it adds its special tokens,
-    and they count in `max_length` and survive cutting off. HTML line breaks are dropped first.
+    move up by one. Unknown words and special tokens ([CLS], [SEP]) are the tokenizer's own matter:
+    it adds its special tokens, and they count in `max_length` and survive cutting off. HTML line
+    breaks are dropped first.
 
     Args:
-        tokenizer: a `tokenizers.Tokenizer`; its own padding and cutting off are switched off.
+        tokenizer: the tokenizer; its own padding and cutting off are switched off.
+        empty: number of a text without any token; None: one more at the end.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, empty: int | None = None) -> None:
         self._tokenizer = tokenizer
         self._padding = _padding_number(tokenizer)
         tokenizer.no_padding()
         tokenizer.no_truncation()
         # Numbers of a vocabulary may have gaps.
-        self._top = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-        first = self._top if self._padding is None else self._padding
-        self._moved = [number + (number < first) for number in range(self._top)]
-        self._empty = self._top + (self._padding is None)
-
-    @classmethod
-    def from_file(cls, path: Path) -> "SubwordTokenizer":
-        """Read a pretrained ``tokenizer.json`` (extra ``tokenizers``)."""
-        library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
-        return cls(library.Tokenizer.from_str(path.read_text("utf-8")))
+        top = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        first = top if self._padding is None else self._padding
+        self._moved = [number + (number < first) for number in range(top)]
+        self._size = top + (self._padding is None) + (empty is None)
+        self._empty = self._size - 1 if empty is None else empty
 
     def __len__(self) -> int:
-        return self._empty + 1
-
-    def original_numbers(self, padding: int) -> list[int]:
-        """Return the file's number of each of ours, `padding` where it has none."""
-        numbers = [padding] * len(self)
-        for number, moved in enumerate(self._moved):
-            if number != self._padding:
-                numbers[moved] = number
-        return numbers
+        return self._size
 
     def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
         """Yield 1 to `max_length` numbers for each text.
@@ -148,39 +90,48 @@ class SubwordTokenizer:
                 yield numbers or [self._empty]
 
 
-def train_byte_pairs(texts: Iterable[str], size: int) -> SubwordTokenizer:
+def read_tokenizer(path: Path) -> TextTokenizer:
+    """Read a pretrained ``tokenizer.json``."""
+    return TextTokenizer(Tokenizer.from_str(path.read_text("utf-8")))
+
+
+def build_vocabulary(texts: Iterable[str]) -> TextTokenizer:
+    """Learn the words of training texts: the most frequent ones, ties in alphabetical order.
+
+    They are lower-cased and need two occurrences; there are 20,000 numbers in all, of which 0 is
+    padding and 1 any other word, and a text without any.
+    """
+    tokenizer = Tokenizer(WordLevel())
+    tokenizer.normalizer = Lowercase()
+    tokenizer.pre_tokenizer = Split(Regex(_WORD), "removed", invert=True)
+    trainer = WordLevelTrainer(vocab_size=_MOST_WORDS - 2, min_frequency=_RARE, show_progress=False)
+    tokenizer.train_from_iterator(map(drop_line_breaks, texts), trainer)
+    numbers = {word: number + 2 for word, number in tokenizer.get_vocab().items()}
+    tokenizer.model = WordLevel({PAD: 0, UNKNOWN: 1} | numbers, unk_token=UNKNOWN)
+    return TextTokenizer(tokenizer, empty=1)
+
+
+def train_byte_pairs(texts: Iterable[str], size: int) -> TextTokenizer:
     """Learn a byte-level tokenizer by byte pair encoding (Sennrich et al. 2016).
 
-    Texts are lower-cased, as for words. Every byte is a token, so no text is unknown.
-
-    Args:
-        texts: training texts.
-        size: numbers in all, at least 258: all bytes, padding, and a text without any token.
-
-    Raises:
-        MissingExtraError: tokenizers is not installed.
+    Texts are lower-cased, as for words. Every byte is a token, so no text is unknown. The size is
+    that of all numbers, at least 258: all bytes, padding, and a text without any token.
     """
-    library = require("tokenizers", extra="tokenizers", distribution="probseq-apps")
-    splitters, normalizers = library.pre_tokenizers, library.normalizers
-    tokenizer = library.Tokenizer(library.models.BPE())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    tokenizer.pre_tokenizer = splitters.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = library.decoders.ByteLevel()
-    trainer = library.trainers.BpeTrainer(
+    tokenizer = Tokenizer(BPE())
+    tokenizer.normalizer = Normalizers([NFC(), Lowercase()])
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    trainer = BpeTrainer(
         vocab_size=size - 2,  # padding, and a text without any token
-        min_frequency=2,
-        initial_alphabet=sorted(splitters.ByteLevel.alphabet()),
+        min_frequency=_RARE,
+        initial_alphabet=sorted(ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator((drop_line_breaks(text) for text in texts), trainer)
-    return SubwordTokenizer(tokenizer)
-
-
-Tokenizer = Vocabulary | SubwordTokenizer
+    tokenizer.train_from_iterator(map(drop_line_breaks, texts), trainer)
+    return TextTokenizer(tokenizer)
 
 
 def encode_texts(
-    tokenizer: Tokenizer, texts: Sequence[str], max_length: int
+    tokenizer: TextTokenizer, texts: Sequence[str], max_length: int
 ) -> Int64[Tensor, "n t"]:
     """Turn texts into token numbers (N, T), cut off at `max_length` and padded with 0 to it."""
     tokens = torch.zeros(len(texts), max_length, dtype=torch.int64)
@@ -194,7 +145,7 @@ def trim_padding(tokens: Int64[Tensor, "n t"]) -> Int64[Tensor, "n s"]:
     return tokens[:, : max(1, int((tokens != 0).sum(1).max()))]
 
 
-def _padding_number(tokenizer: Any) -> int | None:
+def _padding_number(tokenizer: Tokenizer) -> int | None:
     if tokenizer.padding is not None:
         return tokenizer.token_to_id(tokenizer.padding["pad_token"])
     numbers = (tokenizer.token_to_id(name) for name in _PADDING_NAMES)
