@@ -88,12 +88,6 @@ def test_a_folder_to_generate_is_split_by_a_fixed_permutation(save, tmp_path, fo
         assert data.class_names == folders
         for values, labels in zip(first_values(data), data.labels, strict=True):
             assert [value % 2 for value in values] == labels.tolist()
-    # A few of them are no run of neighbours, which in folders would be of a few classes.
-    train, *others = first_values(load_generation_data(f"folder:{tmp_path}", num_train=11))
-    whole = first_values(data)
-    assert set(train) < set(whole[0])
-    assert train not in [whole[0][k : k + 11] for k in range(33)]
-    assert others == whole[1:]
 
 
 def test_folders_that_make_no_data_set_are_refused_with_the_reason(save, put, tmp_path):
@@ -111,7 +105,6 @@ def test_folders_that_make_no_data_set_are_refused_with_the_reason(save, put, tm
         save(f"{number}.png")
     refused(load_generation_data, "at least 20 images.* holds 19")
     save("deep.png")
-    refused(load_generation_data, "num_train must be at most 17 .*got 18", num_train=18)
     Image.fromarray(np.full((8, 8), 60_000, dtype=np.uint16)).save(tmp_path / "deep.png")
     refused(load_generation_data, r"deep\.png has more than 8 bits")
     save("deep.png", size=(20, 10))
@@ -350,20 +343,6 @@ def test_images_that_shrink_by_a_whole_factor_are_means_of_blocks(
         blocks = images[rows].double().reshape(-1, 1, size, 28 // size, size, 28 // size)
         assert (part.double() - blocks.mean((3, 5))).abs().max() <= 0.5
     assert load_generation_data("mnist", data_dir=tmp_path, image_size=20).train.shape[-1] == 20
-
-
-def test_fewer_training_images_are_exactly_as_many_as_asked_for(write_mnist, tmp_path):
-    write_mnist()
-    for count in (9, 10, 33):
-        data = load_generation_data("mnist", data_dir=tmp_path, num_train=count)
-        assert len(data.train) == len(data.labels.train) == count
-        assert len(data.test) == 10
-    for count, message in (
-        (37, "num_train must be at most 36 .*got 37"),
-        (1, "no validation images"),
-    ):
-        with pytest.raises(DataError, match=message):
-            load_generation_data("mnist", data_dir=tmp_path, num_train=count)
 
 
 def test_sets_of_digits_are_labelled_by_how_many_different_ones_they_show():

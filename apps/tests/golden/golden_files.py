@@ -1,6 +1,5 @@
 """Small files in every format that `probseq` reads, the same on every machine."""
 
-import gzip
 import itertools
 import struct
 from pathlib import Path
@@ -42,29 +41,31 @@ def pictures(random: np.random.Generator, count: int, side: int, channels: int) 
 
 
 def write_images(data: Path, random: np.random.Generator) -> None:
-    """MNIST as NPZ, Fashion-MNIST as IDX, CIFAR as Parquet and binary, SVHN as Parquet, CelebA."""
+    """MNIST as NPZ, Fashion-MNIST as IDX, CIFAR and SVHN as Parquet, CelebA."""
     grey = pictures(random, 160, 28, 1)[..., 0]
     labels = load_digits().target[:160].astype(np.uint8)
-    for name in ("mnist", "FashionMNIST/raw", "cifar10", "cifar-100-binary", "svhn", "CIFAR-10-C"):
+    for name in ("mnist", "FashionMNIST/raw", "cifar10", "cifar100", "svhn", "CIFAR-10-C"):
         (data / name).mkdir(parents=True)
     known = {"x_train": grey[:120], "y_train": labels[:120]}
     np.savez(data / "mnist/mnist.npz", **known, x_test=grey[120:], y_test=labels[120:])
     for part, rows in (("train", slice(0, 120)), ("t10k", slice(120, 160))):
         for kind, array in (("images-idx3", 255 - grey[rows]), ("labels-idx1", labels[rows])):
             head = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
-            path = data / f"FashionMNIST/raw/{part}-{kind}-ubyte.gz"
-            path.write_bytes(gzip.compress(head + array.tobytes(), mtime=0))
+            path = data / f"FashionMNIST/raw/{part}-{kind}-ubyte"
+            path.write_bytes(head + array.tobytes())
     colour = pictures(random, 120, 32, 3)
     for part, rows in (("train", slice(0, 80)), ("test", slice(80, 120))):
         # Images that are in both sets are left out where one is told apart from the other.
-        for name, images in (("cifar10", colour[rows]), ("svhn", 255 - colour[rows])):
+        own, negative = labels[:120][rows], 255 - colour[rows]
+        fine = np.arange(len(own), dtype=np.uint8) % 100
+        for name, images, numbers in (
+            ("cifar10", colour[rows], own),
+            ("svhn", negative, own),
+            ("cifar100", negative, fine),
+        ):
             encoded = [{"bytes": png(image), "path": ""} for image in images]
-            table = pa.table({"image": encoded, "label": labels[:120][rows]})
+            table = pa.table({"image": encoded, "label": numbers})
             pq.write_table(table, data / f"{name}/{part}.parquet")
-        planes = (255 - colour[rows]).transpose(0, 3, 1, 2).reshape(-1, 3072)
-        fine = np.arange(len(planes), dtype=np.uint8)[:, None] % 100
-        binary = np.concatenate([fine // 5, fine, planes], 1)
-        (data / f"cifar-100-binary/{part}.bin").write_bytes(binary.tobytes())
     contrast = np.concatenate([colour[80:] // k for k in range(1, 6)])
     for name, array in (("labels", np.tile(labels[80:120], 5)), ("contrast", contrast)):
         np.save(data / f"CIFAR-10-C/{name}.npy", array)

@@ -1,4 +1,4 @@
-"""Fetch standard files: image sets by torchvision, those of `probseq online` by their addresses."""
+"""Fetch the files of the data sets of `probseq online`."""
 
 import csv
 import gzip
@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import numpy as np
 from numpy.typing import NDArray
 
-from probseq.errors import MissingExtraError, require
+from probseq.errors import require
 from probseq_apps.data.names import DataError, reading
 from probseq_apps.engine.files import write_atomic
 
@@ -25,34 +25,6 @@ _POWERPLANT_SPLITS = 20
 _AUDIO_VARIABLES = ("y", "fs", "mu", "W")
 _CUT = slice(8_000, 208_000)  # of the audio sub-band, as Bui and Turner have it
 _DECIMATION = 4
-
-
-def fetch_images(name: str, part: str, data_dir: Path) -> None:
-    """Let torchvision fetch and unpack the files of an image set; raise if no mirror answers.
-
-    CelebA lies with Google Drive, which needs the package gdown and often refuses.
-    """
-    from torchvision import datasets
-
-    by_hand = f"put its files under {data_dir} yourself"
-    kinds: dict[str, Any] = {
-        "mnist": datasets.MNIST,
-        "fashion-mnist": datasets.FashionMNIST,
-        "cifar10": datasets.CIFAR10,
-        "cifar100": datasets.CIFAR100,
-        "svhn": datasets.SVHN,
-        "celeba": datasets.CelebA,
-    }
-    try:
-        if name == "celeba":
-            require("gdown", extra="celeba", distribution="probseq-apps")
-        options = {"split": part} if name in ("svhn", "celeba") else {"train": part == "train"}
-        kinds[name](str(data_dir), download=True, **options)
-    except MissingExtraError as error:
-        raise DataError(f"{name!r} cannot be fetched: {error}; or {by_hand}") from error
-    # gdown raises other types of errors.
-    except Exception as error:
-        raise DataError(f"{name!r} could not be fetched: {error}; {by_hand}") from error
 
 
 class _Published(NamedTuple):

@@ -56,23 +56,16 @@ def read_folder(
     root: Path,
     *,
     image_size: int | None = None,
-    num_train: int | None = None,
     classes: bool = False,
     skip_unreadable: bool = False,
 ) -> tuple[list[Part], tuple[str, ...], tuple[str, ...]]:
     """Return training, validation and test part, the class names (none without), and notes.
 
-    The module's text tells the layout; training images are chosen by a fixed permutation. With
-    `classes` every part needs folders of classes.
+    The module's text tells the layout. With `classes` every part needs folders of classes.
     """
     unknown: Counter[str] = Counter()
     split = _folder_parts if (root / "train").is_dir() else _split
     parts = split(root, classes, unknown)
-    if num_train is not None:
-        count = len(parts[0])
-        if num_train > count:
-            raise DataError(f"num_train must be at most {count} for {root}, got {num_train}")
-        parts[0] = _rows(parts[0], permutation(count)[:num_train].sort().values)
     names = tuple(sorted({name for part in parts for _, name in part}))
     if "" in names or len(names) < 2:
         names = ()

@@ -24,14 +24,13 @@ from probseq_apps.data.names import (
     user_path,
 )
 from probseq_apps.data.parts import (
-    MAX_VALIDATION,
     SPLIT_SEED,
     Part,
     Parts,
     hold_out_validation,
     stratified,
 )
-from pseudovideo.beyond.gaussian_images import NUM_TRAIN, gaussian_images
+from pseudovideo.beyond.gaussian_images import gaussian_images
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +73,7 @@ class GenerationData(Parts[Tensor]):
     def __post_init__(self) -> None:
         for part in ("train", "validation", "test"):
             if len(getattr(self, part)) == 0:
-                raise DataError(
-                    f"data set {self.name!r} has no {part} images: give more, or raise num_train"
-                )
+                raise DataError(f"data set {self.name!r} has no {part} images: give more")
 
     @property
     def channels(self) -> int:
@@ -106,7 +103,6 @@ def load_images(
     data_dir: Path | None = None,
     download: bool = False,
     image_size: int | None = None,
-    limit: int | None = None,
 ) -> ImageData:
     """Load an image set for classification.
 
@@ -120,8 +116,6 @@ def load_images(
         data_dir: directory that holds the files of the standard sets.
         download: fetch missing files of these.
         image_size: side to resize the images of a folder to.
-        limit: take no more than so many of the first training images of a standard set,
-            validation included, and decode no more of them.
     """
     path, notes = user_path(name), ()
     if path is not None:
@@ -136,7 +130,7 @@ def load_images(
         sizes = (10_000, 1_000, 2_000)
         train, validation, test = map(_digit_sets, _digits(), sizes)
     else:
-        return _standard(name, data_dir, download, limit)
+        return _standard(name, data_dir, download)
     mean, std = channel_statistics(train.inputs)
     parts = (train, validation, test)
     return ImageData(name, *parts, mean, std, class_names=names, notes=notes)
@@ -175,15 +169,15 @@ def _digit_sets(digits: Part, size: int) -> Part:
     return Part(images, distinct[:, 0] - 1)
 
 
-def _standard(name: str, data_dir: Path | None, download: bool, limit: int | None) -> ImageData:
+def _standard(name: str, data_dir: Path | None, download: bool) -> ImageData:
     info = IMAGE_INFO[name]
-    whole = read_part(name, "train", data_dir, download, limit)
+    whole = read_part(name, "train", data_dir, download)
     test = read_part(name, "test", data_dir, download)
     train, validation = map(whole.rows, hold_out_validation(len(whole)))
     notes = tuple(
         f"{name}: the {part} files hold {count:,} of the standard {expected:,} images"
         for part, count, expected in (
-            ("train", len(whole), min(info.train_count, limit or info.train_count)),
+            ("train", len(whole), info.train_count),
             ("test", len(test), info.test_count),
         )
         if count != expected
@@ -239,13 +233,12 @@ def load_generation_data(
     image_size: int | None = None,
     data_dir: Path | None = None,
     download: bool = False,
-    num_train: int | None = None,
     skip_unreadable: bool = False,
 ) -> GenerationData:
     """Load images for generation; the parts are the same in every run.
 
     - ``digits``: scikit-learn's, 60/20/20, enlarged from 8 to 16 pixels.
-    - ``gaussian-digits``: 50,000, or as many as asked for, from a Gaussian with their covariance.
+    - ``gaussian-digits``: 50,000 from a Gaussian with their covariance.
     - ``mnist``: padded with background from 28 to 32 pixels.
     - ``cifar10``: 32 pixels.
     - ``celeba``: aligned faces, the middle 140 pixels resized to 64.
@@ -260,15 +253,13 @@ def load_generation_data(
             with antialiasing.
         data_dir: directory of the files of the standard sets but for ``digits``.
         download: fetch missing files into ``data_dir``.
-        num_train: read only so many training images, and of MNIST and CIFAR a ninth as many for
-            validation.
         skip_unreadable: leave files of a folder out that can't be read; the notes count them.
     """
     check_generation_name(name)
     path = user_path(name)
     if path is not None:
         parts, names, notes = read_folder(
-            path, image_size=image_size, num_train=num_train, skip_unreadable=skip_unreadable
+            path, image_size=image_size, skip_unreadable=skip_unreadable
         )
         labels = PartLabels(*(part.targets for part in parts)) if names else None
         train, validation, test = (part.inputs for part in parts)
@@ -278,20 +269,14 @@ def load_generation_data(
     size = image_size or _GENERATION_SIZES[name]
     if name == "gaussian-digits":
         digits = load_generation_data("digits", image_size=size).train
-        train, validation, test, covariance = gaussian_images(digits, num_train or NUM_TRAIN)
+        train, validation, test, covariance = gaussian_images(digits)
         return GenerationData(name, train, validation, test, covariance=covariance)
     if name == "celeba":
-        train, validation, test = read_celeba(data_dir, size, num_train, download)
+        train, validation, test = read_celeba(data_dir, size, download)
         note = f"celeba: aligned images, the middle 140x140 pixels resized to {size}x{size}"
         return GenerationData(name, train, validation, test, notes=(note,))
-    # So many images that as many as asked for are left when a tenth is held out.
-    limit = None if num_train is None else num_train + min(MAX_VALIDATION, -(-num_train // 9))
-    data = load_images(name, data_dir=data_dir, download=download, limit=limit)
-    if num_train is not None and num_train > len(data.train):
-        raise DataError(
-            f"num_train must be at most {len(data.train)} for {data.name!r}, got {num_train}"
-        )
-    parts = (data.train.rows(slice(num_train)), data.validation, data.test)
+    data = load_images(name, data_dir=data_dir, download=download)
+    parts = (data.train, data.validation, data.test)
     labels = PartLabels(*(part.targets for part in parts))
     images = [part.inputs for part in parts]
     notes = data.notes
