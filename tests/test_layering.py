@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 # Slow to import or not always there: only ever imported where used.
-HEAVY = {"matplotlib", "lpips", "torch_fidelity", "torchvision", "tensorboard", "pyarrow"}
+HEAVY = {"matplotlib", "lpips", "torch_fidelity", "torchvision", "pyarrow"}
 LIBRARIES = ["probseq", "sgpa", "cgpt", "kepsvgp", "ohsvgp", "pseudovideo"]
 # Parts of `probseq` that are imported by their own names.
 OWN_NAMES = (

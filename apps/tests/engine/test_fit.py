@@ -307,23 +307,6 @@ def test_progress_is_a_bar_on_a_terminal_and_elsewhere_a_line_a_minute(
         assert all(word in shown for word in words)
 
 
-def test_tensorboard_events_are_written_on_request(run, tmp_path, monkeypatch):
-    pytest.importorskip("tensorboard")
-    run(tensorboard=True, epochs=2)
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    events.Reload()
-    rows = read_metrics(tmp_path / "run")
-    assert [e.value for e in events.Scalars("loss")] == pytest.approx([r["loss"] for r in rows])
-    assert [e.step for e in events.Scalars("parts.penalty")] == [7, 14]
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(ImportError, match=r"probseq-apps\[tensorboard\]"):
-        run(path="refused", tensorboard=True)
-    assert not (tmp_path / "refused").exists()
-
-
-@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_cuda_a_bad_loss_is_found_later_but_named_with_its_step(run):
     task = DigitsTask(hook=at_step(5, lambda loss: loss * float("nan")))

@@ -53,8 +53,6 @@ class EpochTraining(Settings):
     batches fit into memory."""
     compile: bool = False
     """Train through `torch.compile`."""
-    tensorboard: bool = False
-    """Also write the metrics as TensorBoard events (extra `tensorboard`)."""
 
     def check(self) -> None:
         """Refuse a growing step size, and a warm-up that is all of the training."""

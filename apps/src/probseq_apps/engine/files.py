@@ -23,7 +23,7 @@ CHECKPOINTS = "checkpoints"
 # All that a run writes; nothing else in a folder is ever deleted. The configuration goes last, so
 # that a folder whose deletion was cut short still counts as a run.
 _REPORTS = ("report.json", "report.md", "report.html", "plots")
-_ENTRIES = (FINISHED, *_REPORTS, "tensorboard", METRICS, CHECKPOINTS, CONFIG)
+_ENTRIES = (FINISHED, *_REPORTS, METRICS, CHECKPOINTS, CONFIG)
 
 
 class RunExistsError(FileExistsError):

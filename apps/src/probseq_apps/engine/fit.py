@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from torch import nn
 
-from probseq.errors import require
 from probseq.files import sha256
 from probseq_apps.engine import distributed
 from probseq_apps.engine.checkpoints import load_latest_checkpoint, save_checkpoint
@@ -75,8 +74,6 @@ def fit(
         lengths = [len(tensor) for tensor in tensors or ()] or [0]
         if not 0 < min(lengths) == max(lengths):
             raise ValueError(f"{name} must be tensors with equally many rows, got {lengths}")
-    if config.tensorboard:
-        require("tensorboard", extra="tensorboard", distribution="probseq-apps")
     if config.select == "best" and held_out is None:
         raise ValueError("select='best' needs validation data: give them, or use select='last'")
     device = distributed.resolve_device(config.device)
@@ -137,7 +134,7 @@ def _train(
     with ExitStack() as stack:
         log = None
         if distributed.is_main():
-            log = MetricsLog(folder, step=trainer.step, tensorboard=config.tensorboard)
+            log = MetricsLog(folder, step=trainer.step)
             stack.callback(log.close)
         progress_bar = stack.enter_context(
             bar(total=total, initial=trainer.step, unit="step", leave=True)

@@ -19,7 +19,6 @@ from probseq.files import DamagedFileError, sha256
 from probseq_apps.engine import distributed
 from probseq_apps.engine.files import (
     METRICS,
-    flatten,
     read_finished,
     write_atomic,
     writing,
@@ -113,34 +112,22 @@ class MetricsLog:
     again.
     """
 
-    def __init__(self, path: Path, *, step: int, tensorboard: bool = False) -> None:
+    def __init__(self, path: Path, *, step: int) -> None:
         self._path = path / METRICS
         rows = [row for row in read_metrics(path) if row["step"] <= step]
         write_atomic(self._path, "".join(json.dumps(row) + "\n" for row in rows))
         self._file = self._path.open("a", encoding="utf-8")
-        self._writer: Any = None
-        if tensorboard:  # an extra, and slow to import
-            from torch.utils.tensorboard.writer import SummaryWriter
-
-            self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row; it must hold `step`."""
         with writing(self._path):
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
             self._file.flush()
-        if self._writer is not None:
-            for name, value in flatten(row):
-                if name != "step" and value is not None:
-                    self._writer.add_scalar(name, value, row["step"])
-            self._writer.flush()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the file."""
         with suppress(OSError):  # a row that a full disk did not take was reported before
             self._file.close()
-        if self._writer is not None:
-            self._writer.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

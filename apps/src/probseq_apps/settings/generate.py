@@ -60,8 +60,6 @@ class Machine(Settings):
     """bf16 trains under autocast; evaluation and sampling are always in float32."""
     accumulate: Count = 1
     """Pieces that each process computes its part of a batch in, so that large ones fit."""
-    tensorboard: bool = False
-    """Also write TensorBoard events."""
 
 
 class Features(Settings):

@@ -114,7 +114,7 @@ _ADDED = {"kflla": "Laplace", "ts": "temperature", "ensemble": "ensemble"}
 
 AT_LEAST_TWO = Bound("a whole number of at least 2", lambda value: value >= 2)
 # Settings of model and training that methods cannot have of their own.
-_SHARED = {"epochs", "device", "compile", "tensorboard", "checkpoint_every", "select", "max_length"}
+_SHARED = {"epochs", "device", "compile", "checkpoint_every", "select", "max_length"}
 
 
 class Row(NamedTuple):
