@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import pickle
+import shutil
 import struct
 import sys
 import types
