@@ -33,7 +33,7 @@ _RETRIES = 3  # of a job whose process or machine was lost
 
 
 class Outcome(NamedTuple):
-    """How a job ended.
+    """The end of a job.
 
     Attributes:
         error: that ended it, of a kind that every process can read.

@@ -13,7 +13,7 @@ from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import read_finished
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.log import LossMonitor, NonFiniteLossError, read_metrics
-from probseq_apps.engine.trainer import LossParts, Step, epoch_order
+from probseq_apps.engine.trainer import LossParts, TrainStep, epoch_order
 
 # 17 steps in epochs of 7.
 STEPS = {"epochs": 0, "warmup_epochs": 0, "steps": 17, "warmup_steps": 3}
@@ -87,7 +87,7 @@ def test_training_equals_a_plain_loop_written_out(run):
     expected = train_by_hand(
         hand.model,
         [hand.model],
-        lambda model, batch, step: hand.loss(model, batch, Step(step, 0, step / 9, None)).loss,
+        lambda model, batch, step: hand.loss(model, batch, TrainStep(step, 0, step / 9, None)).loss,
         rate=lambda n: 1e-2 * (n + 1) / 3 if n < 3 else 1e-2 - (1e-2 - 1e-3) * (n - 3) / 5,
         clip=1.0,
     )

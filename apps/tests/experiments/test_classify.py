@@ -14,7 +14,7 @@ from probseq_apps.cli import main
 from probseq_apps.data.images import load_images
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
-from probseq_apps.engine.trainer import Step
+from probseq_apps.engine.trainer import TrainStep
 from probseq_apps.experiments.classify import (
     classification_loss,
     make_test_sets,
@@ -227,7 +227,7 @@ class Fixed(nn.Module):
 def test_the_loss_is_the_cross_entropy_of_augmented_inputs_and_the_weighted_penalty(
     weight, expected
 ):
-    step, batch = Step(0, 0, 0.3, torch.Generator()), (LOGITS, LABELS)
+    step, batch = TrainStep(0, 0, 0.3, torch.Generator()), (LOGITS, LABELS)
     found = classification_loss(
         lambda x: x.float(), lambda x, generator: -x, weight, Fixed(), batch, step
     )

@@ -15,7 +15,7 @@ from ohsvgp import AdamSteps, OnlineGP, RandomSubset, Refit
 from ohsvgp.tasks import Task
 from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
-from probseq_apps.data.tables import Table
+from probseq_apps.data.tables import PointTable
 from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments.online import (
     Streams,
@@ -249,7 +249,7 @@ def test_the_split_of_a_standard_set_is_that_of_scikit_learn_and_counts_stay():
 
 def test_points_are_sorted_by_the_first_input_or_by_their_distance_from_the_origin():
     x = np.random.default_rng(0).normal(size=(60, 3)) * [1.0, 10.0, 0.1] + 4.0
-    table = Table("own", x, x[:, 0], np.arange(60) % 3 == 0, ("a", "b", "c"), "y")
+    table = PointTable("own", x, x[:, 0], np.arange(60) % 3 == 0, ("a", "b", "c"), "y")
     first, l2 = (cut_table(table, settings(order=order)) for order in ("first", "l2"))
     inputs, others = (torch.cat([task.x for task in found.tasks]) for found in (first, l2))
     for key in (inputs[:, 0], others.norm(dim=1)):

@@ -6,7 +6,7 @@ from torch import nn
 from probseq.transformers import TransformerOutput
 from probseq_apps.cli import main
 from probseq_apps.data.graphs import TokenLayout
-from probseq_apps.engine.trainer import Step
+from probseq_apps.engine.trainer import TrainStep
 from probseq_apps.experiments.regress import regression_loss
 from sgpa import LaplaceLikelihood, RegressionModel
 
@@ -115,7 +115,7 @@ def test_the_loss_is_the_laplace_nll_of_standardised_targets_and_the_weighted_pe
     weight, added
 ):
     model = RegressionModel(FirstNumber(), LaplaceLikelihood(SCALE))
-    step = Step(0, 0, 0.3, torch.Generator())
+    step = TrainStep(0, 0, 0.3, torch.Generator())
     found = regression_loss(LAYOUT, (MEAN, STD), model.likelihood, weight, model, batch(), step)
     errors = np.abs((TARGETS.numpy() - MEAN) / STD - OUTPUTS)
     expected = np.mean(np.log(2 * SCALE) + errors / SCALE)

@@ -16,7 +16,7 @@ from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_json
 from probseq_apps.engine.log import read_metrics
-from probseq_apps.engine.trainer import Step
+from probseq_apps.engine.trainer import TrainStep
 from probseq_apps.experiment import Job
 from probseq_apps.experiments import features, tokens
 from probseq_apps.experiments.features import make_extractor, make_reference
@@ -252,7 +252,7 @@ def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_imag
 
     def videos(chosen, *, epoch=0, seed=0):
         part = TokenizerPart(TINY.one_tokenizer(TINY.arms[1], "plain", seed))
-        step = Step(7, epoch, 0.0, torch.Generator())
+        step = TrainStep(7, epoch, 0.0, torch.Generator())
         part.loss(objective, (digits.train[chosen], chosen), step)
         return seen[-1][1]
 
@@ -269,7 +269,7 @@ def test_a_masked_prior_draws_its_masks_from_the_runs_generator(whole, tokenizer
     batch, losses = (tokenizer.model.encode(videos_of(digits.train[:8], "x")),), []
     objective = Objective(trained.model, "loss")
     for seed in (0, 0, 1):
-        step = Step(0, 0, 0.0, torch.Generator().manual_seed(seed))
+        step = TrainStep(0, 0, 0.0, torch.Generator().manual_seed(seed))
         losses.append(trained.maker.loss(objective, batch, step).loss.item())
     assert losses[0] == losses[1] != losses[2]
 

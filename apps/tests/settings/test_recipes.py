@@ -13,7 +13,7 @@ from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.parts import Part
 from probseq_apps.data.texts import TextData
 from probseq_apps.data.tokenizers import build_vocabulary
-from probseq_apps.engine.trainer import Step
+from probseq_apps.engine.trainer import TrainStep
 from probseq_apps.experiments.classify import classification_loss, preparation
 from probseq_apps.experiments.image_models import DiffusionVariant, HvaeVariant
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart
@@ -124,7 +124,9 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
             continue
         model = build(trained, data, seed=0)
         told = (preparation(data), lambda x, generator: x, trained.penalty_weight)
-        loss = classification_loss(*told, model, batch, Step(1, 0, 0.5, torch.Generator())).loss
+        loss = classification_loss(
+            *told, model, batch, TrainStep(1, 0, 0.5, torch.Generator())
+        ).loss
         loss.backward()
         gradients = [p.grad for p in model.parameters() if p.requires_grad]
         assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)

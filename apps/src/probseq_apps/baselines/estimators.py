@@ -131,8 +131,8 @@ def _counts(tokens: Tensor, size: int) -> csr_matrix:
     """Return the count of each token in each text; padding (0) is not counted."""
     rows, columns = (tokens > 0).nonzero(as_tuple=True)
     ones = np.ones(len(rows), dtype=np.float32)
-    places = (rows.numpy(), tokens[rows, columns].numpy())
-    return csr_matrix((ones, places), shape=(len(tokens), size))  # equal places add up
+    indices = (rows.numpy(), tokens[rows, columns].numpy())
+    return csr_matrix((ones, indices), shape=(len(tokens), size))  # equal places add up
 
 
 def _mean_vectors(data: EmbeddedTextData, spans: Tensor) -> np.ndarray:

@@ -34,13 +34,13 @@ class ModelSizes(NamedTuple):
     image_size: int = 16  # of UNets, like all that follow
     base_channels: int = 64
     clips: int = 4  # of a batch
-    drawn: int = 1  # videos at once
+    num_videos: int = 1  # drawn at once
     steps: int = 8  # of a stage
 
 
 FULL, SHORT = ModelSizes(), ModelSizes(base_channels=32, clips=2, steps=4)
 # Thesis Table D.4.
-PAPER = FULL._replace(image_size=32, base_channels=128, clips=32, drawn=32, steps=25)
+PAPER = FULL._replace(image_size=32, base_channels=128, clips=32, num_videos=32, steps=25)
 
 
 def bench_generate(settings: BenchGenerateSettings) -> None:
@@ -144,16 +144,16 @@ def step(model: ImageDiffusion | VideoDiffusion, clips: Tensor, lean: bool = Fal
 
 def videos(sizes: ModelSizes, device: torch.device) -> list[Timing]:
     """Return the rows of drawing videos; one way, context frames don't see later ones."""
-    length, n = LENGTHS[-1], sizes.drawn
+    length, n = LENGTHS[-1], sizes.num_videos
     models = [unet_model(length, sizes, one_way).to(device) for one_way in (False, True)]
     draws = [partial(model.sample, n, num_steps=sizes.steps, batch_size=n) for model in models]
-    both, one = (timed(draw, device) for draw in draws)
+    both, forwards = (timed(draw, device) for draw in draws)
     frames = [cast("VideoDiffusion", model).evaluations_per_sample() for model in models]
     name = f"a video of {length} frames, context {length // 2}, {sizes.steps} steps a stage"
     return [
         Timing(name, both, "ms", amount=n),
-        Timing("  one-way conditioning", one, "ms", amount=n),
-        Timing("  both ways against it", both, over=one),
+        Timing("  one-way conditioning", forwards, "ms", amount=n),
+        Timing("  both ways against it", both, over=forwards),
         Timing("  frames through the network, 1,000 steps a stage", frames[0], unit="frames"),
         Timing("  one-way conditioning", frames[1], unit="frames"),
         Timing("  both ways against it", frames[0] / frames[1]),

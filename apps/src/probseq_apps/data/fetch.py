@@ -87,8 +87,8 @@ def _solar(contents: Sequence[bytes]) -> bytes:
 def _covid(contents: Sequence[bytes]) -> bytes:
     """Convert deaths a day: a row of names, one of the states' codes, then one for each day."""
     _, codes, *rows = csv.reader(contents[0].decode("utf-8").splitlines())
-    place = codes.index("SC")
-    counts = [(row[0], int(row[place])) for row in rows if row[place]]  # without days to come
+    column = codes.index("SC")
+    counts = [(row[0], int(row[column])) for row in rows if row[column]]  # without days to come
     days = [datetime.strptime(day, "%d/%m/%Y").date() for day, _ in counts]
     if days != [days[0] + timedelta(number) for number in range(len(days))]:
         raise ValueError("its days don't follow each other")

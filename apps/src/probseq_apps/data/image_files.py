@@ -159,8 +159,8 @@ def _read_tables(paths: Sequence[Path], mode: str) -> Part:
     for path in paths:
         table = read_parquet(path)
         names = [
-            next((name for name in known if name in table.column_names), None)
-            for known in (("image", "img"), ("label", "fine_label"))
+            next((name for name in choices if name in table.column_names), None)
+            for choices in (("image", "img"), ("label", "fine_label"))
         ]
         if None in names:
             raise DataError(
@@ -202,8 +202,8 @@ def _severity(path: Path, severity: int) -> NDArray[Any]:
     with reading(path, "five severities of equal length"):
         # Mapped, not read: the file holds all five.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-        count, rest = divmod(len(array), _SEVERITIES)
-        if rest or not count:
+        count, remainder = divmod(len(array), _SEVERITIES)
+        if remainder or not count:
             raise ValueError(f"its shape is {array.shape}")
         return array[(severity - 1) * count : severity * count]
 

@@ -81,9 +81,9 @@ def read_folder(
     if unknown:
         endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(unknown.items()))
         notes.append(f"{unknown.total()} files were passed over because of their ending: {endings}")
-    known = {_digest(image) for image in loaded[0].inputs}
+    trained = {_digest(image) for image in loaded[0].inputs}
     for number, what in ((1, "validation"), (2, "test")):
-        count = sum(_digest(image) in known for image in loaded[number].inputs)
+        count = sum(_digest(image) in trained for image in loaded[number].inputs)
         if count:
             notes.append(
                 f"{count} of {len(loaded[number])} {what} images are in the training part, too"
@@ -152,9 +152,9 @@ def _folder_parts(root: Path, classes: bool, unknown: Counter[str]) -> list[_Lis
     validation = [root / n for n in _VALIDATION_FOLDERS if (root / n).is_dir()][:1]
     folders = [root / "train", *validation, root / "test"]
     parts = [_list(folder, classes=classes, unknown=unknown) for folder in folders]
-    known = {name for _, name in parts[0]}
+    classes_learned = {name for _, name in parts[0]}
     for folder, part in zip(folders, parts, strict=True):
-        if classes and (lacking := sorted({name for _, name in part} - known)):
+        if classes and (lacking := sorted({name for _, name in part} - classes_learned)):
             raise DataError(
                 f"{folder} has classes that the training part lacks: {', '.join(lacking)}"
             )
@@ -181,9 +181,11 @@ def _split(root: Path, classes: bool, unknown: Counter[str]) -> list[_Listing]:
             f"{root} needs at least {_FEWEST} images, for training, validation and test, "
             f"it holds {count}"
         )
-    test, rest = permutation(count).split([count // 10, count - count // 10])
-    learned, held = hold_out_validation(len(rest))
-    return [_rows(listing, part.sort().values) for part in (rest[learned], rest[held], test)]
+    test, learning = permutation(count).split([count // 10, count - count // 10])
+    learned, held = hold_out_validation(len(learning))
+    return [
+        _rows(listing, part.sort().values) for part in (learning[learned], learning[held], test)
+    ]
 
 
 def _rows(listing: _Listing, numbers: Tensor) -> _Listing:

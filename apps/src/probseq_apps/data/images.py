@@ -218,11 +218,11 @@ def load_ood_images(
         other = load_test_images(name, data_dir=data_dir, download=download)
     images = match_images(other.inputs, channels=like.channels, image_size=like.image_size)
     parts = (like.train, like.validation, like.test)
-    seen = {row.tobytes() for part in parts for row in part.inputs.numpy()}
+    contents = {row.tobytes() for part in parts for row in part.inputs.numpy()}
     new: list[int] = []
     for row, image in enumerate(images.numpy()):
-        if (content := image.tobytes()) not in seen:
-            seen.add(content)
+        if (content := image.tobytes()) not in contents:
+            contents.add(content)
             new.append(row)
     return Part(images, other.targets).rows(torch.tensor(new, dtype=torch.int64))
 
@@ -295,8 +295,8 @@ def load_generation_data(
 
 
 def _resized(images: UInt8[Tensor, "n c h h"], size: int) -> UInt8[Tensor, "n c s s"]:
-    block, rest = divmod(images.shape[-1], size)
-    if rest:
+    block, remainder = divmod(images.shape[-1], size)
+    if remainder:
         return match_images(images, channels=images.shape[1], image_size=size)
     # Chunks: the float copy of a whole training set need not fit.
     chunks = images.split(1000)

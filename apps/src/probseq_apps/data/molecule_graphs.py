@@ -41,7 +41,7 @@ def _atom_features(atom: Any) -> list[float]:
     ]
 
 
-def _one_hot(value: object, known: Sequence[object]) -> list[float]:
+def _one_hot(value: object, values: Sequence[object]) -> list[float]:
     """Return ones and zeros with a one at the value's place; unknown values have the last."""
-    place = known.index(value) if value in known else len(known) - 1
-    return [float(index == place) for index in range(len(known))]
+    index = values.index(value) if value in values else len(values) - 1
+    return [float(index == number) for number in range(len(values))]

@@ -49,22 +49,22 @@ def reading(path: object, kind: str) -> Generator[None]:
         raise DataError(f"{path} cannot be read as {kind}: {reason}") from error
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that looks most like ``name``, or None if none does."""
     name = name.lower().replace("_", "-")
-    matches = get_close_matches(name, list(known), n=3, cutoff=0.5)
+    matches = get_close_matches(name, list(names), n=3, cutoff=0.5)
     # Of equally near names the one with the same letters: sgpa for sgap, and not sngp.
     return max(matches, key=lambda match: sorted(match) == sorted(name), default=None)
 
 
-def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown_name_message(kind: str, name: str, names: Iterable[str]) -> str:
     """Return the message on an unknown name, with the nearest known name and the list of all."""
-    known = tuple(known)
+    names = tuple(names)
     folder = f"{FOLDER_PREFIX}PATH"
-    is_folder = folder in known and Path(name).expanduser().is_dir()
-    nearest = f"{FOLDER_PREFIX}{name}" if is_folder else nearest_name(name, known)
+    is_folder = folder in names and Path(name).expanduser().is_dir()
+    nearest = f"{FOLDER_PREFIX}{name}" if is_folder else nearest_name(name, names)
     hint = f"; did you mean {nearest!r}?" if nearest else ";"
-    return f"unknown {kind} {name!r}{hint} known: {', '.join(known)}"
+    return f"unknown {kind} {name!r}{hint} known: {', '.join(names)}"
 
 
 def user_path(name: str) -> Path | None:
@@ -93,16 +93,16 @@ def data_kind(name: str) -> Literal["image", "text"]:
         return "image"
     if name in TEXT_NAMES or name.startswith(CSV_PREFIX):
         return "text"
-    known = (*DATA_NAMES, f"{FOLDER_PREFIX}PATH", f"{CSV_PREFIX}PATH")
-    raise DataError(unknown_name_message("data set", name, known))
+    names = (*DATA_NAMES, f"{FOLDER_PREFIX}PATH", f"{CSV_PREFIX}PATH")
+    raise DataError(unknown_name_message("data set", name, names))
 
 
 def check_generation_name(name: str) -> None:
     """Raise if a name is neither one of ``GENERATION_NAMES`` nor ``folder:PATH``."""
     user_path(name)
     if name not in GENERATION_NAMES and not name.startswith(FOLDER_PREFIX):
-        known = (*GENERATION_NAMES, f"{FOLDER_PREFIX}PATH")
-        raise DataError(unknown_name_message("data set for generation", name, known))
+        names = (*GENERATION_NAMES, f"{FOLDER_PREFIX}PATH")
+        raise DataError(unknown_name_message("data set for generation", name, names))
 
 
 def tokenizer_choice(name: str) -> int | Path | None:
@@ -119,5 +119,5 @@ def tokenizer_choice(name: str) -> int | Path | None:
         return int(size)
     if name.endswith(".json"):
         return Path(name).expanduser()
-    known = (WORDS, f"{BPE_PREFIX}SIZE", "PATH/tokenizer.json")
-    raise DataError(unknown_name_message("tokenizer", name, known))
+    names = (WORDS, f"{BPE_PREFIX}SIZE", "PATH/tokenizer.json")
+    raise DataError(unknown_name_message("tokenizer", name, names))

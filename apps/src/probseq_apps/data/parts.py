@@ -128,12 +128,12 @@ def few_rows(
     if size > len(labels):
         raise DataError(f"train_size must be at most the {len(labels):,} of {source}, got {size:,}")
     order = permutation(len(labels), seed=seed)
-    place = torch.empty(len(labels), dtype=torch.float64)
+    order_within = torch.empty(len(labels), dtype=torch.float64)
     for number in labels.unique():
         rows = order[labels[order] == number]
-        place[rows] = (torch.arange(len(rows), dtype=torch.float64) + 0.5) / len(rows)
+        order_within[rows] = (torch.arange(len(rows), dtype=torch.float64) + 0.5) / len(rows)
     # Of equal places those that come first in the order.
-    return order[place[order].argsort(stable=True)][:size].sort().values
+    return order[order_within[order].argsort(stable=True)][:size].sort().values
 
 
 def wrong_labels(

@@ -75,7 +75,7 @@ def read_rows(
     """
     rows = _rows(path, literal_quotes, marks)
     if isinstance(columns, int):
-        width, places = columns, range(columns)
+        width, indices = columns, range(columns)
     else:
         header = next(rows, (1, list[str]()))[1]
         for column, purpose in columns:
@@ -88,13 +88,13 @@ def read_rows(
                     f"{path} needs one column {column!r} for the {purpose} in its header, "
                     f"which has {header}{hint}"
                 )
-        width, places = len(header), [header.index(column) for column, _ in columns]
+        width, indices = len(header), [header.index(column) for column, _ in columns]
     parsed: list[T] = []
     for line, row in rows:
         try:
             if len(row) != width:
                 raise ValueError(f"expected {width} columns, got {len(row)}")
-            parsed.append(parse(*(row[place] for place in places)))
+            parsed.append(parse(*(row[index] for index in indices)))
         except ValueError as error:
             raise DataError(f"{path}, line {line}: {error}") from error
     return parsed
@@ -141,7 +141,7 @@ _MOONS, _MOONS_TEST, _MOONS_NOISE = 600, 150, 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class PointTable:
     """Points and targets, with one split."""
 
     name: str  # as on the command line
@@ -154,7 +154,7 @@ class Table:
     stamps: Float64[np.ndarray, " n"] | None = None  # the order of the points, where it is known
 
 
-def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
+def load_table(name: str, data_dir: Path | None, *, seed: int) -> PointTable:
     """Read a table, or draw the two moons.
 
     The seed chooses the split of the published ones, or draws the points and the split.
@@ -168,7 +168,7 @@ def load_table(name: str, data_dir: Path | None, *, seed: int) -> Table:
     inputs = [column for column in columns if column != "y" and column not in splits]
     if "y" not in columns or not inputs or not splits:
         raise DataError(f"{path} needs inputs, a target y and splits test0.., it has {[*columns]}")
-    return Table(
+    return PointTable(
         name,
         np.stack([columns[column].astype(np.float64) for column in inputs], axis=1),
         columns["y"].astype(np.float64),
@@ -188,7 +188,7 @@ def read_csv_points(
     test_share: float,
     seed: int,
     marks: Marks = _PLAIN,
-) -> Table:
+) -> PointTable:
     """Read points from columns of a CSV file with a header; a random share is for evaluation."""
     columns = [*((name, "input") for name in inputs), *((name, "target") for name in targets)]
     stamps = None if time is None else StampColumn(time)
@@ -206,16 +206,16 @@ def read_csv_points(
     y = values[:, count : len(columns)].T if len(targets) > 1 else values[:, count]
     test, order = _drawn(len(values), size, seed), None if time is None else values[:, -1]
     names = (*inputs,), ", ".join(targets)
-    return Table(f"{CSV_PREFIX}{path}", values[:, :count], y, test, *names, stamps=order)
+    return PointTable(f"{CSV_PREFIX}{path}", values[:, :count], y, test, *names, stamps=order)
 
 
-def _two_moons(seed: int) -> Table:
+def _two_moons(seed: int) -> PointTable:
     from sklearn.datasets import make_moons  # late: slow to import
 
     x, y = map(np.asarray, make_moons(_MOONS, noise=_MOONS_NOISE, random_state=seed))
     note = f"{_MOONS} points with noise of standard deviation {_MOONS_NOISE}, drawn for each seed"
     test = _drawn(_MOONS, _MOONS_TEST, seed)
-    return Table(
+    return PointTable(
         "two-moons", x.astype(np.float64), y.astype(np.float64), test, ("x0", "x1"), "moon", (note,)
     )
 

@@ -98,8 +98,8 @@ class TextParts(NamedTuple):
         """Drop the texts of training and validation that are tested on."""
         tested = {text for part in (self.test, *self.extra_tests.values()) for text, _ in part}
         validation = [row for row in self.validation if row[0] not in tested]
-        known = tested.union(text for text, _ in validation)
-        train = [row for row in self.train if row[0] not in known]
+        used = tested.union(text for text, _ in validation)
+        train = [row for row in self.train if row[0] not in used]
         notes = tuple(
             f"{self.name}: {len(before) - len(after)} texts dropped from {part}, since they occur "
             f"in {other} too"

@@ -68,7 +68,7 @@ class EpochTraining(Settings):
 
 
 class TrainConfig(EpochTraining):
-    """How to train, whatever the model: for so many epochs, or for so many steps."""
+    """Training of any model: for so many epochs, or for so many steps."""
 
     epochs: Index = 0
     steps: Count | None = None

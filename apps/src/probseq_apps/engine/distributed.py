@@ -146,7 +146,7 @@ def share_rows(network: nn.Module) -> None:
         rows = slice(count * rank() // ranks, count * (rank() + 1) // ranks)
         output = compute(_Rows.apply(values, rows))
         if isinstance(output, tuple):
-            return tuple(_AllRows.apply(one, rows, count) for one in output)
+            return tuple(_AllRows.apply(each, rows, count) for each in output)
         return _AllRows.apply(output, rows, count)
 
     def mean(gradient: Tensor) -> Tensor:

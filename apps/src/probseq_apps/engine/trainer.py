@@ -32,7 +32,7 @@ class LossParts(NamedTuple):
         return cls(terms["loss"], {name: term for name, term in terms.items() if name != "loss"})
 
 
-class Step(NamedTuple):
+class TrainStep(NamedTuple):
     """The place in the training at which a loss is computed."""
 
     number: int  # optimizer steps done
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 # The loss of a model on one batch: one tensor for each tensor of the training data, on the model's
 # device. Under torchrun or `compile` the model comes wrapped and must be called, once.
-Loss: TypeAlias = Callable[[Any, Batch, Step], LossParts]
+Loss: TypeAlias = Callable[[Any, Batch, TrainStep], LossParts]
 
 # What is measured of a model on all held-out data, in eval mode, without gradients and with the
 # same global seed each time; the first is its score, the higher the better, the others are for the
@@ -241,7 +241,7 @@ class Trainer:
         """
         chosen, pieces = self._next_batch()
         epoch, progress = self.step // self.steps_per_epoch, self.step / self.total_steps
-        step, ranks = Step(self.step, epoch, progress, self._generator), distributed.world_size()
+        step, ranks = TrainStep(self.step, epoch, progress, self._generator), distributed.world_size()
         loss, terms = torch.zeros(()), dict[str, Tensor]()
         for number, rows in enumerate(pieces, 1):
             share = (rows.stop - rows.start) / len(chosen)

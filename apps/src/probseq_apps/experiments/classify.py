@@ -41,7 +41,7 @@ from probseq_apps.data.tokenizers import trim_padding
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import save_groups
-from probseq_apps.engine.trainer import Batch, LossParts, Step
+from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import comparison
 from probseq_apps.methods.build import build, count_tokens
@@ -265,7 +265,7 @@ def classification_loss(
     weight: comparison.Weight | None,
     model: nn.Module,
     batch: Batch,
-    step: Step,
+    step: TrainStep,
 ) -> LossParts:
     """Return the cross-entropy plus the weighted penalty of methods that have one.
 

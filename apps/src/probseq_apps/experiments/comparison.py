@@ -20,7 +20,7 @@ from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import load_groups, read_finished
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Loss, LossParts, Step
+from probseq_apps.engine.trainer import Loss, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, counted
 from probseq_apps.methods.build import Compared, Data, build
 from probseq_apps.report.classify import MethodResult
@@ -135,7 +135,7 @@ def fit_method(
 
 
 def penalised(
-    nll: Tensor, penalty: Tensor, weight: Weight | None, step: Step, **terms: Tensor
+    nll: Tensor, penalty: Tensor, weight: Weight | None, step: TrainStep, **terms: Tensor
 ) -> LossParts:
     """Return the negative log likelihood plus the weighted penalty of methods that have one."""
     if weight is None:

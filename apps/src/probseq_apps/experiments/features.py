@@ -23,7 +23,7 @@ from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Batch, LossParts, Step
+from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.settings.generate import Features
 from pseudovideo.beyond.gaussian_images import noise_like
 from pseudovideo.beyond.sample_evaluator import SampleEvaluator
@@ -135,7 +135,7 @@ def _train_classifier(
     return ClassifierFeatures(classifier.trunk, classifier.head, name=name).to(place)
 
 
-def classifier_loss(model: nn.Module, batch: Batch, step: Step) -> LossParts:
+def classifier_loss(model: nn.Module, batch: Batch, step: TrainStep) -> LossParts:
     """Return the cross-entropy of a batch of images and labels."""
     images, labels = batch
     logits = model(to_unit(images)).float()

@@ -17,7 +17,7 @@ from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import CONFIG, read_json
-from probseq_apps.engine.trainer import Batch, LossParts, Step
+from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import stages
 from probseq_apps.report.generate import generate_report
@@ -79,7 +79,7 @@ class DiffusionVariant:
         model = cast("Any", new_model(self, data))
         return DiffusionObjective(model, importance=self.settings.training.importance), model
 
-    def loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
+    def loss(self, model: nn.Module, batch: Batch, step: TrainStep) -> LossParts:
         """Return the hybrid loss of images and their numbers, each at a random diffusion step."""
         frames = stages.videos_of(batch, self.videos, step, seed=self.seed)
         return LossParts.of(model(frames, *batch[2:], generator=step.generator))
@@ -168,7 +168,7 @@ class HvaeVariant:
         model = cast("HVAE", new_model(self, data))
         return stages.Objective(model, "training_losses"), model
 
-    def loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
+    def loss(self, model: nn.Module, batch: Batch, step: TrainStep) -> LossParts:
         """Return the bound of a batch of images, estimated at a random level of each."""
         images = to_unit(batch[0])
         return LossParts.of(model(images, *batch[2:], generator=step.generator))

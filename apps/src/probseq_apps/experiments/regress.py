@@ -14,7 +14,7 @@ from probseq_apps.data.molecules import GraphData, load_molecules
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_groups
-from probseq_apps.engine.trainer import Batch, LossParts, Step
+from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import comparison
 from probseq_apps.methods.build import build
@@ -161,7 +161,7 @@ def regression_loss(
     weight: comparison.Weight | None,
     model: nn.Module,
     batch: Batch,
-    step: Step,
+    step: TrainStep,
 ) -> LossParts:
     """Return the negative log likelihood of the standardised targets plus the weighted penalty.
 

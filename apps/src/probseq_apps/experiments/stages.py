@@ -20,7 +20,7 @@ from probseq_apps.engine.files import (
     save_arrays,
 )
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Batch, Loss, Step, fork_random
+from probseq_apps.engine.trainer import Batch, Loss, TrainStep, fork_random
 from probseq_apps.experiment import Job, RunFolder
 from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.options import Options
@@ -262,7 +262,7 @@ def describe_images(data: GenerationData) -> str:
 
 
 def videos_of(
-    batch: Batch, videos: PseudoVideoConfig, step: Step, *, seed: int
+    batch: Batch, videos: PseudoVideoConfig, step: TrainStep, *, seed: int
 ) -> Float[Tensor, "n t c h w"]:
     """Return the videos of numbered images; their noise is that of seed, epoch and image."""
     noise_seed = derive_seed(seed, "videos")

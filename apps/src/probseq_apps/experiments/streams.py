@@ -19,7 +19,7 @@ from ohsvgp.tasks import (
 )
 from probseq_apps.data.names import CSV_PREFIX, user_path
 from probseq_apps.data.series import Columns, Series, load_series
-from probseq_apps.data.tables import Marks, Table, load_table, read_csv_points
+from probseq_apps.data.tables import Marks, PointTable, load_table, read_csv_points
 from probseq_apps.settings.online import STANDARDISED, OnlineSettings
 
 _GRID = 500
@@ -94,7 +94,7 @@ def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> TaskSt
     return TaskStream(series.name, split_into_tasks(series.time, y, splits), grid, *labels)
 
 
-def cut_table(table: Table, settings: OnlineSettings) -> TaskStream:
+def cut_table(table: PointTable, settings: OnlineSettings) -> TaskStream:
     """Sort points by stamp, first input or distance from the origin, and cut them into tasks.
 
     Inputs are standardised on the training points, but for two moons, whose inputs are a plane.

@@ -17,7 +17,7 @@ from probseq.metrics.image import LPIPS
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
-from probseq_apps.engine.trainer import Batch, LossParts, Step
+from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import stages
 from probseq_apps.report.generate import generate_report
@@ -93,7 +93,7 @@ class TokenizerPart:
         stages.train_model(partial(self.training, data), folder, identity, label=label)
         return stages.read_model(folder, self, Tokenizer, "tokenizer")
 
-    def loss(self, model: Any, batch: Batch, step: Step) -> LossParts:
+    def loss(self, model: Any, batch: Batch, step: TrainStep) -> LossParts:
         """Return the objective of images and their numbers, on the videos made of them here.
 
         The videos' noise depends on the seed, the epoch and the image alone.
@@ -175,7 +175,7 @@ class PriorPart:
         stages.train_model(partial(self.training, data), folder, identity, label=label)
         return stages.read_model(folder, self, TokenPrior, "prior")
 
-    def loss(self, model: nn.Module, batch: Batch, step: Step) -> LossParts:
+    def loss(self, model: nn.Module, batch: Batch, step: TrainStep) -> LossParts:
         """Return the nats per token: of all, or of those that a masked prior's masks hide."""
         return LossParts(model(*batch, generator=step.generator), {})
 
