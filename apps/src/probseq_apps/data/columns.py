@@ -22,9 +22,8 @@ class StampColumn:
     def parse(self, cell: str) -> float:
         """Return a stamp, in seconds since 1970 for a date; a time without a zone is UTC.
 
-        Raises:
-            ValueError: no stamp, or one of another form than the first: a date after numbers, a
-                month after dates, one that names its zone after one that does not.
+        Each must have the form of the first: no date after numbers, no month after dates, none that
+        names its zone after one that does not.
         """
         stamp = parse_stamp(cell)
         self._first = first, first_stamp = self._first or (cell, stamp)
@@ -61,11 +60,7 @@ class StampColumn:
 
 
 def check_squares(numbers: NDArray[np.float64], name: str) -> None:
-    """Refuse numbers whose squares, which all methods take, overflow or vanish.
-
-    Raises:
-        ValueError: they do.
-    """
+    """Refuse numbers whose squares, which all methods take, overflow or vanish."""
     with np.errstate(over="ignore", under="ignore"):
         total, std = float(np.square(numbers).sum()), float(numbers.std())
     size, spread = float(np.abs(numbers).max()), numbers.max() - numbers.min()

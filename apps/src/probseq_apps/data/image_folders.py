@@ -201,9 +201,6 @@ def read_images(
         paths: of the files.
         image_size: side in pixels to crop and resize to; None: all are square and of one size.
         skip_unreadable: leave files out that can't be read, instead of refusing all.
-
-    Raises:
-        DataError: files can't be read, which are named, or are not square and of one size.
     """
     # First the headers alone: what can't be read, or has another size, is refused before anything
     # is decoded.

@@ -48,10 +48,6 @@ def load_data(
         data_dir: directory of the files; not needed for ``digits``, ``folder:`` and ``csv:``.
         download: fetch missing files of the standard image sets into ``data_dir``.
         max_length: longest text in tokens; by default 64 for CoLA, 512 for IMDB, 256 for a CSV.
-
-    Raises:
-        DataError: unknown name, missing or damaged files, options that don't go together; the
-            message names the thing.
     """
     tokenizer, embeddings = reading.tokenizer, reading.embeddings
     if data_kind(name) == "image":

@@ -34,11 +34,7 @@ class Marks(NamedTuple):
     encoding: str = "utf-8-sig"
 
     def number(self, cell: str) -> float:
-        """Read a number.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Read a number."""
         if self.decimal == ",":
             if "." in cell:
                 raise ValueError(f"numbers must have the decimal mark ',', got {cell!r}")
@@ -68,10 +64,6 @@ def read_rows(
         parse: takes their cells; its `ValueError` becomes a `DataError` with file and line.
         literal_quotes: quotation marks are letters like any other.
         marks: separator, decimal mark and encoding; spaces after separators are dropped.
-
-    Raises:
-        DataError: the file is missing or cannot be read, its header doesn't have each column once,
-            or a row has another number of cells.
     """
     rows = _rows(path, literal_quotes, marks)
     if isinstance(columns, int):
