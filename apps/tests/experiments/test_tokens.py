@@ -18,7 +18,7 @@ from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_js
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.engine.trainer import TrainStep
 from probseq_apps.experiment import Job
-from probseq_apps.experiments import features, tokens
+from probseq_apps.experiments import tokens
 from probseq_apps.experiments.features import make_extractor, make_reference
 from probseq_apps.experiments.single import SAMPLE_WORKFLOW
 from probseq_apps.experiments.stages import Objective, load_drawn

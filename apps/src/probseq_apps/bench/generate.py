@@ -16,7 +16,6 @@ from probseq_apps.settings.bench import BenchGenerateSettings
 from pseudovideo.diffusion.frame_windows import stage_window
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
-
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig, MaskedPrior
 from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig, channel_multipliers_for

@@ -241,7 +241,10 @@ class Trainer:
         """
         chosen, pieces = self._next_batch()
         epoch, progress = self.step // self.steps_per_epoch, self.step / self.total_steps
-        step, ranks = TrainStep(self.step, epoch, progress, self._generator), distributed.world_size()
+        step, ranks = (
+            TrainStep(self.step, epoch, progress, self._generator),
+            distributed.world_size(),
+        )
         loss, terms = torch.zeros(()), dict[str, Tensor]()
         for number, rows in enumerate(pieces, 1):
             share = (rows.stop - rows.start) / len(chosen)
