@@ -128,14 +128,12 @@ def prepare_run_dir(
         _compare(path, json.loads(json.dumps(config)))
     else:
         with sole_use(path):  # nobody loses the files that he is working with
-            for entry in [
-                match for pattern in (*patterns, *_ENTRIES) for match in path.glob(pattern)
-            ]:
+            for entry in [x for pattern in (*patterns, *_ENTRIES) for x in path.glob(pattern)]:
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
                 else:
                     entry.unlink()
-        write_json(path / CONFIG, config)
+            write_json(path / CONFIG, config)
 
 
 def read_finished(path: Path) -> dict[str, Any] | None:

@@ -47,11 +47,10 @@ def unpack(
 ) -> dict[str, dict[str, Tensor]]:
     """Return the groups that ``pack`` took, as copies.
 
-    The source is where such tensors come from, for errors.
+    The source is the name of such tensors in errors.
 
     Raises:
-        ValueError: no such tensors, those of another kind of model, or tensors that are not those
-            that were packed.
+        DamagedFileError: the tensors are not those that were packed.
     """
     if "identity" not in tensors:
         raise ValueError(f"tensors must come from {source}, got no identity in them")

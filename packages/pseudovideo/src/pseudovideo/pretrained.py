@@ -67,9 +67,6 @@ class Pretrained(nn.Module):
 
         Parts may be compiled, parametrised, as by `weight_norm`, or in the `module` of a wrapper:
         the plain weights are stored. What was written is loaded once before the folder has it.
-
-        Args:
-            folder: made if it is not there.
         """
         settings = _settings(self)
         with torch.random.fork_rng(devices=[]):  # its weights are drawn, and thrown away
@@ -88,17 +85,18 @@ class Pretrained(nn.Module):
         """Build the model that a folder holds, in eval mode on the CPU.
 
         Raises:
-            FileNotFoundError: a file is missing; the message names it.
+            FileNotFoundError: a file is missing.
+            DamagedFileError: a file was altered.
         """
         folder = Path(folder)
         saved = read_folder(folder, _FORMAT, manifest=CONFIG)
         name, settings = saved.head["class"], saved.head["config"]
         if name != cls.__name__:
             raise ValueError(f"{folder} holds a {name}, not a {cls.__name__}")
-        expected = {field.name for field in fields(cls.config_class)}
-        if not expected - _OF_CLASSES <= settings.keys() <= expected:
+        names = {field.name for field in fields(cls.config_class)}
+        if not names - _OF_CLASSES <= settings.keys() <= names:
             raise ValueError(
-                f"{folder / CONFIG} must have the settings {sorted(expected)}, got "
+                f"{folder / CONFIG} must have the settings {sorted(names)}, got "
                 f"{sorted(settings)}: it was written by another version"
             )
         tensors = load(saved.read(WEIGHTS))
@@ -110,9 +108,8 @@ class Pretrained(nn.Module):
 def unwrapped_state_dict(module: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
     """Return tensors of a module by their names without wrappers around its parts.
 
-    Args:
-        module: parts of it may be compiled, parametrised, or in the `module` of a wrapper.
-        names: of all tensors that it must have.
+    Parts may be compiled, parametrised, or in the `module` of a wrapper. The names are those of all
+    tensors that it must have.
     """
     tensors: dict[str, Tensor] = {}
     for name in names:
@@ -124,9 +121,9 @@ def unwrapped_state_dict(module: nn.Module, names: Iterable[str]) -> dict[str, T
         if not isinstance(owner, Tensor):
             raise ValueError(f"model must have the weights {name} to be stored, and has none")
         tensors[name] = owner
-    expected = {_unwrapped(name) for name in tensors}
+    plain = {_unwrapped(name) for name in tensors}
     for name in module.state_dict():
-        if _unwrapped(name) not in expected and "parametrizations" not in name.split("."):
+        if _unwrapped(name) not in plain and "parametrizations" not in name.split("."):
             raise ValueError(
                 f"model must have the weights of its class alone to be stored, and has {name}: "
                 "take off what was put around its parts"
@@ -169,7 +166,7 @@ def check_weights(model: nn.Module) -> None:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Generator[None]:
-    """Context manager of eval mode; then each part has the mode again that it had before."""
+    """Set eval mode for a while; weights must be finite, else nothing could be drawn of them."""
     check_weights(model)
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -181,14 +178,11 @@ def eval_mode(model: nn.Module) -> Generator[None]:
 
 
 def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model:
-    """Return the model that a folder holds, in eval mode on the CPU.
-
-    Args:
-        folder: what `save_pretrained` wrote.
-        kind: what it must be, such as `Tokenizer`.
+    """Return the model that a folder holds, in eval mode on the CPU; it must be of a kind.
 
     Raises:
-        FileNotFoundError: a file is missing; the message names it.
+        FileNotFoundError: a file is missing.
+        DamagedFileError: a file was altered.
         MissingExtraError: diffusers is not installed, and the model has a UNet.
     """
     name = read_folder(Path(folder), _FORMAT, manifest=CONFIG).head["class"]
@@ -200,13 +194,10 @@ def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Hash of a model: names, shapes and values of its tensors; the same on every device.
+    """Return the hash of a model in 32 hexadecimal digits, the same on every device.
 
     For a `Pretrained` model its class and settings count too, since some of them, as the number of
     heads, change what it computes without a trace in the weights.
-
-    Returns:
-        32 hexadecimal digits.
     """
     text = ""
     if isinstance(model, Pretrained):

@@ -11,7 +11,6 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -70,8 +69,8 @@ class TokenCache:
         """Read what `write_token_cache` wrote; what is given is compared with it.
 
         Raises:
-            FileNotFoundError: no cache is there, or none that was finished; the message names the
-                file that is missing.
+            FileNotFoundError: a file is missing, as where no cache was finished.
+            DamagedFileError: a file was altered.
         """
         folder = Path(folder)
         saved = read_folder(folder, _FORMAT, manifest=CONFIG)
@@ -223,23 +222,16 @@ def cached_tokens(
     Arguments are those of `write_token_cache`.
     """
     with contextlib.suppress(FileNotFoundError, ValueError):
-        known: dict[str, Any] = {
-            "tokenizer": tokenizer,
-            "config": config,
-            "images": images,
-            "labels": labels,
-        }
-        return TokenCache.open(folder, **known, seed=seed)
-    options: dict[str, Any] = {"labels": labels, "seed": seed, "progress": progress}
-    return write_token_cache(folder, tokenizer, images, config, **options)
+        return TokenCache.open(
+            folder, tokenizer=tokenizer, config=config, images=images, labels=labels, seed=seed
+        )
+    return write_token_cache(
+        folder, tokenizer, images, config, labels=labels, seed=seed, progress=progress
+    )
 
 
 def hash_images(images: Shaped[Tensor, "n c h w"]) -> str:
-    """Hash of images, with their shape and type.
-
-    Returns:
-        32 hexadecimal digits.
-    """
+    """Return the hash of images, with their shape and type, in 32 hexadecimal digits."""
     digest = hashlib.sha256(f"{tuple(images.shape)}:{images.dtype};".encode())
     # A batch at a time: images on another device or with strides are copied before they are hashed.
     for batch in images.split(1024):
