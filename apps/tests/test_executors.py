@@ -21,7 +21,7 @@ import pytest
 from probseq_apps import executors
 from probseq_apps.cli import main
 from probseq_apps.engine import log
-from probseq_apps.engine.files import CONFIG, write_json
+from probseq_apps.engine.files import CONFIG, read_json, write_json
 from probseq_apps.executors import Outcome, Work, do_in_parallel, stamp_of
 from probseq_apps.experiment import Job, RunFolder, Workflow
 from probseq_apps.options import Options, Output
@@ -44,7 +44,7 @@ def numbers(folder):
             return {k: timeless(v) for k, v in values.items() if not k.endswith("seconds")}
         return [timeless(v) for v in values] if isinstance(values, list) else values
 
-    return timeless(json.loads((folder / "report.json").read_text("utf-8")))
+    return timeless(read_json(folder / "report.json"))
 
 
 def weights(folder):

@@ -1,4 +1,3 @@
-import json
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from probseq_apps.cli import main
+from probseq_apps.engine.files import read_json
 from probseq_apps.experiments import image_models, tokens
 
 
@@ -68,7 +68,7 @@ def timeless():
 @pytest.fixture(scope="session")
 def report_of():
     """What report.json holds, without times."""
-    return lambda folder: _timeless(json.loads((folder / "report.json").read_text("utf-8")))
+    return lambda folder: _timeless(read_json(folder / "report.json"))
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,7 @@ def test_a_run_that_stopped_between_tasks_ends_as_if_it_had_not(tmp_path):
     again, same = learn(film, tmp_path / "half")
     for name in ("matrix", "over_tasks", "lost_information"):
         assert again[name] == whole[name]
-    assert pictures.keys() == same.keys() == {"truth", "learned", "last", "sha256"}
+    assert pictures.keys() == same.keys() == {"truth", "learned", "last"}
     assert all(np.array_equal(pictures[name], same[name]) for name in pictures)
 
 

@@ -1,11 +1,11 @@
 """Run folders with report files of the real schema."""
 
-import json
 from dataclasses import asdict
 
 import pytest
 
 from probseq.summary import summarise
+from probseq_apps.engine.files import write_json
 from probseq_apps.settings.classify import RECIPES
 from probseq_apps.settings.generate import GENERATE_RECIPES
 from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
@@ -13,7 +13,7 @@ from probseq_apps.settings.models import DIFFUSION_RECIPES, HVAE_RECIPES
 
 def write(folder, report):
     folder.mkdir(parents=True)
-    (folder / "report.json").write_text(json.dumps(report))
+    write_json(folder / "report.json", report)
     return folder
 
 

@@ -1,6 +1,5 @@
 """The measured numbers of run folders, from their `report.json`, over the seeds."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from probseq.summary import summarise
-from probseq_apps.engine.files import CONFIG, flatten
+from probseq_apps.engine.files import CONFIG, flatten, read_json
 
 Seeds = tuple[float | None, ...]
 GENERATIONS = ("generate", "generate-diffusion", "generate-hvae")
@@ -72,7 +71,7 @@ def read_run(folder: Path) -> MeasuredRun:
     """Read one report."""
     file = folder / REPORT
     try:
-        report = json.loads(file.read_text(encoding="utf-8"))
+        report = read_json(file)
         kind = report["experiment"]
         if kind not in EXPERIMENTS:
             raise ValueError(f"{file} is of the experiment {kind!r}")
@@ -81,8 +80,6 @@ def read_run(folder: Path) -> MeasuredRun:
         return MeasuredRun(folder, kind, report["recipe"], report["settings"], numbers)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not a report of this version: {error!r}") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} cannot be read as JSON: {error}") from error
 
 
 def _numbers(report: Mapping[str, Any]) -> dict[str, Seeds]:

@@ -1,6 +1,5 @@
 """The report of an experiment: numbers, pages with tables and plots, and text."""
 
-import json
 import platform
 import re
 import shutil
@@ -17,7 +16,7 @@ from matplotlib.figure import Figure
 
 from probseq.summary import LABELS
 from probseq_apps.engine import log
-from probseq_apps.engine.files import write_atomic
+from probseq_apps.engine.files import write_atomic, write_json
 from probseq_apps.report.html import DETAILS, PAGE, write_html
 from probseq_apps.report.results import words
 from probseq_apps.report.tables import Table
@@ -73,7 +72,7 @@ class Report:
         numbers["versions"] = {name: version(name) for name in _PACKAGES}
         numbers["versions"]["python"] = platform.python_version()
         numbers["machine"] = platform.platform()
-        write_atomic(folder / "report.json", json.dumps(numbers, indent=2, allow_nan=False) + "\n")
+        write_json(folder / "report.json", numbers)
         page, text = self._page(numbers), self._text()
         # What was measured took long: it is written before plots are drawn, and shown anyway.
         write_atomic(folder / "report.md", _joined(page))
