@@ -44,7 +44,7 @@ class SeriesFit:
 
     @property
     def of_counts(self) -> bool:
-        """Whether the values are whole numbers from zero, where bands end too."""
+        """True if the values are whole numbers from zero, where bands end too."""
         values = self.values
         return bool((values >= 0.0).all()) and np.array_equal(values, np.round(values))
 

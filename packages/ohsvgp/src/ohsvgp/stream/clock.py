@@ -35,7 +35,7 @@ class Stamp(NamedTuple):
 
     @property
     def calendar(self) -> bool:
-        """Whether it is a date or time."""
+        """True of a date or time."""
         return self.form != "number"
 
 

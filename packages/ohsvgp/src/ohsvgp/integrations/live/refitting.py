@@ -4,7 +4,6 @@ import copy
 import math
 from contextlib import suppress
 from statistics import fmean
-from typing import Any
 
 import torch
 
@@ -48,22 +47,30 @@ def refit_to_lines(
     stamps, values, _ = zip(*sorted(lines), strict=True)
     x = (torch.tensor(stamps, dtype=torch.float64) - (position.start or 0.0)) / unit
     y = (torch.tensor(values, dtype=torch.float64) - position.centre) / position.scale
-    options: Any = {"steps": refit.steps, "priors": refit.priors, "limited": refit.limited}
     if first:
-        options["restarts"] = refit.restarts
         for kernel in model.kernel.modules():
             if isinstance(kernel, Walk) and len(x) > 1:
                 kernel.set_step(x.diff().median())
-    priors = [copy.deepcopy((model.kernel, model.likelihood))]
+    starts = [copy.deepcopy((model.kernel, model.likelihood))]
     for lengthscale in starting_lengthscales(x) if first else ():
-        kernel, likelihood = copy.deepcopy(priors[0])
+        kernel, likelihood = copy.deepcopy(starts[0])
         term = kernel.kernels[0] if isinstance(kernel, Sum) else kernel
         if isinstance(term, ARDKernel) and not isinstance(term, Walk):
             with torch.no_grad():
                 term.raw_lengthscale.fill_(math.log(lengthscale))
-            priors.append((kernel, likelihood))
+            starts.append((kernel, likelihood))
     with suppress(CholeskyError):
-        best = fit_prior(priors, x, y, seed=model.seed, mean=model.mean, **options)
+        best = fit_prior(
+            starts,
+            x,
+            y,
+            seed=model.seed,
+            mean=model.mean,
+            steps=refit.steps,
+            priors=refit.priors,
+            restarts=refit.restarts if first else 0,
+            limited=refit.limited,
+        )
         for module, fitted in zip((model.kernel, model.likelihood), best, strict=True):
             module.load_state_dict(fitted.state_dict())
     position.fitted, position.since = len(lines), 0
