@@ -39,7 +39,7 @@ def window_of(kernel: Kernel, old: OnlineState | None) -> TaskCovariances:
 def old_state(kernel: Kernel, latents: int, seed: int = 3) -> OnlineState:
     generator = torch.Generator().manual_seed(seed)
     inducing: Inducing = LegS(M).inducing(kernel, 2.0)
-    step = change_inducing(kernel, None, inducing, method="chol", rel_jitter=None, changed=False)
+    step = change_inducing(kernel, None, inducing, rel_jitter=None, changed=False)
     root = torch.randn(latents, M, M, generator=generator, dtype=torch.float64)
     shift = torch.randn(latents, M, generator=generator, dtype=torch.float64)
     site = Site(root @ root.mT, shift)
