@@ -1,7 +1,6 @@
 """Forecasts of the groups of a table, alone and by the engines that cut it."""
 
 import shutil
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -185,12 +184,13 @@ def test_spark_applies_it_to_groups() -> None:
     sql = pytest.importorskip("pyspark.sql", reason="needs pyspark[sql]")
     if shutil.which("java") is None:
         pytest.skip("needs Java")
-    ahead = partial(forecast_group, by=["name"], models=[model()], **COLUMNS)
+    options = COLUMNS | {"by": ["name"], "models": [model()]}
     schema = "name string, t double, mean double, low double, high double, reason string"
     settings = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
     session = sql.SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     try:
-        rows = session.createDataFrame(table()).groupBy("name").applyInPandas(ahead, schema)
-        check(rows.toPandas())
+        rows = session.createDataFrame(table()).groupBy("name")
+        ahead = rows.applyInPandas(lambda group: forecast_group(group, **options), schema)
+        check(ahead.toPandas())
     finally:
         session.stop()
