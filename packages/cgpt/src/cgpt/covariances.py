@@ -49,7 +49,7 @@ class JointCovariance(NamedTuple):
 
 
 class LatentCovariances(NamedTuple):
-    """What inducing the two processes through X_o is made of; L Lᵀ = K_o + σ²I."""
+    """Covariances of the two processes induced through X_o; L Lᵀ = K_o + σ²I."""
 
     queries: Float[Tensor, "batch heads tokens tokens"]  # K_q
     keys: Float[Tensor, "batch heads tokens tokens"]  # K_k + σ²I

@@ -53,7 +53,7 @@ class SparseFeatures(NamedTuple):
 
 
 class SparsePosterior(NamedTuple):
-    r"""What the prediction is made of, in the whitened coordinates of the inducing inputs."""
+    r"""Terms of the prediction, in the whitened coordinates of the inducing inputs."""
 
     # D⁻¹ Aᵀ C D_k⁻¹ W_kᵀ z_k; the mean (58) is W_q times it
     coefficients: Float[Tensor, "heads batch inducing channels"]

@@ -13,7 +13,7 @@ def moments(alpha_bar, mean, std):
 def exact_network(diffusion, mean, std, place=None):
     """Noise and place of the variance that give p(x_{t−1} | x_t) of pixels N(mean, std²).
 
-    `place` gives another, constant one.
+    `initialise` gives another, constant one.
     """
     betas, kept = diffusion.betas, diffusion.alpha_bars
     before = torch.cat((torch.ones(1, dtype=torch.float64), kept[:-1]))

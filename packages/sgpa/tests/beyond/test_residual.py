@@ -157,7 +157,7 @@ def test_the_start_is_certain_at_the_inducing_inputs_and_at_the_prior_far_from_t
     layer = ResidualSparseGPAttention(DIM, HEADS, INDUCING, rho=0.1, initial_variance=2.0).double()
     layer.process.jitter = JITTER
     x = tokens(1, INDUCING, DIM)
-    layer.place_inducing(x)
+    layer.initialise_inducing(x)
     # R = ρI: the covariance of u is ρ² K.
     near, far = layer.posterior(x).variance, layer.posterior(100.0 * x).variance
     assert_close(near, torch.full_like(near, 0.01 * 2.0), rtol=1e-4, atol=0.0)
@@ -196,7 +196,7 @@ def test_inducing_inputs_are_put_on_queries_of_real_tokens():
     layer, x = make_layer(), tokens(2, 40, DIM)
     mask = torch.arange(40) < torch.tensor([40, 10])[:, None]
     x[~mask] = 1e6
-    layer.place_inducing(x, mask, generator=torch.Generator().manual_seed(0))
+    layer.initialise_inducing(x, mask, generator=torch.Generator().manual_seed(0))
     for h in range(HEADS):
         queries = x[mask] @ layer.to_qkv.weight[h * WIDTH : (h + 1) * WIDTH].mT / WIDTH**0.25
         at = (layer.process.inducing_inputs[h][:, None] - queries).norm(dim=-1)
@@ -213,7 +213,7 @@ def test_the_variance_to_start_from_is_a_hundredth_of_the_attention_s_or_what_is
     torch.manual_seed(0)
     x, mask = tokens(6, 20, DIM).double(), torch.arange(20) < torch.tensor([[20], [5]] * 3)
     layer = ResidualSparseGPAttention(DIM, HEADS, INDUCING).double()
-    layer.place_inducing(x, mask)
+    layer.initialise_inducing(x, mask)
     q, k, v = layer.to_qkv(x).chunk(3, -1)
     heads = [each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in (q, k, v)]
     hidden = torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=mask[:, None, None])
@@ -221,19 +221,19 @@ def test_the_variance_to_start_from_is_a_hundredth_of_the_attention_s_or_what_is
     expected = 0.01 * rows.var(0, correction=0).mean()
     assert_close(layer.process.deviation.square().flatten(), expected.repeat(HEADS))
     fixed = ResidualSparseGPAttention(DIM, HEADS, INDUCING, initial_variance=0.3).double()
-    fixed.place_inducing(x)
+    fixed.initialise_inducing(x)
     assert_close(fixed.process.deviation.square().flatten(), torch.full((HEADS,), 0.3).double())
 
 
-def test_tokens_that_cannot_place_inducing_inputs_are_refused_and_change_nothing():
+def test_tokens_that_cannot_initialise_inducing_inputs_are_refused_and_change_nothing():
     layer = make_layer()
     before = {name: value.clone() for name, value in layer.state_dict().items()}
     mask = torch.tensor([[True, True, True, False, False]])
     with pytest.raises(ValueError, match="x must have at least 4 real tokens, got 3"):
-        layer.place_inducing(tokens(1, 5, DIM), mask)
+        layer.initialise_inducing(tokens(1, 5, DIM), mask)
     for x in (torch.ones(1, 5, DIM).double(), torch.full((1, 5, DIM), math.nan).double()):
         with pytest.raises(ValueError, match="x must be finite tokens of which most differ"):
-            layer.place_inducing(x)
+            layer.initialise_inducing(x)
     assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
 
 

@@ -65,7 +65,7 @@ class QueryProcess(nn.Module):
         check_positive(initial_variance=initial_variance, rho=rho, jitter=jitter)
         self.num_inducing, self.jitter = num_inducing, jitter
         self.kernel = RBF(width, batch_shape=(num_heads,), outputscale=initial_variance)
-        # Until `place` puts them where queries are.
+        # Until `initialise` puts them where queries are.
         self.inducing_inputs = nn.Parameter(torch.randn(num_heads, num_inducing, width))
         # m and, with the logarithm of its diagonal, R.
         self.inducing_mean = nn.Parameter(torch.zeros(num_heads, num_inducing, width))
@@ -122,7 +122,7 @@ class QueryProcess(nn.Module):
         return (0.5 * full_precision(self.kernel.raw_outputscale)).exp()[:, None, None, None]
 
     @torch.no_grad()
-    def place(
+    def initialise(
         self,
         queries: Float[Tensor, "heads rows width"],
         variance: float,
@@ -131,7 +131,7 @@ class QueryProcess(nn.Module):
     ) -> None:
         """Put the inducing inputs on queries of real tokens, and set lengthscales and variance.
 
-        See :meth:`~sgpa.beyond.residual.ResidualSparseGPAttention.place_inducing`; ``variance`` is
+        See :meth:`~sgpa.beyond.residual.ResidualSparseGPAttention.initialise_inducing`; ``variance`` is
         that of the attention's output over tokens.
         """
         queries = self._scaled(full_precision(queries))

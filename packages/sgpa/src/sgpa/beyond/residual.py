@@ -33,7 +33,7 @@ class ResidualSparseGPAttention(MultiHeadAttention):
     projections have the same names as those of
     :class:`~probseq.transformers.attention.SoftmaxAttention`:
     ``layer.load_state_dict(layer.state_dict() | softmax.state_dict())`` takes over trained ones;
-    :meth:`place_inducing` then puts the inducing inputs where the queries are. Cost
+    :meth:`initialise_inducing` then puts the inducing inputs where the queries are. Cost
     O(B T² + B T M² + M³) a head in time.
 
     Args:
@@ -87,7 +87,7 @@ class ResidualSparseGPAttention(MultiHeadAttention):
             jitter=jitter,
         )
         # Standard normal, as tokens are behind a LayerNorm.
-        self.place_inducing(torch.randn(1, max(64, num_inducing), dim))
+        self.initialise_inducing(torch.randn(1, max(64, num_inducing), dim))
 
     def posterior(
         self,
@@ -107,7 +107,7 @@ class ResidualSparseGPAttention(MultiHeadAttention):
         return DiagonalGaussian(attended + mean, variance)
 
     @torch.no_grad()
-    def place_inducing(
+    def initialise_inducing(
         self,
         x: Float[Tensor, "batch tokens dim"],
         mask: Bool[Tensor, "batch tokens"] | None = None,
@@ -131,7 +131,7 @@ class ResidualSparseGPAttention(MultiHeadAttention):
         if mask is not None:
             queries, attended = (each[:, mask.flatten()] for each in (queries, attended))
         variance = float(attended.var(1, correction=0).mean())
-        self.process.place(queries, variance, generator=generator)
+        self.process.initialise(queries, variance, generator=generator)
 
     def _project(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return queries and softmax attention, ``(heads, batch, tokens, dim / heads)``."""
