@@ -131,8 +131,8 @@ class QueryProcess(nn.Module):
     ) -> None:
         """Put the inducing inputs on queries of real tokens, and set lengthscales and variance.
 
-        See :meth:`~sgpa.beyond.residual.ResidualSparseGPAttention.initialise_inducing`; ``variance`` is
-        that of the attention's output over tokens.
+        As :meth:`~sgpa.beyond.residual.ResidualSparseGPAttention.initialise_inducing` says;
+        ``variance`` is that of the attention's output over tokens.
         """
         queries = self._scaled(full_precision(queries))
         count, least = queries.shape[1], max(2, self.num_inducing)
