@@ -1,4 +1,6 @@
-"""Each attention layer learns to tell horizontal bars from vertical ones."""
+"""Each attention layer learns in a transformer, and has a place for its class token."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from probseq.transformers import (
     categorical_log_likelihood,
     penalised_loss,
     predict_probabilities,
+    text_transformer,
     vision_transformer,
 )
 from sgpa import SGPAConfig
@@ -68,3 +71,19 @@ def test_a_small_fit_lowers_the_loss_and_beats_chance(name):
     tests, truth = bars(200, seed=3)
     probabilities = predict_probabilities(model.eval(), tests, generator=generator)
     assert (probabilities.argmax(-1) == truth).double().mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        SGPAConfig(variant="standard"),
+        SCGPTConfig(num_inducing=5, inducing="mixed"),
+        KEPSVGPConfig(rank=2, merge="concatenation"),
+    ],
+)
+def test_layers_of_a_longest_length_have_a_place_for_the_class_token(attention):
+    preset = replace(BACKBONE, pooling="cls"), attention
+    image = vision_transformer(*preset, image_size=4, patch_size=2, channels=1, num_classes=2)
+    text = text_transformer(*preset, vocab_size=5, max_length=6, num_classes=2)
+    assert image(torch.randn(2, 1, 4, 4)).logits.isfinite().all()
+    assert text(torch.ones(2, 6, dtype=torch.long)).logits.isfinite().all()

@@ -95,13 +95,6 @@ class TestAdditionUpToALength(TestConcatenation):
     options = {"max_tokens": 16}  # noqa: RUF012
 
 
-@pytest.mark.parametrize("num_samples", [0, -1])
-def test_sample_counts_below_one_are_refused(num_samples):
-    layer = KernelEigenPairAttention(8, 2, 3)
-    with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1"):
-        layer(torch.zeros(1, 4, 8), num_samples=num_samples)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,4 +1,4 @@
-"""Transformers with kernel-eigen-pair attention: the paper's sizes, settings, prediction, a fit."""
+"""Transformers with kernel-eigen-pair attention: the paper's sizes, settings, prediction."""
 
 import json
 from dataclasses import replace
@@ -98,14 +98,6 @@ def test_merging_suits_the_data():
     for fixed, expected in ((True, "Concatenation"), (False, "NoneType")):
         module = KEPSVGPConfig(rank=2).build(BlockContext(BACKBONE, 2, 9, fixed_length=fixed))
         assert type(module.mixing).__name__ == expected
-
-
-def test_a_class_token_has_its_place_in_the_concatenation():
-    preset = replace(BACKBONE, pooling="cls"), KEPSVGPConfig(rank=2, merge="concatenation")
-    image = vision_transformer(*preset, image_size=4, patch_size=2, channels=1, num_classes=2)
-    text = text_transformer(*preset, vocab_size=5, max_length=6, num_classes=2)
-    assert image(torch.randn(2, 1, 4, 4)).logits.isfinite().all()
-    assert text(torch.ones(2, 6, dtype=torch.long)).logits.isfinite().all()
 
 
 @pytest.mark.parametrize("average", ["probabilities", "logits"])

@@ -85,3 +85,9 @@ class TestAsymmetricExponentialAttention(TestSymmetricExponentialAttention):
 def test_widths_and_head_counts_out_of_range_are_refused_by_name(make, dim, num_heads, message):
     with pytest.raises(ValueError, match=message):
         make(dim, num_heads)
+
+
+@pytest.mark.parametrize("num_samples", [0, -1])
+def test_sample_counts_below_one_are_refused_by_name(num_samples):
+    with pytest.raises(ValueError, match="num_samples must be a whole number of at least 1"):
+        SoftmaxAttention(4, 2)(torch.zeros(1, 3, 4), num_samples=num_samples)
