@@ -110,7 +110,7 @@ class DiffusionArm(NamedTuple):
 
     @property
     def is_video(self) -> bool:
-        """Whether it has frames before the image."""
+        """True where it has frames before the image."""
         return self.frames > 1
 
     def videos(self, spec: CorruptionSpec) -> PseudoVideoConfig:

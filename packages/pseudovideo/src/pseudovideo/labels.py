@@ -35,7 +35,7 @@ class Classes(NamedTuple):
 
     @property
     def guided(self) -> bool:
-        """Whether there are two evaluations, made as one batch of twice the size."""
+        """True where there are two evaluations, made as one batch of twice the size."""
         return self.labels is not None and self.guidance not in (0.0, 1.0)
 
     @property

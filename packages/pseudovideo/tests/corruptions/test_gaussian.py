@@ -69,20 +69,22 @@ def test_no_frame_more_makes_the_error_larger(eigenvalues, num_frames, beta_min,
     for errors in (found.from_nearest, found.from_first):
         assert (errors >= 0).all()
         assert (errors.diff() <= slack).all()
-    assert (found.next_frame <= found.next_from_one + slack).all()
+    assert (found.next_frame <= found.next_from_previous + slack).all()
     assert float(found.from_nearest[-1] - found.from_first[-1]) == pytest.approx(0, abs=slack)
     if kind != "high-order-noise":
         # Markov: further frames tell nothing.
         torch.testing.assert_close(
             found.from_nearest, found.from_nearest[:1].expand(num_frames - 1), rtol=1e-9, atol=slack
         )
-        torch.testing.assert_close(found.next_frame, found.next_from_one, rtol=1e-9, atol=slack)
+        torch.testing.assert_close(
+            found.next_frame, found.next_from_previous, rtol=1e-9, atol=slack
+        )
 
 
 def test_high_order_gains_strictly_from_every_further_frame():
     found = prediction_errors(torch.tensor([0.5, 2.0]), config("high-order-noise", 8))
     assert (found.from_nearest.diff() < 0).all()
-    assert (found.next_frame[1:] < found.next_from_one[1:]).all()
+    assert (found.next_frame[1:] < found.next_from_previous[1:]).all()
 
 
 def test_matched_noise_tells_as_much_by_one_frame_and_less_by_several():
@@ -105,7 +107,7 @@ def test_a_context_is_the_frames_before_and_nothing_else():
         expected = prediction_error(spectrum, settings, frame=t, context=range(max(0, t - 2), t))
         assert float(found.next_frame[t - 1]) == float(expected.mean())
     one = prediction_errors(spectrum, settings, context=1)
-    assert torch.equal(one.next_frame, one.next_from_one)
+    assert torch.equal(one.next_frame, one.next_from_previous)
 
 
 def test_without_noise_nothing_is_uncertain():
@@ -146,7 +148,7 @@ def test_natural_images_have_the_gains_that_the_design_tells_of(shared_data):
     first, high = (prediction_errors(spectrum, config(kind, 8), context=4) for kind in NOISE[:2])
     last = 1 - float(high.from_nearest[-1] / first.from_nearest[-1])
     assert 0.001 < last < 0.005
-    between = 1 - (high.next_frame / high.next_from_one)[1:-1]
+    between = 1 - (high.next_frame / high.next_from_previous)[1:-1]
     assert float(between.min()) > 0.05
     assert float(between.max()) < 0.22
     assert (high.from_first[:-1] < 0.9 * first.from_first[:-1]).all()

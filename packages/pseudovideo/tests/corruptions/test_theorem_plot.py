@@ -22,7 +22,7 @@ def test_lines_are_the_errors():
     assert left.get_lines()[0].get_ydata() == pytest.approx([0] * 5, abs=1e-9)
     gains = 100 * (1 - high.from_nearest / high.from_nearest[0])
     assert left.get_lines()[1].get_ydata() == pytest.approx(gains.numpy())
-    gains = 100 * (1 - high.next_frame / high.next_from_one)
+    gains = 100 * (1 - high.next_frame / high.next_from_previous)
     assert middle.get_lines()[1].get_xdata().tolist() == [2, 3, 4, 5, 6]
     assert middle.get_lines()[1].get_ydata() == pytest.approx(gains.numpy())
     assert gains.max() > 1

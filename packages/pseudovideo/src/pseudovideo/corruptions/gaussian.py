@@ -27,13 +27,13 @@ class PredictionErrors(NamedTuple):
         from_first: entry k−1 is that of the image from the frames 1..k: what a first window that is
             generated jointly says of it.
         next_frame: entry t−2 is that of frame t from the frames of the context before it.
-        next_from_one: the same from frame t−1 alone; equal to `next_frame` for first-order noise.
+        next_from_previous: the same from frame t−1 alone; equal to `next_frame` for first-order noise.
     """
 
     from_nearest: Float64[Tensor, " steps"]
     from_first: Float64[Tensor, " steps"]
     next_frame: Float64[Tensor, " steps"]
-    next_from_one: Float64[Tensor, " steps"]
+    next_from_previous: Float64[Tensor, " steps"]
 
 
 def image_spectrum(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, " pixels"]:

@@ -256,11 +256,13 @@ class GaussianDiffusion:
             limit: keep the predicted image within ±limit; None lets it be, as in training.
         """
         _check_limit(limit)
+        # 1. The image x_0 that the network predicts, within its range
         predicted, position = split_output(output, x_t)
         x0, _ = self.predict_x0_and_eps(predicted, x_t, t)
         x0 = x0 if limit is None else x0.clamp(-limit, limit)
+        # 2. μ̃(x_0, x_t), and log β̃, the least variance
         mean, least = self.posterior(x0, x_t, t)
-        # log σ² = u log β + (1−u) log β̃ with u = (position + 1)/2
+        # 3. log σ² = u log β + (1−u) log β̃ with u = (position + 1)/2
         share = (position + 1) / 2
         c = self._on(x0.device, x0.dtype)
         log_variance = share * _at(c.log_betas, t) + (1 - share) * least

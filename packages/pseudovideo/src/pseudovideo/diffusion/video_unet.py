@@ -203,7 +203,7 @@ class VideoUNet(nn.Module):
 
 
 def _allowed(window: FrameWindow, *, one_way: bool, remembered: int) -> Bool[Tensor, "b s k"]:
-    """Whether slot i may attend to frame j, remembered frames first.
+    """Return where slot i may attend to frame j, remembered frames first.
 
     Padding attends to itself too, lest its softmax be 0/0 where nothing else is there.
     """

@@ -110,7 +110,7 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
         middle,
         errors,
         range(2, steps + 2),
-        lambda of_kind: _gain(of_kind.next_frame, of_kind.next_from_one),
+        lambda of_kind: _gain(of_kind.next_frame, of_kind.next_from_previous),
     )
     _finish(middle, "Each frame, from frames before it", "Predicted frame", _FALL)
     _draw(right, errors, counts, lambda of_kind: of_kind.from_first)

@@ -46,10 +46,10 @@ def cluster_sums(
     moments = points.new_zeros(codebook_size, 1 + points.shape[1])
     for piece, chosen in zip(points.split(_PIECE), indices.split(_PIECE), strict=True):
         finite = piece.isfinite().all(dim=-1, keepdim=True)
-        one_hot = piece.new_zeros(len(piece), codebook_size)
-        one_hot.scatter_(1, chosen[:, None], finite.to(piece.dtype))
+        assignments = piece.new_zeros(len(piece), codebook_size)
+        assignments.scatter_(1, chosen[:, None], finite.to(piece.dtype))
         rows = torch.cat((piece.new_ones(len(piece), 1), piece.where(finite, 0)), dim=1)
-        moments.addmm_(one_hot.T, rows)
+        moments.addmm_(assignments.T, rows)
     if over_ranks:
         moments = sum_over_ranks(moments)
     return moments[:, 0], moments[:, 1:]
