@@ -101,7 +101,7 @@ class DiffusionArm(NamedTuple):
         if name not in names:
             near = get_close_matches(name, names, n=1, cutoff=0.5)
             hint = f" did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown arm {name!r};{hint} names: {', '.join(names)}")
+            raise ValueError(f"unknown arm {name!r};{hint} known: {', '.join(names)}")
         if frames > 1 and frames % 2:
             raise ValueError(
                 f"arms must have 1 frame or an even number, half as context, got {name!r}"

@@ -98,7 +98,7 @@ class PseudoVideoConfig(CorruptionSpec):
 
     @property
     def is_noise(self) -> bool:
-        """True where frames are the image with noise, so that their least errors are closed forms."""
+        """True where frames are the image with noise, whose least errors are closed forms."""
         return self.num_frames > 1 and self.kind.endswith("noise")
 
 

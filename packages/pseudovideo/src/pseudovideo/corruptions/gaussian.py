@@ -27,7 +27,7 @@ class PredictionErrors(NamedTuple):
         from_first: entry k−1 is that of the image from the frames 1..k: what a first window that is
             generated jointly says of it.
         next_frame: entry t−2 is that of frame t from the frames of the context before it.
-        next_from_previous: the same from frame t−1 alone; equal to `next_frame` for first-order noise.
+        next_from_previous: that from frame t−1 alone; equal to `next_frame` for first-order noise.
     """
 
     from_nearest: Float64[Tensor, " steps"]
