@@ -19,11 +19,11 @@ from probseq_apps.experiments import stages
 from probseq_apps.experiments.image_models import (
     DIFFUSION_WORKFLOW,
     HVAE_WORKFLOW,
-    DiffusionVariant,
-    HvaeVariant,
-    find_variant,
-    read_variant,
-    train_variant,
+    DiffusionMaker,
+    HvaeMaker,
+    find_maker,
+    read_maker,
+    train_maker,
 )
 from probseq_apps.experiments.stages import load_drawn
 from probseq_apps.options import Options
@@ -51,7 +51,7 @@ FEATURES = {"num_samples": 20, "features": Features(classifier_steps=4)}
 STEPS = {"steps": 6, "batch_size": 8, "learning_rate": 1e-3}
 DIFFUSION = DiffusionSettings(
     **SHARED,
-    arms=("1-frame", "4-frame-high-order"),
+    variants=("1-frame", "4-frame-high-order"),
     process=DiffusionSpec(num_steps=40),
     training=DiffusionTraining(**STEPS, importance=True),
     sampling=DiffusionSampling(sampling_steps=3),
@@ -92,11 +92,11 @@ def names(kind):
 
 
 def opened(folder):
-    return read_variant(find_variant(folder), folder).model
+    return read_maker(find_maker(folder), folder).model
 
 
-def one_model(settings=DIFFUSION, arm="1-frame", seed=0):
-    return DiffusionVariant(settings.one_model(arm, seed))
+def one_model(settings=DIFFUSION, variant="1-frame", seed=0):
+    return DiffusionMaker(settings.one_model(variant, seed))
 
 
 def results(folder):
@@ -184,7 +184,7 @@ def test_samples_are_last_frames_and_weights_are_the_average(whole, kind):
     [
         (
             DIFFUSIONS,
-            {"arms": ["1-frame"]},
+            {"variants": ["1-frame"]},
             "class=ImageDiffusion, and .* class=VideoDiffusion",
         ),
         (
@@ -194,7 +194,7 @@ def test_samples_are_last_frames_and_weights_are_the_average(whole, kind):
         ),
         (DIFFUSIONS, {"frames": {"context": 1}}, "context=1, and .* context=2"),
         (DIFFUSIONS, {"unet": {"num_heads": 4}}, "num_heads=4, and .* num_heads=2"),
-        (HVAES, {"arms": ["heat"]}, "class=HeatHVAE, and .* class=LearnedEncoderHVAE"),
+        (HVAES, {"variants": ["heat"]}, "class=HeatHVAE, and .* class=LearnedEncoderHVAE"),
         (HVAES, {"sizes": {"learned_noise_std": 0.25}}, "with noise_std=0.25, and"),
     ],
 )
@@ -242,18 +242,18 @@ def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(whole, t
 
 
 @pytest.mark.parametrize(
-    ("kind", "variant", "at"),
+    ("kind", "maker", "at"),
     [
-        (DIFFUSIONS, DiffusionVariant, 2),
-        (DIFFUSIONS, DiffusionVariant, 9),
-        (HVAES, HvaeVariant, 10),
+        (DIFFUSIONS, DiffusionMaker, 2),
+        (DIFFUSIONS, DiffusionMaker, 9),
+        (HVAES, HvaeMaker, 10),
     ],
 )
 def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
-    whole, tmp_path, monkeypatch, capsys, kind, variant, at
+    whole, tmp_path, monkeypatch, capsys, kind, maker, at
 ):
-    """In the first arm's training, and in the second one's; epochs are longer than either."""
-    inner, calls = variant.loss, []
+    """In the first variant's training, and in the second one's; epochs are longer than either."""
+    inner, calls = maker.loss, []
 
     def loss(*arguments):
         calls.append(None)
@@ -263,7 +263,7 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
 
     folder = tmp_path / "cut"
     with monkeypatch.context() as patch:
-        patch.setattr(variant, "loss", loss)
+        patch.setattr(maker, "loss", loss)
         with pytest.raises(SystemExit) as left:
             generate(kind, run_dir=folder)
     assert left.value.code == 143
@@ -309,21 +309,21 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
 
 def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, digits, monkeypatch):
     one = one_model(replace(DIFFUSION, machine=Machine(device="cpu", precision="bf16")))
-    inner, layouts = DiffusionVariant.loss, []
+    inner, layouts = DiffusionMaker.loss, []
 
-    def loss(variant, objective, *arguments):
+    def loss(maker, objective, *arguments):
         weight = objective.model.unet.down_blocks[0].resnets[0].conv1.weight
         layouts.append(weight.is_contiguous(memory_format=torch.channels_last))
         if len(layouts) == 9:
             os.kill(os.getpid(), signal.SIGTERM)
-        return inner(variant, objective, *arguments)
+        return inner(maker, objective, *arguments)
 
     told = {"recipe": "r", "label": ""}
-    monkeypatch.setattr(DiffusionVariant, "loss", loss)
-    train_variant(one, digits, tmp_path / "whole", **told)
+    monkeypatch.setattr(DiffusionMaker, "loss", loss)
+    train_maker(one, digits, tmp_path / "whole", **told)
     with pytest.raises(SystemExit):
-        train_variant(one, digits, tmp_path / "cut", **told)
-    train_variant(one, digits, tmp_path / "cut", **told)
+        train_maker(one, digits, tmp_path / "cut", **told)
+    train_maker(one, digits, tmp_path / "cut", **told)
     assert layouts == [True] * 12
     a, b = (load_file(tmp_path / n / "pretrained/model.safetensors") for n in ("whole", "cut"))
     assert all(torch.equal(a[name], b[name]) for name in a)

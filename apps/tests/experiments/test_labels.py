@@ -28,8 +28,9 @@ UNET = """--image-size 8 --unet.base-channels 8 --unet.channel-multipliers 1 2
 --unet.num-res-blocks 1 --unet.attention-sizes 4 --unet.num-heads 2 --unet.num-groups 4
 --steps 4 --batch-size 16
 --classifier-steps 3 --num-samples 60 --device cpu --workers 1"""
-DIFFUSION = f"""generate diffusion --arms 1-frame 2-frame-high-order {UNET} --process.num-steps 30
---sampling-steps 3 --likelihood-images 2 --frame-error-images 4 --frame-error-samples 2"""
+DIFFUSION = f"""generate diffusion --variants 1-frame 2-frame-high-order {UNET}
+--process.num-steps 30 --sampling-steps 3 --likelihood-images 2 --frame-error-images 4
+--frame-error-samples 2"""
 HVAE = f"generate hvae {UNET} --num-levels 3 --bound-images 20"
 TOKENIZER = """--tokenizer.dim 16 --tokenizer.num-heads 2 --tokenizer.depth 1 --device cpu
 --tokenizer.codebook-size 8 --tokenizer.code-dim 4 --steps 4 --batch-size 16"""
@@ -248,7 +249,7 @@ def test_a_folder_of_other_classes_is_not_gone_on_with_nor_the_prior_of_an_hvae(
     data, run = tmp_path / "data", tmp_path / "run"
     write_images(data, ["cat", "dog"], 30)
     command = HVAE.replace("--num-samples 60", "--num-samples 20")
-    told = f"{command} --data folder:{data} --arms heat --labels --run-dir {run}"
+    told = f"{command} --data folder:{data} --variants heat --labels --run-dir {run}"
     assert tell(told) == 0
     assert list(read_json(run / "config.json")["classes"]) == ["cat", "dog"]
     sample = f"generate sample --num 3 --labels dog --device cpu --model {run}/models/heat-seed0"

@@ -59,7 +59,7 @@ TINY = GenerateSettings(
     tokenizer=TokenizerSpec(dim=16, num_heads=2, depth=1, codebook_size=8, code_dim=4),
     loss=ObjectiveConfig(perceptual_weight=0.0, adversarial_start=2, discriminator_width=4),
     training=Training(steps=4, batch_size=16, warmup=0.25, learning_rate=1e-3),
-    priors=PriorChoice(prior_arms=("frames",)),
+    priors=PriorChoice(prior_variants=("frames",)),
     autoregressive=SIZES,
     masked=SIZES,
     prior_training=PriorTraining(batch_size=16, ema_decay=0.9),
@@ -68,7 +68,7 @@ TINY = GenerateSettings(
     ),
     machine=Machine(device="cpu"),
 )
-ARMS = ("1-frame", "2-frame", "2-frame-repeat", "1-frame-patch2")
+VARIANTS = ("1-frame", "2-frame", "2-frame-repeat", "1-frame-patch2")
 JOB = Job("2-frame-plain", 0)
 VIDEOS = PseudoVideoConfig(num_frames=2, kind="high-order-noise", beta_min=0.1, beta_max=0.3)
 
@@ -112,16 +112,16 @@ def assert_same(report_of, one, other):
 
 def test_a_run_leaves_results_models_samples_pictures_and_a_report(whole, report_of):
     report = report_of(whole)
-    assert [found["arm"] for found in report["results"]] == list(ARMS)
-    bits = {found["arm"]: found["bits"] for found in report["results"]}
+    assert [found["variant"] for found in report["results"]] == list(VARIANTS)
+    bits = {found["variant"]: found["bits"] for found in report["results"]}
     # One slot of 4x4 tokens from 8 codes; half patches have four times as many.
-    assert bits == dict(zip(ARMS, (48, 48, 48, 192), strict=True))
-    generated = {found["arm"] for found in report["results"] if found.get("generation")}
+    assert bits == dict(zip(VARIANTS, (48, 48, 48, 192), strict=True))
+    generated = {found["variant"] for found in report["results"] if found.get("generation")}
     assert generated == {"1-frame", "2-frame"}
     pictures = {path.name for path in (whole / "plots").iterdir()}
     assert {"samples.png", "pseudo-videos.png", "reconstructions-plain.png"} <= pictures
     assert "samples-masked-2-frame-plain-seed0.gif" in pictures
-    assert len(weights(whole)) == len(ARMS) + 4
+    assert len(weights(whole)) == len(VARIANTS) + 4
     rows = read_metrics(whole / "tokenizers" / JOB.name)
     assert rows[-1]["parts"]["discriminator"] > 0
 
@@ -198,7 +198,7 @@ def mean_decibels(frames, images):
 def test_held_out_images_and_tokens_measure_tokenizer_and_priors(
     whole, tokenizer, digits, report_of
 ):
-    (found,) = (one for one in report_of(whole)["results"] if one["arm"] == "2-frame")
+    (found,) = (one for one in report_of(whole)["results"] if one["variant"] == "2-frame")
     images, model = digits.test[:30], tokenizer.model
     frames = model.reconstruct(videos_of(images, "test videos"))[:, -1]
     assert found["reconstruction"]["psnr"] == pytest.approx(mean_decibels(frames, images), abs=1e-4)
@@ -233,7 +233,7 @@ def test_weights_and_tokens_depend_on_the_seed_alone_and_a_prior_knows_its_token
         torch.manual_seed(number)
         state = torch.get_rng_state()
         prior = PriorPart(TINY.one_prior("", "masked", seed)).training(cache).model
-        one = TokenizerPart(TINY.one_tokenizer(TINY.arms[1], "plain", seed))
+        one = TokenizerPart(TINY.one_tokenizer(TINY.variants[1], "plain", seed))
         heads.append(prior.head.weight)
         layers.append(one.training(digits).model.last_layer)
         assert torch.equal(torch.get_rng_state(), state)
@@ -251,7 +251,7 @@ def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_imag
         return {"loss": videos.mean(), "reconstruction": videos.mean()}
 
     def videos(chosen, *, epoch=0, seed=0):
-        part = TokenizerPart(TINY.one_tokenizer(TINY.arms[1], "plain", seed))
+        part = TokenizerPart(TINY.one_tokenizer(TINY.variants[1], "plain", seed))
         step = TrainStep(7, epoch, 0.0, torch.Generator())
         part.loss(objective, (digits.train[chosen], chosen), step)
         return seen[-1][1]
@@ -343,7 +343,8 @@ def test_noise_with_the_images_covariance_is_not_ranked_where_there_are_no_label
     }
     assert score["real"] > 0.8
     results = [
-        {"arm": name, "seed": 0, "generation": {"realism": value}} for name, value in score.items()
+        {"variant": name, "seed": 0, "generation": {"realism": value}}
+        for name, value in score.items()
     ]
     assert unranked(groups_of(results), {"realism": score["real"]}) == {"noise", "white"}
 

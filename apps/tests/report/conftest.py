@@ -58,37 +58,46 @@ def generation(score, **changes):
 def diffusion_result():
     """Makes one file of results of `generate diffusion`; errors are by frame, per pixel."""
 
-    def make(arm, seed, fd, *, errors=None, exact=None, fd_name="FD(classifier)"):
-        frames = int(arm.partition("-")[0])
-        steps = 4000 if arm == "1-frame-4000" else 1000
+    def make(variant, seed, fd, *, errors=None, exact=None, fd_name="FD(classifier)"):
+        frames = int(variant.partition("-")[0])
+        steps = 4000 if variant == "1-frame-4000" else 1000
         drawn = {"sampling_steps": steps, "evaluations": steps if frames == 1 else 8 * steps}
         found = errors and {
             **{"frames": list(errors), "model": list(errors.values())},
             **{"exact": exact and list(exact.values()), "num_images": 100, "num_samples": 4},
         }
         return {
-            **{"arm": arm, "seed": seed, "frames": frames, "frame_errors": found},
-            **{"corruption": corruption_of(arm), "context": None if frames == 1 else frames // 2},
+            **{"variant": variant, "seed": seed, "frames": frames, "frame_errors": found},
+            **{
+                "corruption": corruption_of(variant),
+                "context": None if frames == 1 else frames // 2,
+            },
             **{"parameters": 123_456, "steps": 900, "training_seconds": 60.0},
-            "bits_per_dim": 3.0 + seed if arm == "1-frame" else None,
+            "bits_per_dim": 3.0 + seed if variant == "1-frame" else None,
             "generation": generation(8.0, fd=fd, **drawn) | {"fd_name": fd_name},
         }
 
     return make
 
 
-def corruption_of(arm):
-    """Name of an arm's corruption; None for images alone."""
+def corruption_of(variant):
+    """Name of a variant's corruption; None for images alone."""
     kinds = {"first": "first-order-noise", "high": "high-order-noise", "matched": "matched-noise"}
-    return None if arm[0] == "1" else kinds.get(arm.split("-")[2], "high-order-blur")
+    return None if variant[0] == "1" else kinds.get(variant.split("-")[2], "high-order-blur")
 
 
 @pytest.fixture
 def hvae_result():
     """Makes one file of results of `generate hvae`."""
 
-    def make(arm, seed, score):
-        made = {"arm": arm, "seed": seed, "levels": 18, "parameters": 123_456, "steps": 1500}
+    def make(variant, seed, score):
+        made = {
+            "variant": variant,
+            "seed": seed,
+            "levels": 18,
+            "parameters": 123_456,
+            "steps": 1500,
+        }
         drawn = generation(score, fd=20.0, sampling_steps=18, evaluations=18)
         return made | {"training_seconds": 60.0, "bound": 2.0, "generation": drawn}
 

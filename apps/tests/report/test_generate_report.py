@@ -24,16 +24,16 @@ from probseq_apps.report.generate import (
 from probseq_apps.report.generate_plots import Drawn, Quantity, save_curves
 from probseq_apps.report.results import REAL
 from probseq_apps.settings.models import DiffusionSettings
-from pseudovideo.arms import DiffusionArm
+from pseudovideo.variants import DiffusionVariant
 
 REAL_IMAGES = {"fd": 2.5, "fd_name": "FD(classifier)", "is": 9.0, "num_samples": 40}
-ARMS = ("1-frame", "4-frame-first-order", "4-frame-high-order")
+VARIANTS = ("1-frame", "4-frame-first-order", "4-frame-high-order")
 
 
-def tokenizer(arm, stem, seed, psnr, **changes):
+def tokenizer(variant, stem, seed, psnr, **changes):
     made = {"psnr": psnr, "psnr_all_frames": psnr + 1, "fd": 100 - psnr, "usage": 0.25}
     return {
-        **{"arm": arm, "stem": stem, "seed": seed, "frames": int(arm.split("-")[0])},
+        **{"variant": variant, "stem": stem, "seed": seed, "frames": int(variant.split("-")[0])},
         **{"tokens": 16, "bits": 160.0, "parameters": 12_345, "steps": 700},
         "reconstruction": {**made, "fd_name": "FD(classifier)", "perplexity": 11.0},
         **changes,
@@ -44,9 +44,9 @@ def tokenizer(arm, stem, seed, psnr, **changes):
 def tokenizers():
     drawn, found = {"is": 7.0, "num_samples": 500, "nats_per_token": 1.5}, []
     for seed in (0, 1):
-        for arm, psnr, fd in (("1-frame", 20.0, 31.0), ("8-frame", 24.0, 21.0)):
+        for variant, psnr, fd in (("1-frame", 20.0, 31.0), ("8-frame", 24.0, 21.0)):
             samples = {"masked": {"fd": fd + 2 * seed, **drawn}}
-            found.append(tokenizer(arm, "plain", seed, psnr + 2 * seed, generation=samples))
+            found.append(tokenizer(variant, "plain", seed, psnr + 2 * seed, generation=samples))
         found.append(tokenizer("1-frame", "layernorm", seed, 15.0))
     return found
 
@@ -75,18 +75,23 @@ def test_tokenizers_and_samples_stand_beside_real_images(tokenizers):
 
 
 def test_controls_are_those_of_the_same_stem_and_length_with_no_more_bits():
-    arms = {"1-frame": 160.0, "8-frame": 640.0, "8-frame-repeat": 640.0, "4-frame-repeat": 320.0}
-    arms |= {"1-frame-patch2": 320.0, "1-frame-patch1": 960.0}
+    variants = {
+        "1-frame": 160.0,
+        "8-frame": 640.0,
+        "8-frame-repeat": 640.0,
+        "4-frame-repeat": 320.0,
+    }
+    variants |= {"1-frame-patch2": 320.0, "1-frame-patch1": 960.0}
     made = [
-        tokenizer(arm, stem, seed, 20.0 + 10 * (arm == "8-frame") + 0.1 * seed, bits=bits)
+        tokenizer(variant, stem, seed, 20.0 + 10 * (variant == "8-frame") + 0.1 * seed, bits=bits)
         for stem in ("plain", "layernorm")
-        for arm, bits in arms.items()
+        for variant, bits in variants.items()
         for seed in range(3)
     ]
     others = ("1-frame", "8-frame-repeat", "1-frame-patch2")
     pairs = token_pairs(made)
     for stem in ("plain", "layernorm"):
-        wanted = [(f"8-frame, {stem}", f"{arm}, {stem}") for arm in others]
+        wanted = [(f"8-frame, {stem}", f"{variant}, {stem}") for variant in others]
         assert [pair for pair in pairs if pair[0] == f"8-frame, {stem}"][:3] == wanted
     (table,) = difference_table(pairs, made, token_measures(made), REAL_IMAGES)
     assert table.rows[0][:2] == ["8-frame, plain against 1-frame, plain", "+10.00 ± 0.00"]
@@ -97,12 +102,12 @@ def test_models_and_their_errors_of_frames_stand_over_the_seeds_beside_real_imag
 ):
     models = [
         diffusion_result(
-            *(arm, seed, 10.0 + place + seed),
+            *(variant, seed, 10.0 + place + seed),
             errors={3: 0.02 + place / 1000, 4: 1e-4} if place else None,
             exact={3: 0.02, 4: 1e-4},
         )
         for seed in (0, 1)
-        for place, arm in enumerate(ARMS)
+        for place, variant in enumerate(VARIANTS)
     ]
     errors = {5: 0.004, 6: 0.002, 7: 0.003, 8: 1e-4}
     longer = diffusion_result("8-frame-high-order", 0, 9.0, errors=errors)
@@ -110,14 +115,25 @@ def test_models_and_their_errors_of_frames_stand_over_the_seeds_beside_real_imag
     image, _, video, _, real = table.rows
     # Standard error of (12, 13): one half.
     assert video == [
-        *(ARMS[2], "2", "12.50±0.50", "8.000±0.000", "—", "4", "2", "123,456", "900", "ancestral"),
+        *(
+            VARIANTS[2],
+            "2",
+            "12.50±0.50",
+            "8.000±0.000",
+            "—",
+            "4",
+            "2",
+            "123,456",
+            "900",
+            "ancestral",
+        ),
         *("3,000", "8,000", "200", "60", "30"),
     ]
     assert image[4:7] == ["3.500±0.500", "1", "—"]
     assert real == [REAL, "—", "2.50", "9.000", *["—"] * 8, "40", "—", "—"]
     # In thousandths, beside the exact ones; of several frames the mean before the image is first.
     expected = ["2", "22.00±0.00", "20.00", "0.1000±0.0000", "0.1000", "1.000±0.000"]
-    assert frames.rows[1] == [ARMS[2], *expected, "100", "4"]
+    assert frames.rows[1] == [VARIANTS[2], *expected, "100", "4"]
     assert more.rows[0][2:6] == ["3.000", "—", "4.000", "—"]
     assert len(diffusion_tables(models[:1], REAL_IMAGES)) == 1
 
@@ -132,9 +148,11 @@ def test_differences_are_of_orders_of_one_frame_and_of_blur(diffusion_result):
     numbers = {"1-frame": 13.0, "1-frame-4000": 12.8, "4-frame-first-order": 17.0}
     numbers |= {"4-frame-high-order": 12.0, "4-frame-matched": 12.05, "4-frame-blur": 15.0}
     results = [
-        diffusion_result(arm, seed, mean + 0.1 * seed, errors=None if arm[0] == "1" else {3: mean})
+        diffusion_result(
+            variant, seed, mean + 0.1 * seed, errors=None if variant[0] == "1" else {3: mean}
+        )
         for seed in range(3)
-        for arm, mean in numbers.items()
+        for variant, mean in numbers.items()
     ]
     found = differences(diffusion_pairs, diffusion_measures, results)
     high = "4-frame-high-order"
@@ -156,11 +174,13 @@ def test_distances_count_where_the_image_is_learned_and_stand_beside_their_optim
 ):
     """Of Gaussian images real ones are the optimum, and exact errors those of a perfect model."""
     results = [
-        diffusion_result(arm, seed, mean + 0.1 * seed, errors={4: times * 1e-4}, exact={4: 1e-4})
+        diffusion_result(
+            variant, seed, mean + 0.1 * seed, errors={4: times * 1e-4}, exact={4: 1e-4}
+        )
         for seed in range(3)
-        for arm, mean, times in ((ARMS[1], 17.0, 2.9), (ARMS[2], 12.0, 1.2))
+        for variant, mean, times in ((VARIANTS[1], 17.0, 2.9), (VARIANTS[2], 12.0, 1.2))
     ]
-    name = f"{ARMS[2]} against {ARMS[1]}"
+    name = f"{VARIANTS[2]} against {VARIANTS[1]}"
     found = differences(diffusion_pairs, diffusion_measures, results)[name]
     assert found["FD(classifier) ↓"] == "-5.00 ± 0.00"
     results[0]["frame_errors"]["model"] = [9e-4]
@@ -177,9 +197,9 @@ def test_distances_count_where_the_image_is_learned_and_stand_beside_their_optim
 def test_encoders_are_compared_by_distance_where_samples_show_classes(hvae_result, heat, distance):
     """Noise that is near by a few features beats nothing."""
     results = [
-        hvae_result(arm, seed, mean + 0.1 * (seed - 1))
+        hvae_result(variant, seed, mean + 0.1 * (seed - 1))
         for seed in range(3)
-        for arm, mean in (("heat", heat), ("learned", 7.3))
+        for variant, mean in (("heat", heat), ("learned", 7.3))
     ]
     found = differences(hvae_pairs, hvae_measures, results)["heat against learned"]
     assert found["IS(classifier) ↑"] == f"{heat - 7.3:+.3f} ± 0.000"
@@ -193,7 +213,8 @@ def test_what_came_out_is_of_ranked_samples_or_of_reconstructions_at_equal_bits(
     diffusion_result, tokenizers
 ):
     results = [
-        diffusion_result(arm, 0, fd) for arm, fd in zip(ARMS, (10.0, 12.0, 3.0), strict=True)
+        diffusion_result(variant, 0, fd)
+        for variant, fd in zip(VARIANTS, (10.0, 12.0, 3.0), strict=True)
     ]
     results[2]["generation"]["is"] = 1.0  # no samples to be compared
     columns = headline_columns(results, diffusion_measures(results), REAL_IMAGES)
@@ -220,14 +241,17 @@ def write_log(folder, *values):
 
 def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result):
     name, found = "4-frame-blur", [diffusion_result("4-frame-blur", 0, 10.0)]
-    settings, arm = DiffusionSettings(arms=(name,), seeds=(0,)), DiffusionArm.parse(name)
+    settings, variant = (
+        DiffusionSettings(variants=(name,), seeds=(0,)),
+        DiffusionVariant.parse(name),
+    )
     grey = torch.zeros(50, 1, 8, 8, dtype=torch.uint8)
     moving = grey[:20, None].expand(-1, 4, -1, -1, -1)
     report = generate_report(
         *("generate-diffusion", found, REAL_IMAGES),
         **{"settings": settings.to_dict(), "recipe": "own"},
         data=GenerationData("digits", grey, grey[:10], grey[:40], notes=("!",)),
-        videos={name: (arm.videos(settings.frames), arm.context(settings.frames))},
+        videos={name: (variant.videos(settings.frames), variant.context(settings.frames))},
         drawn={name: Drawn(grey, moving)},
         logs={name: [write_log(tmp_path / name, 1.0, 0.5)]},
     )

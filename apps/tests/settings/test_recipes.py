@@ -15,7 +15,7 @@ from probseq_apps.data.texts import TextData
 from probseq_apps.data.tokenizers import build_vocabulary
 from probseq_apps.engine.trainer import TrainStep
 from probseq_apps.experiments.classify import classification_loss, preparation
-from probseq_apps.experiments.image_models import DiffusionVariant, HvaeVariant
+from probseq_apps.experiments.image_models import DiffusionMaker, HvaeMaker
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart
 from probseq_apps.methods.build import build
 from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
@@ -137,7 +137,7 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
 def test_a_column_of_table_5_2_has_the_numbers_of_tables_d1_to_d3(name, stand_in):
     settings = GENERATE_RECIPES.load(name)
     data, frames = name.split("-")[0], int(name.split("-")[1])
-    one = settings.one_tokenizer(settings.arms[0], "layernorm", 0)
+    one = settings.one_tokenizer(settings.variants[0], "layernorm", 0)
     part, depth = TokenizerPart(one), {"spatial_depth": 4, "temporal_depth": 4}
     if frames == 1:
         depth = {"spatial_depth": 8, "temporal_depth": 0, "temporal_patch": 1}
@@ -151,7 +151,7 @@ def test_a_column_of_table_5_2_has_the_numbers_of_tables_d1_to_d3(name, stand_in
         assert (training.steps, training.warmup_steps, training.schedule) == (steps, 1000, "cosine")
     # No column is shown without the other stem and the controls.
     assert settings.stem == ("plain", "layernorm")
-    assert len(settings.arms) == (1 if frames == 1 else 3)
+    assert len(settings.variants) == (1 if frames == 1 else 3)
 
 
 @pytest.mark.parametrize("name", ["cifar10-18-frame", "celeba-8-frame"])
@@ -159,8 +159,8 @@ def test_a_recipe_of_paper_size_builds_its_models(name, stand_in):
     recipe = GENERATE_RECIPES.load(name)
     # Without the file of LPIPS, which nothing downloads.
     recipe = replace(recipe, loss=replace(recipe.loss, perceptual_weight=0.0))
-    for arm in recipe.arms:
-        part = TokenizerPart(recipe.one_tokenizer(arm, "plain", 0))
+    for variant in recipe.variants:
+        part = TokenizerPart(recipe.one_tokenizer(variant, "plain", 0))
         part.check(stand_in(recipe.data))
         with torch.device("meta"):
             whole = build_tokenizer(part.config(stand_in(recipe.data)))
@@ -173,28 +173,28 @@ def test_a_recipe_of_paper_size_builds_its_models(name, stand_in):
 def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
     for name in DIFFUSION_RECIPES.by_name:
         settings = DIFFUSION_RECIPES.load(name)
-        for arm in settings.arms:
+        for variant in settings.variants:
             images = stand_in(settings.data, settings.reading.image_size)
-            DiffusionVariant(settings.one_model(arm, 0)).check(images)
+            DiffusionMaker(settings.one_model(variant, 0)).check(images)
     for side in (24, 48, 96):
         for settings in (
             DIFFUSION_RECIPES.load("folder-diffusion"),
             HVAE_RECIPES.load("folder-hvae"),
         ):
-            variant = DiffusionVariant if settings.arms[0] != "heat" else HvaeVariant
-            for arm in settings.arms:
-                variant(settings.one_model(arm, 0)).check(stand_in("folder:images", side))
+            variant = DiffusionMaker if settings.variants[0] != "heat" else HvaeMaker
+            for variant in settings.variants:
+                variant(settings.one_model(variant, 0)).check(stand_in("folder:images", side))
     for name in HVAE_RECIPES.by_name:
         settings = HVAE_RECIPES.load(name)
         side = settings.reading.image_size or (16 if settings.data == "digits" else 32)
         noise = {"heat": settings.sizes.noise_std, "learned": settings.sizes.learned_noise_std}
-        for arm in settings.arms:
-            _, config = HvaeVariant(settings.one_model(arm, 0)).config(side, 1, {})
-            assert config.noise_std == noise[arm]
+        for variant in settings.variants:
+            _, config = HvaeMaker(settings.one_model(variant, 0)).config(side, 1, {})
+            assert config.noise_std == noise[variant]
 
 
 def test_the_image_model_of_table_5_3_has_improved_ddpms_size():
-    one = DiffusionVariant(DIFFUSION_RECIPES.load("table-5.3-cifar10").one_model("1-frame", 0))
+    one = DiffusionMaker(DIFFUSION_RECIPES.load("table-5.3-cifar10").one_model("1-frame", 0))
     with torch.device("meta"):
         unet = build_unet(one.config(32, 3, {})[1], in_channels=3, out_channels=6)
     assert sum(p.numel() for p in unet.parameters()) == 39_629_062
@@ -203,10 +203,10 @@ def test_the_image_model_of_table_5_3_has_improved_ddpms_size():
 @pytest.mark.parametrize("name", ["table-5.3-cifar10", "table-5.4-celeba", "table-5.5-cifar10"])
 def test_arms_of_the_tables_have_its_steps_over_all_stages(name, stand_in):
     settings = DIFFUSION_RECIPES.load(name)
-    for arm in settings.arms:
-        variant = DiffusionVariant(settings.one_model(arm, 0))
+    for variant in settings.variants:
+        variant = DiffusionMaker(settings.one_model(variant, 0))
         with torch.device("meta"):
             _, model = variant.build(stand_in(settings.data))
-        frames, stages = variant.arm.frames, len(getattr(model, "stages", [()]))
-        wanted = variant.arm.diffusion_steps or {1: 1000, 4: 3000, 8: 5000}[frames]
+        frames, stages = variant.variant.frames, len(getattr(model, "stages", [()]))
+        wanted = variant.variant.diffusion_steps or {1: 1000, 4: 3000, 8: 5000}[frames]
         assert stages * model.config.num_steps == wanted

@@ -81,7 +81,10 @@ def test_a_warm_up_is_a_share_of_the_steps():
 
 def test_tokenizers_of_the_arms_have_their_patch_and_corruption_and_controls_equal_bits(stand_in):
     settings = GenerateSettings(seeds=(3,))
-    ones = {arm.name: settings.one_tokenizer(arm, "layernorm", 3) for arm in settings.arms}
+    ones = {
+        variant.name: settings.one_tokenizer(variant, "layernorm", 3)
+        for variant in settings.variants
+    }
     repeat = ones["8-frame-repeat"]
     found = (repeat.frames, repeat.videos.corruption, repeat.stem, repeat.seed)
     assert found == (8, "repeat", "layernorm", 3)
@@ -93,15 +96,17 @@ def test_tokenizers_of_the_arms_have_their_patch_and_corruption_and_controls_equ
 
 
 @pytest.mark.parametrize(
-    ("frames", "arms", "wanted"),
+    ("frames", "variants", "wanted"),
     [
         ((1, 8), ("repeat",), [("8-frame-repeat", "plain")]),
-        # Arms that a run lacks may be named beside those that it has.
+        # Variants that a run lacks may be named beside those that it has.
         ((1,), ("frames", "patch"), [("1-frame", "plain")]),
     ],
 )
-def test_priors_are_trained_where_they_are_asked_for(frames, arms, wanted):
-    values = {"frames": frames, "priors": {"prior_arms": arms}}
+def test_priors_are_trained_where_they_are_asked_for(frames, variants, wanted):
+    values = {"frames": frames, "priors": {"prior_variants": variants}}
     settings = GenerateSettings.from_dict(values)
-    pairs = [(arm, stem) for arm in settings.arms for stem in settings.stem]
-    assert [(arm.name, stem) for arm, stem in pairs if settings.has_priors(arm, stem)] == wanted
+    pairs = [(variant, stem) for variant in settings.variants for stem in settings.stem]
+    assert [
+        (variant.name, stem) for variant, stem in pairs if settings.has_priors(variant, stem)
+    ] == wanted

@@ -1,6 +1,6 @@
-"""`probseq generate diffusion` and `probseq generate hvae`: a model for each variant and seed.
+"""`probseq generate diffusion` and `probseq generate hvae`: a model for each maker and seed.
 
-The folder has `models/ARM-seedS` (runs of `fit`, with the trained model in `pretrained/`),
+The folder has `models/VARIANT-seedS` (runs of `fit`, with the trained model in `pretrained/`),
 `classifier/`, `samples/` and `results/`.
 """
 
@@ -31,7 +31,6 @@ from probseq_apps.settings.models import (
     DiffusionSettings,
     HvaeSettings,
 )
-from pseudovideo.arms import DiffusionArm
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
@@ -41,22 +40,23 @@ from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
 from pseudovideo.pixels import to_unit
 from pseudovideo.pretrained import Pretrained
 from pseudovideo.spec import HVAEConfig, UNetConfig, unet_values
+from pseudovideo.variants import DiffusionVariant
 
 MODELS = "models"
 # Images at once.
 _BATCH = 250
 
 
-class DiffusionVariant:
-    """A diffusion model of images or of their pseudo videos, with one arm and one seed."""
+class DiffusionMaker:
+    """A diffusion model of images or of their pseudo videos, with one variant and one seed."""
 
     kind, settings_class = DIFFUSION_MODEL, DiffusionSettings
 
     def __init__(self, settings: DiffusionSettings) -> None:
         self.settings, self.seed = settings, settings.seeds[0]
-        self.arm = DiffusionArm.parse(settings.arms[0])
-        self.steps = self.arm.diffusion_steps or settings.process.num_steps
-        self.videos = self.arm.videos(settings.frames)
+        self.variant = DiffusionVariant.parse(settings.variants[0])
+        self.steps = self.variant.diffusion_steps or settings.process.num_steps
+        self.videos = self.variant.videos(settings.frames)
 
     def config(
         self, image_size: int, channels: int, counts: Mapping[str, int]
@@ -64,8 +64,8 @@ class DiffusionVariant:
         """Return class and settings of the model of such images and of these classes."""
         options = {name: getattr(self.settings, name) for name in ("unet", "process", "frames")}
         classes = self.settings.classes.spec(counts)
-        config = self.arm.config(image_size, channels, **options, classes=classes)
-        return (VideoDiffusion if self.arm.is_video else ImageDiffusion), config
+        config = self.variant.config(image_size, channels, **options, classes=classes)
+        return (VideoDiffusion if self.variant.is_video else ImageDiffusion), config
 
     def check(self, data: GenerationData) -> None:
         """Raise if sizes or weights don't fit the images."""
@@ -113,9 +113,9 @@ class DiffusionVariant:
         drawn: dict[str, Any] = {"sampler": sampling.sampler, "sampling_steps": taken}
         drawn["evaluations"] = evaluations * self.settings.classes.passes
         return {
-            "frames": self.arm.frames,
-            "corruption": self.arm.corruption,
-            "context": self.arm.context(self.settings.frames) or None,
+            "frames": self.variant.frames,
+            "corruption": self.variant.corruption,
+            "context": self.variant.context(self.settings.frames) or None,
             "diffusion_steps": self.steps,
             "bits_per_dim": likelihood,
             "num_likelihood": counted,
@@ -127,7 +127,7 @@ class DiffusionVariant:
         asked = self.settings.evaluation
         images, samples = data.test[: asked.frame_error_images], asked.frame_error_samples
         labels = stages.labels_of(self.settings.classes, data, "test", len(images))
-        total = (self.arm.frames - model.config.context) * len(images) * samples
+        total = (self.variant.frames - model.config.context) * len(images) * samples
         with log.bar(total=total, unit=" frames", desc="frame errors") as bar:
             return frame_prediction(
                 *(model, self.videos, images, data.train),
@@ -140,8 +140,8 @@ class DiffusionVariant:
             )
 
 
-class HvaeVariant:
-    """A hierarchical VAE whose encoder blurs, or is learned, with one arm and one seed."""
+class HvaeMaker:
+    """A hierarchical VAE whose encoder blurs, or is learned, with one variant and one seed."""
 
     kind, settings_class = HVAE_MODEL, HvaeSettings
 
@@ -152,11 +152,11 @@ class HvaeVariant:
         self, image_size: int, channels: int, counts: Mapping[str, int]
     ) -> tuple[type[HVAE], HVAEConfig]:
         """Return class and settings of the model of such images and of these classes."""
-        settings, (arm,) = self.settings, self.settings.arms
+        settings, (variant,) = self.settings, self.settings.variants
         classes = settings.classes.spec(counts)
         values: dict[str, Any] = unet_values(settings.unet, image_size, channels, classes)
-        kind = HeatHVAE if arm == "heat" else LearnedEncoderHVAE
-        return kind, HVAEConfig(**values, **settings.levels_of(arm).to_dict())
+        kind = HeatHVAE if variant == "heat" else LearnedEncoderHVAE
+        return kind, HVAEConfig(**values, **settings.levels_of(variant).to_dict())
 
     def check(self, data: GenerationData) -> None:
         """Raise if sizes don't fit the images."""
@@ -197,59 +197,59 @@ class HvaeVariant:
         }
 
 
-Variant: TypeAlias = DiffusionVariant | HvaeVariant
-TrainedVariant: TypeAlias = stages.Trained[Variant, Any]
+Maker: TypeAlias = DiffusionMaker | HvaeMaker
+TrainedMaker: TypeAlias = stages.Trained[Maker, Any]
 ModelSettings: TypeAlias = DiffusionSettings | HvaeSettings
 
 
-def new_model(variant: Variant, data: GenerationData) -> Pretrained:
+def new_model(maker: Maker, data: GenerationData) -> Pretrained:
     """Return a model whose weights depend on the seed alone."""
-    counts = stages.conditioning_classes(variant.settings.classes, data)
-    kind, config = variant.config(data.image_size, data.channels, counts)
+    counts = stages.conditioning_classes(maker.settings.classes, data)
+    kind, config = maker.config(data.image_size, data.channels, counts)
     make = partial(cast("Any", kind), config)
-    return stages.seeded(make, derive_seed(variant.seed, "weights"))
+    return stages.seeded(make, derive_seed(maker.seed, "weights"))
 
 
-def training_of(variant: Variant, data: GenerationData) -> stages.Training:
+def training_of(maker: Maker, data: GenerationData) -> stages.Training:
     """Return a new model, images and their numbers, and of classes the labels."""
-    objective, model = variant.build(data)
+    objective, model = maker.build(data)
     batch = (data.train, torch.arange(len(data.train)))
-    labels = stages.labels_of(variant.settings.classes, data, "train")
-    training, machine = variant.settings.training, variant.settings.machine
-    config = training.train_config(machine, seed=variant.seed)
+    labels = stages.labels_of(maker.settings.classes, data, "train")
+    training, machine = maker.settings.training, maker.settings.machine
+    config = training.train_config(machine, seed=maker.seed)
     if labels is not None:
         batch = (*batch, labels)
-    return stages.Training(objective, model, batch, variant.loss, config, torch.channels_last)
+    return stages.Training(objective, model, batch, maker.loss, config, torch.channels_last)
 
 
-def find_variant(folder: Path) -> Variant | None:
-    """Return the variant whose model a folder holds; None where it holds none."""
-    for kind in (DiffusionVariant, HvaeVariant):
+def find_maker(folder: Path) -> Maker | None:
+    """Return the maker whose model a folder holds; None where it holds none."""
+    for kind in (DiffusionMaker, HvaeMaker):
         saved = saved_settings(stages.run_folder(folder), kind.kind, kind.settings_class)
         if saved is not None:
             return kind(cast("Any", saved[1]))
     return None
 
 
-def train_variant(
-    variant: Variant, data: GenerationData, folder: Path, *, recipe: str, label: str
-) -> TrainedVariant:
+def train_maker(
+    maker: Maker, data: GenerationData, folder: Path, *, recipe: str, label: str
+) -> TrainedMaker:
     """Train a model, from where it stopped, and store it in `pretrained/`."""
-    identity = config_values(variant.kind, recipe, variant.settings.to_dict())
-    if classes := stages.conditioning_classes(variant.settings.classes, data):
+    identity = config_values(maker.kind, recipe, maker.settings.to_dict())
+    if classes := stages.conditioning_classes(maker.settings.classes, data):
         identity["classes"] = classes
-    stages.train_model(partial(training_of, variant, data), folder, identity, label=label)
-    return read_variant(variant, folder)
+    stages.train_model(partial(training_of, maker, data), folder, identity, label=label)
+    return read_maker(maker, folder)
 
 
-def read_variant(variant: Variant, folder: Path) -> TrainedVariant:
+def read_maker(maker: Maker, folder: Path) -> TrainedMaker:
     """Read the model; raise if it is not trained, damaged, or not that of the settings."""
-    trained = stages.read_model(folder, variant, Pretrained, "model")
+    trained = stages.read_model(folder, maker, Pretrained, "model")
     model: Any = trained.model
-    size = variant.settings.reading.image_size or model.config.image_size
+    size = maker.settings.reading.image_size or model.config.image_size
     counts = read_json(folder / CONFIG).get("classes", {})
     wanted: Any
-    kind, wanted = variant.config(size, model.config.channels, counts)
+    kind, wanted = maker.config(size, model.config.channels, counts)
     differing = {"class": (kind.__name__, type(model).__name__)}
     if type(model) is kind:
         differing = wanted.differs_from(model.config)
@@ -265,49 +265,51 @@ def read_variant(variant: Variant, folder: Path) -> TrainedVariant:
 # -- From load to report --------------------------------------------------------------------------
 
 
-def variants_of(settings: ModelSettings) -> dict[Job, Variant]:
-    """Return a model for each arm and seed."""
-    kind: Any = DiffusionVariant if isinstance(settings, DiffusionSettings) else HvaeVariant
+def makers_of(settings: ModelSettings) -> dict[Job, Maker]:
+    """Return a model for each variant and seed."""
+    kind: Any = DiffusionMaker if isinstance(settings, DiffusionSettings) else HvaeMaker
     make: Any = settings.one_model
     return {
-        Job(arm, seed): kind(make(arm, seed)) for seed in settings.seeds for arm in settings.arms
+        Job(variant, seed): kind(make(variant, seed))
+        for seed in settings.seeds
+        for variant in settings.variants
     }
 
 
 def check(settings: ModelSettings, run: stages.ImageRun) -> None:
     """Raise if sizes or weights don't fit the images, or a file of weights is not there."""
-    for job, variant in variants_of(settings).items():
+    for job, maker in makers_of(settings).items():
         if job.seed == settings.seeds[0]:
-            variant.check(run.data)
+            maker.check(run.data)
     stages.check_run(settings, run.data)
 
 
 def describe(settings: ModelSettings, run: stages.ImageRun) -> str:
     """Return a line about data and jobs."""
-    return stages.describe_run(settings, run.data, ", ".join(settings.arms))
+    return stages.describe_run(settings, run.data, ", ".join(settings.variants))
 
 
 def train_and_measure(
     settings: ModelSettings, run: stages.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
     """Train a model, draw from it, and return what was measured."""
-    variant, folder = variants_of(settings)[job], at.path / MODELS / job.name
+    maker, folder = makers_of(settings)[job], at.path / MODELS / job.name
     distributed.main_alone(partial(run.reference, at))
-    trained = train_variant(variant, run.data, folder, recipe=at.recipe, label=job.name)
+    trained = train_maker(maker, run.data, folder, recipe=at.recipe, label=job.name)
     model = trained.model.to(stages.device_of(settings))
     file = draw_file(settings, run, job, at)
-    measured = distributed.main_alone(partial(variant.measure, model, run.data)) or {}
+    measured = distributed.main_alone(partial(maker.measure, model, run.data)) or {}
 
     def drawn() -> dict[str, Any]:
         samples = stages.load_drawn(file)
         reference = run.reference(at)
         metrics = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
-        if isinstance(variant, DiffusionVariant) and samples.videos.shape[1] > 1:
-            metrics["frames"] = reference.measure_videos(samples.videos, variant.videos)
+        if isinstance(maker, DiffusionMaker) and samples.videos.shape[1] > 1:
+            metrics["frames"] = reference.measure_videos(samples.videos, maker.videos)
         return metrics
 
     return {
-        "arm": job.row,
+        "variant": job.row,
         "seed": job.seed,
         "parameters": sum(p.numel() for p in model.parameters()),
         "steps": trained.steps,
@@ -319,8 +321,8 @@ def train_and_measure(
 
 def report(settings: ModelSettings, run: stages.ImageRun, results: Results, at: RunFolder) -> str:
     """Write the report and return it as text; samples that were deleted are drawn anew."""
-    drawn, logs, variants = dict[str, Drawn](), dict[str, list[Path]](), variants_of(settings)
-    files = {job: draw_file(settings, run, job, at) for job in variants}
+    drawn, logs, makers = dict[str, Drawn](), dict[str, list[Path]](), makers_of(settings)
+    files = {job: draw_file(settings, run, job, at) for job in makers}
     for job, samples_file in files.items():
         logs.setdefault(job.row, []).append(at.path / MODELS / job.name)
         if job.seed == settings.seeds[0]:
@@ -332,11 +334,13 @@ def report(settings: ModelSettings, run: stages.ImageRun, results: Results, at: 
             )
     shown: dict[str, Any] = {"drawn": drawn, "logs": logs}
     kind = GENERATE_HVAE
-    if isinstance(settings, DiffusionSettings):  # pseudo videos of each arm, and their context
+    if isinstance(settings, DiffusionSettings):  # pseudo videos of each variant, and their context
         kind = GENERATE_DIFFUSION
-        models = [v for v in variants.values() if isinstance(v, DiffusionVariant)]
+        models = [v for v in makers.values() if isinstance(v, DiffusionMaker)]
         shown["videos"] = {
-            v.arm.name: (v.videos, v.arm.context(settings.frames)) for v in models if v.arm.is_video
+            v.variant.name: (v.videos, v.variant.context(settings.frames))
+            for v in models
+            if v.variant.is_video
         }
     shown |= {"settings": settings.to_dict(), "data": run.data, "recipe": at.recipe}
     return generate_report(kind, [*results.values()], run.real(at), **shown).write(at.path)
@@ -346,7 +350,7 @@ DIFFUSION_WORKFLOW = Workflow[ModelSettings, stages.ImageRun](
     kind=GENERATE_DIFFUSION,
     command="generate diffusion",
     folders=(stages.SAMPLES, MODELS, stages.CLASSIFIER),
-    jobs=variants_of,
+    jobs=makers_of,
     load=stages.load,
     config=stages.run_config,
     check=check,
@@ -363,10 +367,10 @@ def draw_file(settings: ModelSettings, run: stages.ImageRun, job: Job, at: RunFo
     file = at.path / stages.SAMPLES / f"{job.name}.npz"
 
     def draw() -> stages.Samples:
-        variant, device = variants_of(settings)[job], stages.device_of(settings)
+        maker, device = makers_of(settings)[job], stages.device_of(settings)
         num, seed = settings.evaluation.num_samples, derive_seed(job.seed, "samples")
-        model = read_variant(variant, at.path / MODELS / job.name).model.to(device)
-        options = variant.sample_options(run.data, device)
+        model = read_maker(maker, at.path / MODELS / job.name).model.to(device)
+        options = maker.sample_options(run.data, device)
         labels = stages.labels_for(model, num, seed=seed)
         return stages.draw_timed(model, num, seed=seed, labels=labels, **options)
 

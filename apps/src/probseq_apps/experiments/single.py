@@ -80,29 +80,29 @@ def _prior_source(settings: SampleSettings, device: torch.device) -> Draw:
 
 def _model_source(settings: SampleSettings, options: Options, device: torch.device) -> Draw:
     folder, images = Path(settings.model), None
-    variant = _variant(folder)
-    if isinstance(variant, image_models.DiffusionVariant):
-        settings.diffusion.check_steps(variant.steps)
-        sampled = replace(variant.settings, sampling=settings.diffusion)
-        variant = image_models.DiffusionVariant(sampled)
+    maker = _variant(folder)
+    if isinstance(maker, image_models.DiffusionMaker):
+        settings.diffusion.check_steps(maker.steps)
+        sampled = replace(maker.settings, sampling=settings.diffusion)
+        maker = image_models.DiffusionMaker(sampled)
     elif changed := list(settings.diffusion.differs_from(DiffusionSampling())):
         raise ValueError(
             f"{changed[0]} is for diffusion models, and {folder} holds an HVAE, whose levels are "
             "all taken: leave it out"
         )
-    model = image_models.read_variant(variant, folder).model.to(device)
-    if isinstance(variant, image_models.HvaeVariant):
-        images = stages.load_images(variant.settings, options)
-        names = tuple(stages.conditioning_classes(variant.settings.classes, images))
+    model = image_models.read_maker(maker, folder).model.to(device)
+    if isinstance(maker, image_models.HvaeMaker):
+        images = stages.load_images(maker.settings, options)
+        names = tuple(stages.conditioning_classes(maker.settings.classes, images))
         if names != model.config.names:
             raise ValueError(
                 f"{images.name} must have the classes that the model was trained on "
                 f"({', '.join(model.config.names)}), got {', '.join(names)}"
             )
-    how = variant.sample_options(images, device) | _classes(settings, model)
+    how = maker.sample_options(images, device) | _classes(settings, model)
     seed = derive_seed(settings.seed, "samples")
     make = partial(stages.draw_timed, model, settings.num, seed=seed, **how)
-    return Draw(make, variant.settings.data, model.config.names)
+    return Draw(make, maker.settings.data, model.config.names)
 
 
 def _classes(settings: SampleSettings, model: Any) -> dict[str, Any]:
@@ -126,23 +126,23 @@ def export(settings: ExportSettings) -> None:
     from pseudovideo.integrations.diffusers import PseudoVideoPipeline  # loads diffusers
 
     source, target = Path(settings.model), Path(settings.pipeline)
-    variant = _variant(source)
-    if not isinstance(variant, image_models.DiffusionVariant):
+    maker = _variant(source)
+    if not isinstance(maker, image_models.DiffusionMaker):
         raise ValueError(f"model must be one of diffusion, and {source} holds an HVAE")
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ValueError(f"pipeline must be a new or an empty folder, and {target} is neither")
-    model = image_models.read_variant(variant, source).model
-    trained_on = settings.trained_on or variant.settings.data
+    model = image_models.read_maker(maker, source).model
+    trained_on = settings.trained_on or maker.settings.data
     pipeline = PseudoVideoPipeline(model, trained_on=trained_on, license=settings.license)
     pipeline.save_pretrained(target)
     print(f"pipeline: {target}")
 
 
-def _variant(folder: Path) -> image_models.Variant:
-    variant = image_models.find_variant(folder)
-    if variant is None:
+def _variant(folder: Path) -> image_models.Maker:
+    maker = image_models.find_maker(folder)
+    if maker is None:
         raise FileNotFoundError(
             "model must be a folder in models/ of `generate diffusion` or `generate hvae`, and "
             f"{folder} is none"
         )
-    return variant
+    return maker

@@ -193,7 +193,7 @@ def store_drawn(
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error}; delete {at.results_file(job.name)} and resume, so that all of this "
-            "arm is made anew"
+            "variant is made anew"
         ) from error
 
 

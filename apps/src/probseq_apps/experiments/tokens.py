@@ -31,7 +31,6 @@ from probseq_apps.settings.generate import (
     PriorSettings,
     TokenizerSettings,
 )
-from pseudovideo.arms import TokenArm
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.evaluation import encode_images, mean_nats, reconstruction
 from pseudovideo.pixels import to_unit
@@ -41,6 +40,7 @@ from pseudovideo.spec import PriorName, TokenGrid, TokenizerConfig, TokenSamplin
 from pseudovideo.token_cache import TokenCache, cached_tokens
 from pseudovideo.tokenizers import Tokenizer, build_tokenizer
 from pseudovideo.tokenizers.objective import TokenizerObjective
+from pseudovideo.variants import TokenVariant
 
 TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
 # Test images whose reconstructions are shown; samples beside training images.
@@ -218,49 +218,49 @@ def open_prior(folder: Path) -> TrainedPrior:
 # -- generate run ---------------------------------------------------------------------------------
 
 
-class Variant(NamedTuple):
-    """A tokenizer of an arm, and the kinds of priors that are trained on its tokens."""
+class Maker(NamedTuple):
+    """A tokenizer of a variant, and the kinds of priors that are trained on its tokens."""
 
-    arm: TokenArm
+    variant: TokenVariant
     maker: TokenizerPart
     priors: tuple[PriorName, ...]
 
 
-def variants_of(settings: GenerateSettings) -> dict[Job, Variant]:
+def makers_of(settings: GenerateSettings) -> dict[Job, Maker]:
     """Return the tokenizers to train, by job."""
     return {
-        Job(f"{arm.name}-{stem}", seed): Variant(
-            arm,
-            TokenizerPart(settings.one_tokenizer(arm, stem, seed)),
-            settings.priors.prior if settings.has_priors(arm, stem) else (),
+        Job(f"{variant.name}-{stem}", seed): Maker(
+            variant,
+            TokenizerPart(settings.one_tokenizer(variant, stem, seed)),
+            settings.priors.prior if settings.has_priors(variant, stem) else (),
         )
         for seed in settings.seeds
         for stem in settings.stem
-        for arm in settings.arms
+        for variant in settings.variants
     }
 
 
 def check(settings: GenerateSettings, run: stages.ImageRun) -> None:
     """Raise if the settings don't fit the images, or a file of weights is not there."""
-    for job, variant in variants_of(settings).items():
+    for job, maker in makers_of(settings).items():
         if job.seed == settings.seeds[0]:
-            variant.maker.check(run.data)
-            for kind in variant.priors:
-                prior_maker(settings, kind, job, run).check(variant.maker.config(run.data).grid)
+            maker.maker.check(run.data)
+            for kind in maker.priors:
+                prior_maker(settings, kind, job, run).check(maker.maker.config(run.data).grid)
     stages.check_run(settings, run.data)
 
 
 def describe(settings: GenerateSettings, run: stages.ImageRun) -> str:
     """Return a line about data and jobs."""
-    arms = ", ".join(arm.name for arm in settings.arms)
-    return stages.describe_run(settings, run.data, f"{arms}; stems {', '.join(settings.stem)}")
+    variants = ", ".join(variant.name for variant in settings.variants)
+    return stages.describe_run(settings, run.data, f"{variants}; stems {', '.join(settings.stem)}")
 
 
 def train_tokenizer_and_priors(
     settings: GenerateSettings, run: stages.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
-    """Train, draw and measure all that a variant has."""
-    arm, maker, kinds = variants_of(settings)[job]
+    """Train, draw and measure all that a maker has."""
+    variant, maker, kinds = makers_of(settings)[job]
     data, device = run.data, stages.device_of(settings)
     folder = at.path / TOKENIZERS / job.name
     distributed.main_alone(partial(run.reference, at))
@@ -268,7 +268,7 @@ def train_tokenizer_and_priors(
     tokenizer = trained.model.to(device)
     codebook = tokenizer.config.codebook_size * tokenizer.config.code_dim
     measure = partial(measure_reconstruction, settings, maker, tokenizer, run, at)
-    result = _facts(arm, maker.settings.stem, job.seed, tokenizer.config) | {
+    result = _facts(variant, maker.settings.stem, job.seed, tokenizer.config) | {
         "parameters": sum(p.numel() for p in tokenizer.parameters()) + codebook,
         "steps": trained.steps,
         "tokenizer_seconds": trained.seconds,
@@ -307,7 +307,7 @@ def _measured_samples(
 ) -> dict[str, Any]:
     """Return what is measured of the samples of a prior."""
     samples, reference = draw_from_prior(settings, kind, job, at), run.reference(at)
-    videos = variants_of(settings)[job].maker.videos
+    videos = makers_of(settings)[job].maker.videos
     measured = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
     if videos.num_frames > 1:
         measured["frames"] = reference.measure_videos(samples.videos, videos)
@@ -318,27 +318,27 @@ def report(
     settings: GenerateSettings, run: stages.ImageRun, results: Results, at: RunFolder
 ) -> str:
     """Write the report, and return it as text."""
-    seed, variants = settings.seeds[0], variants_of(settings)
+    seed, makers = settings.seeds[0], makers_of(settings)
     shown: dict[str, dict[str, Tensor]] = {}
     samples: dict[str, tuple[str, stages.Samples]] = {}
     logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
-    for job, (arm, maker, _) in variants.items():
+    for job, (variant, maker, _) in makers.items():
         stem, folder = maker.settings.stem, at.path / TOKENIZERS / job.name
-        logs[TOKENIZERS].setdefault(f"{arm.name}, {stem}", []).append(folder)
+        logs[TOKENIZERS].setdefault(f"{variant.name}, {stem}", []).append(folder)
         if job.seed == seed:
             images = _reconstructed(folder, run.data.test[:_SHOWN])
-            shown.setdefault(stem, {})[arm.name] = images
+            shown.setdefault(stem, {})[variant.name] = images
     for kind in settings.priors.prior:
-        for job, (arm, maker, kinds) in variants.items():
+        for job, (variant, maker, kinds) in makers.items():
             if kind not in kinds:
                 continue
             stem, name = maker.settings.stem, f"{kind}-{job.name}"
-            logs[PRIORS].setdefault(f"{arm.name}, {stem}, {kind}", []).append(
+            logs[PRIORS].setdefault(f"{variant.name}, {stem}, {kind}", []).append(
                 at.path / PRIORS / name
             )
             if job.seed == seed:
                 shown_stem = "" if stem == "plain" else f", {stem}"
-                title = f"{kind.capitalize()} prior, {words(arm.name)}{shown_stem}, seed {seed}"
+                title = f"{kind.capitalize()} prior, {words(variant.name)}{shown_stem}, seed {seed}"
                 samples[name] = (title, draw_from_prior(settings, kind, job, at))
     return generate_report(
         GENERATE,
@@ -359,7 +359,7 @@ WORKFLOW = Workflow(
     kind=GENERATE,
     command="generate run",
     folders=(stages.SAMPLES, PRIORS, TOKENS, TOKENIZERS, stages.CLASSIFIER),
-    jobs=variants_of,
+    jobs=makers_of,
     load=stages.load,
     config=stages.run_config,
     check=check,
@@ -409,12 +409,12 @@ def draw_from_prior(
     return stages.load_drawn(file)
 
 
-def _facts(arm: TokenArm, stem: str, seed: int, config: TokenizerConfig) -> dict[str, Any]:
+def _facts(variant: TokenVariant, stem: str, seed: int, config: TokenizerConfig) -> dict[str, Any]:
     return {
-        "arm": arm.name,
+        "variant": variant.name,
         "stem": stem,
         "seed": seed,
-        "frames": arm.frames,
+        "frames": variant.frames,
         "patch": config.patch_size,
         "tokens": config.grid.num_tokens,
         "bits": config.grid.bits,

@@ -24,7 +24,7 @@ from probseq_apps.settings.methods import METHODS
 _RECIPES = {entry.kind: entry.settings for entry in REGISTRY.values() if entry.kind}
 # Where a run ran, and what only decides which numbers exist.
 _NOT_COMPARED = re.compile(
-    r"method|seeds|arms|stem|frames|controls|lpips_weights|reading\.image_size|(machine|priors)\..*"
+    r"method|seeds|variants|stem|frames|controls|lpips_weights|reading\.image_size|(machine|priors)\..*"
     r"|training\.(device|compile|checkpoint_every)"
     r"|evaluation\.(shift|corruptions|severities|ood|features\.(inception_w|classifier_s).*)"
 )

@@ -96,7 +96,7 @@ def token_tables(results: Sequence[Result], real: Result) -> list[Table]:
 
 
 def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
-    """Return all arms, and errors of frames for each length of videos that has them."""
+    """Return all variants, and errors of frames for each length of videos that has them."""
     measures, known = diffusion_measures(results), list[Result]()
     for result in results:
         distance, least = value_of(result, measures[0].path), value_of(real, ("fd",))
@@ -129,7 +129,7 @@ def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
 
 
 def hvae_tables(results: Sequence[Result], real: Result) -> list[Table]:
-    """Return both arms, and real images."""
+    """Return both variants, and real images."""
     table = _model_table(results, [*hvae_measures(results), BOUND], "generate-hvae", real)
     return [table, *_quality_tables(groups_of(results), real)]
 
@@ -143,7 +143,7 @@ def _model_table(
         (Measure("training s", None, ("training_seconds",)), _WHOLE),
         (Measure("sampling s", None, ("generation", "seconds")), _WHOLE),
     ]
-    return _table("arm", groups_of(results), columns, real)
+    return _table("variant", groups_of(results), columns, real)
 
 
 def _quality_tables(
@@ -229,7 +229,7 @@ def diffusion_measures(results: Sequence[Result]) -> list[Measure]:
 
 
 def hvae_measures(results: Sequence[Result]) -> list[Measure]:
-    """Return score and distance; not the bound, by which the arms don't compare."""
+    """Return score and distance; not the bound, by which the variants don't compare."""
     return [*sample_measures(results)[::-1]]
 
 
@@ -256,7 +256,7 @@ def token_pairs(results: Sequence[Result]) -> list[Pair]:
             (video.name, other.name)
             for other in groups
             if other.stem == video.stem
-            and (other.arm == BASE or _is_control(other))
+            and (other.variant == BASE or _is_control(other))
             and other.fact("frames") in (1, video.fact("frames"))
             and other.fact("bits") <= video.fact("bits")
         ]
@@ -286,8 +286,8 @@ def hvae_pairs(results: Sequence[Result]) -> list[Pair]:
 
 
 def _is_control(group: Group) -> bool:
-    """Return whether an arm spends a video's bits on the image alone."""
-    return group.arm.endswith("-repeat") or group.arm.startswith(f"{BASE}-patch")
+    """Return whether a variant spends a video's bits on the image alone."""
+    return group.variant.endswith("-repeat") or group.variant.startswith(f"{BASE}-patch")
 
 
 def difference_table(

@@ -83,8 +83,8 @@ def draw_tokens(
 ) -> list[Path]:
     """Draw what a run of `generate run` made.
 
-    Reconstructions are of test images, by stem and arm; samples have a title, images, videos and
-    labels, by the prior's name; logs are folders of all seeds by arm and stem,
+    Reconstructions are of test images, by stem and variant; samples have a title, images, videos
+    and labels, by the prior's name; logs are folders of all seeds by variant and stem,
     and by prior.
     """
     files: list[Path] = []
@@ -95,10 +95,10 @@ def draw_tokens(
     if videos.is_noise and log.details:
         images = to_unit(data.train[:_COVARIANCE])
         files.append(save_theorem(images, plots / "theorem.png", videos))
-    for stem, arms in reconstructed.items():
-        truth = to_unit(data.test[: max(map(len, arms.values()))])
+    for stem, variants in reconstructed.items():
+        truth = to_unit(data.test[: max(map(len, variants.values()))])
         title = f"Test images and their reconstructions, stem {stem}, seed {seed}"
-        labels, rows = ["truth", *map(words, arms)], [truth, *arms.values()]
+        labels, rows = ["truth", *map(words, variants)], [truth, *variants.values()]
         files.append(save_rows(labels, rows, plots / f"reconstructions-{stem}.png", title=title))
     if samples:
         shown = {title: drawn.images for title, drawn in samples.values()}
@@ -185,21 +185,21 @@ def save_curves(
 
     Seeds whose logs have other steps, as those that have just begun, have lines of their own.
 
-    Runs are folders of their seeds by `ARM`, `ARM, STEM` or `ARM, STEM, PRIOR`: a colour an arm, a
-    line style a stem. Quantities are drawn where any run has them.
+    Runs are folders of their seeds by `VARIANT`, `VARIANT, STEM` or `VARIANT, STEM, PRIOR`: a
+    colour a variant, a line style a stem. Quantities are drawn where any run has them.
     """
     names = [(*label.split(", "), "", "")[:3] for label in runs]
     logs = [[read_metrics(folder) for folder in folders] for folders in runs.values()]
-    arms, stems = (list(dict.fromkeys(name[place] for name in names)) for place in (0, 1))
+    variants, stems = (list(dict.fromkeys(name[place] for name in names)) for place in (0, 1))
 
-    def style(arm: str, stem: str) -> dict[str, Any]:
+    def style(variant: str, stem: str) -> dict[str, Any]:
         dashes = {"linestyle": _STEM_LINES[stems.index(stem) % len(_STEM_LINES)]} if stem else {}
-        return line_style(arms.index(arm)) | dashes
+        return line_style(variants.index(variant)) | dashes
 
     curves = {
         quantity: [
-            (x, y, style(arm, stem))
-            for (arm, stem, prior), several in zip(names, logs, strict=True)
+            (x, y, style(variant, stem))
+            for (variant, stem, prior), several in zip(names, logs, strict=True)
             if quantity.prior in ("", prior)
             for x, y in _curves(several, quantity)
         ]
@@ -209,9 +209,9 @@ def save_curves(
     if not curves:
         return []
     numbers = [TrainingCurves(q.title, q.label, lines, q.wide) for q, lines in curves.items()]
-    shown = {arm: style(arm, stems[0]) for arm in arms}
+    shown = {variant: style(variant, stems[0]) for variant in variants}
     for stem in filter(None, stems):
-        shown[f"stem {stem}"] = {"color": GUIDE, "linestyle": style(arms[0], stem)["linestyle"]}
+        shown[f"stem {stem}"] = {"color": GUIDE, "linestyle": style(variants[0], stem)["linestyle"]}
     return save_figures({file.stem: training_plot(numbers, shown)}, file.parent)
 
 

@@ -27,7 +27,7 @@ class MeasuredRun:
     experiment: str  # its kind, as `report.json` names it
     recipe: str  # recipe that it was started from
     settings: Mapping[str, Any]
-    numbers: Mapping[str, Seeds]  # values over the seeds, by METHOD/METRIC or ARM/METRIC
+    numbers: Mapping[str, Seeds]  # values over the seeds, by METHOD/METRIC or VARIANT/METRIC
 
     def setting(self, path: str) -> Any:
         """Return a setting by its path, as `training.epochs`; None where the run has none."""
@@ -116,10 +116,10 @@ def _generation_numbers(results: Iterable[Mapping[str, Any]]) -> dict[str, Seeds
         if "reconstruction" in result:
             named, stem = result["reconstruction"], result["stem"]
             kinds = {"reconstruction": named} | (result.get("generation") or {})
-            made = {f"{result['arm']}/{kind}, {stem}": entry for kind, entry in kinds.items()}
+            made = {f"{result['variant']}/{kind}, {stem}": entry for kind, entry in kinds.items()}
         else:
             named = result["generation"]
-            made = {result["arm"]: named}
+            made = {result["variant"]: named}
         distance = "fid" if named["fd_name"] == "FID" else "fd"
         for name, entry in made.items():
             for metric, key in ((distance, "fd"), ("is", "is"), ("psnr", "psnr")):

@@ -23,8 +23,8 @@ _WORDS = {
 class Group(NamedTuple):
     """All seeds of a model variant."""
 
-    name: str  # the arm's name; of tokenizers, with the stem
-    arm: str
+    name: str  # the variant's name; of tokenizers, with the stem
+    variant: str
     stem: str | None  # of a tokenizer: `plain` or `layernorm`
     results: tuple[Result, ...]  # one for each seed
 
@@ -33,7 +33,7 @@ class Group(NamedTuple):
         """Its name in words; of a tokenizer with the bits of its tokens."""
         stem = {None: "", "plain": ""}.get(self.stem, f"{self.stem}, ")
         bits = self.fact("bits")
-        return f"{stem}{words(self.arm)}{'' if bits is None else f' ({bits:,.0f} bits)'}"
+        return f"{stem}{words(self.variant)}{'' if bits is None else f' ({bits:,.0f} bits)'}"
 
     def fact(self, *path: str) -> Any:
         """Return a value that all seeds share, such as parameters; None where there is none."""
@@ -44,42 +44,44 @@ class Group(NamedTuple):
         return summarise([value_of(result, path) for result in self.results])
 
 
-def words(arm: str) -> str:
-    """Return an arm's name in words, such as "4 frames, high-order noise"."""
-    match = re.fullmatch(r"(\d+)-frame-?(.*)", arm)
-    frames, kind = match.groups() if match else ("", arm)
+def words(variant: str) -> str:
+    """Return a variant's name in words, such as "4 frames, high-order noise"."""
+    match = re.fullmatch(r"(\d+)-frame-?(.*)", variant)
+    frames, kind = match.groups() if match else ("", variant)
     head = {"": "", "1": "image alone"}.get(frames, f"{frames} frames")
     kind = re.sub(r"^patch(\d+)$", r"\1x\1 patches", re.sub(r"^(\d+)$", r"\1 steps", kind))
     return ", ".join(filter(None, (head, _WORDS.get(kind, kind.replace("-", " ")))))
 
 
 def groups_of(results: Sequence[Result]) -> list[Group]:
-    """Return results by stem, then by arm, in order of appearance, seeds in their order."""
-    stems, arms = (list(dict.fromkeys(r.get(key) for r in results)) for key in ("stem", "arm"))
-    groups: dict[tuple[Any, Any], list[Result]] = {(s, a): [] for s in stems for a in arms}
+    """Return results by stem, then by variant, in order of appearance, seeds in their order."""
+    stems, variants = (
+        list(dict.fromkeys(r.get(key) for r in results)) for key in ("stem", "variant")
+    )
+    groups: dict[tuple[Any, Any], list[Result]] = {(s, a): [] for s in stems for a in variants}
     for result in sorted(results, key=lambda result: result["seed"]):
-        groups[result.get("stem"), result["arm"]].append(result)
+        groups[result.get("stem"), result["variant"]].append(result)
     return [
-        Group(arm if stem is None else f"{arm}, {stem}", arm, stem, tuple(seeds))
-        for (stem, arm), seeds in groups.items()
+        Group(variant if stem is None else f"{variant}, {stem}", variant, stem, tuple(seeds))
+        for (stem, variant), seeds in groups.items()
         if seeds
     ]
 
 
 def frame_groups(results: Sequence[Result]) -> list[Group]:
-    """Return errors of single frames as results of their own, of the arms that have them.
+    """Return errors of single frames as results of their own, of the variants that have them.
 
     Each holds in thousandths: "model" and "exact" by frame, "intermediate" and
     "exact_intermediate", means over the frames before the image, and "last", the image's; "times",
-    the image's in units of the exact one. What was not measured is None. The frames of an arm are
-    those of its first seed in all seeds.
+    the image's in units of the exact one. What was not measured is None. The frames of a
+    variant are those of its first seed in all seeds.
     """
     entries: list[dict[str, Any]] = []
     for result in results:
         if (errors := result.get("frame_errors")) is None:
             continue
         frames, image = [int(frame) for frame in errors["frames"]], result["frames"]
-        entry = {key: result[key] for key in ("arm", "seed", "frames")}
+        entry = {key: result[key] for key in ("variant", "seed", "frames")}
         entry |= {key: errors[key] for key in ("num_images", "num_samples")}
         for kind, label in (("model", "intermediate"), ("exact", "exact_intermediate")):
             values = dict(zip(frames, errors[kind] or [None] * len(frames), strict=True))

@@ -18,7 +18,6 @@ from probseq_apps.settings.common import (
     require,
     saved_settings,
 )
-from pseudovideo.arms import ArmKind, TokenArm, token_arms
 from pseudovideo.spec import (
     AtLeastTwo,
     ClassSpec,
@@ -31,6 +30,7 @@ from pseudovideo.spec import (
     TokenSampling,
     TransformerSizes,
 )
+from pseudovideo.variants import TokenVariant, VariantKind, token_variants
 
 GENERATE, GENERATE_TOKENIZER, GENERATE_PRIOR = "generate", "generate-tokenizer", "generate-prior"
 GENERATE_SAMPLE = "generate-sample"
@@ -195,7 +195,7 @@ class PriorChoice(Settings):
 
     prior: Annotated[tuple[PriorName, ...], DISTINCT] = ("autoregressive", "masked")
     """Priors to train; none for reconstruction only."""
-    prior_arms: Annotated[tuple[ArmKind, ...], DISTINCT] = ("frames", "patch")
+    prior_variants: Annotated[tuple[VariantKind, ...], DISTINCT] = ("frames", "patch")
     """Tokenizers to train them on, where the run has them: frames (those of --frames), patch (the
     control with half patches), repeat (the control with identical frames)."""
     prior_stem: Annotated[tuple[Stem, ...], DISTINCT] = ("plain",)
@@ -319,12 +319,12 @@ class GenerateSettings(_Tokenizers, _Priors):
         halved, side = self.controls and max(self.frames) > 1, self.tokenizer.patch_size
         even = not halved or side % 2 == 0
         require(even, f"patch_size must be even for the control with half patches, got {side}")
-        kinds = tuple(dict.fromkeys(arm.kind for arm in self.arms))
+        kinds = tuple(dict.fromkeys(variant.kind for variant in self.variants))
         for name, asked, known in (
             ("prior_stem", self.priors.prior_stem, self.stem),
-            ("prior_arms", self.priors.prior_arms, kinds),
+            ("prior_variants", self.priors.prior_variants, kinds),
         ):
-            # Arms that the run lacks may be named beside those that it has.
+            # Variants that the run lacks may be named beside those that it has.
             all_known = name != "prior_stem" or set(asked) <= set(known)
             require(
                 not self.priors.prior or (all_known and set(asked) & set(known)),
@@ -333,22 +333,22 @@ class GenerateSettings(_Tokenizers, _Priors):
             )
 
     @property
-    def arms(self) -> tuple[TokenArm, ...]:
-        """All arms, in the order of the tables."""
+    def variants(self) -> tuple[TokenVariant, ...]:
+        """All variants, in the order of the tables."""
         video = (self.tokenizer.patch_size, self.videos.corruption)
-        return token_arms(self.frames, *video, controls=self.controls)
+        return token_variants(self.frames, *video, controls=self.controls)
 
-    def has_priors(self, arm: TokenArm, stem: str) -> bool:
-        """Whether priors are trained on the tokens of an arm."""
-        return arm.kind in self.priors.prior_arms and stem in self.priors.prior_stem
+    def has_priors(self, variant: TokenVariant, stem: str) -> bool:
+        """Whether priors are trained on the tokens of a variant."""
+        return variant.kind in self.priors.prior_variants and stem in self.priors.prior_stem
 
-    def one_tokenizer(self, arm: TokenArm, stem: Stem, seed: int) -> TokenizerSettings:
-        """Return the settings of the tokenizer of an arm."""
+    def one_tokenizer(self, variant: TokenVariant, stem: Stem, seed: int) -> TokenizerSettings:
+        """Return the settings of the tokenizer of a variant."""
         shared: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(_Tokenizers)} | {
-            "videos": replace(self.videos, corruption=arm.corruption),
-            "tokenizer": replace(self.tokenizer, patch_size=arm.patch_size),
+            "videos": replace(self.videos, corruption=variant.corruption),
+            "tokenizer": replace(self.tokenizer, patch_size=variant.patch_size),
         }
-        return TokenizerSettings(**shared, frames=arm.frames, stem=stem, seed=seed)
+        return TokenizerSettings(**shared, frames=variant.frames, stem=stem, seed=seed)
 
     def one_prior(self, tokenizer: str, prior: PriorName, seed: int) -> PriorSettings:
         """Return the settings of a prior on the tokens of a tokenizer."""

@@ -25,7 +25,6 @@ from probseq_apps.settings.generate import (
     Training,
     made_with,
 )
-from pseudovideo.arms import DiffusionArm
 from pseudovideo.spec import (
     AtLeastTwo,
     CorruptionSpec,
@@ -35,11 +34,12 @@ from pseudovideo.spec import (
     UNetSpec,
     VideoSpec,
 )
+from pseudovideo.variants import DiffusionVariant
 
 GENERATE_DIFFUSION, GENERATE_HVAE = "generate-diffusion", "generate-hvae"
 # Of the folder of one model.
 DIFFUSION_MODEL, HVAE_MODEL = "generate-diffusion-model", "generate-hvae-model"
-HvaeArm = Literal["heat", "learned"]
+HvaeVariant = Literal["heat", "learned"]
 
 
 class ModelTraining(Training):
@@ -80,7 +80,7 @@ class DiffusionSampling(Settings):
     def check_steps(self, diffusion_steps: int) -> None:
         """Raise if more steps are asked for than there are."""
         steps = self.sampling_steps or 0
-        most = f"at most the {diffusion_steps} diffusion steps of each arm"
+        most = f"at most the {diffusion_steps} diffusion steps of each variant"
         require(steps <= diffusion_steps, f"sampling_steps must be {most}, got {steps}")
 
 
@@ -99,9 +99,9 @@ class DiffusionEvaluation(Evaluation):
     """Evaluation."""
 
     likelihood_images: Index = 0
-    """Test images, 0 for none, whose bits per dimension 1-frame arms bound, in all their steps."""
+    """Test images, 0 for none, whose bits per dimension 1-frame variants bound, in all steps."""
     frame_error_images: Index = 256
-    """Test videos whose frames video arms predict from the true frames before; 0 for none."""
+    """Test videos whose frames video variants predict from the true frames before; 0 for none."""
     frame_error_samples: AtLeastTwo = 4
     """Draws of each of these frames."""
 
@@ -131,7 +131,7 @@ class _Models(OnImages):
 class DiffusionSettings(_Models):
     """What is compared, and on what."""
 
-    arms: Names = ("1-frame", "4-frame-first-order", "4-frame-high-order")
+    variants: Names = ("1-frame", "4-frame-first-order", "4-frame-high-order")
     """Models to compare: 1-frame (improved DDPM), 1-frame-4000 (with 4,000 diffusion steps),
     T-frame-first-order, T-frame-high-order, T-frame-matched (first-order noise at the levels of the
     high-order one), T-frame-blur (high-order blur) or T-frame-first-order-blur, for any even T."""
@@ -144,23 +144,25 @@ class DiffusionSettings(_Models):
     def check(self) -> None:
         """Refuse unknown names and settings that don't go together."""
         super().check()
-        arms = [DiffusionArm.parse(name) for name in self.arms]
-        videos = all(arm.is_video for arm in arms)
-        for arm in arms:
-            self.sampling.check_steps(arm.diffusion_steps or self.process.num_steps)
-            fits = not arm.is_video or arm.context(self.frames) < arm.frames
-            require(fits, f"context must be less than the {arm.frames} frames of {arm.name}")
+        variants = [DiffusionVariant.parse(name) for name in self.variants]
+        videos = all(variant.is_video for variant in variants)
+        for variant in variants:
+            self.sampling.check_steps(variant.diffusion_steps or self.process.num_steps)
+            fits = not variant.is_video or variant.context(self.frames) < variant.frames
+            require(
+                fits, f"context must be less than the {variant.frames} frames of {variant.name}"
+            )
         require(
             not (self.evaluation.likelihood_images and videos),
-            f"likelihood_images is for 1-frame arms, and arms are {', '.join(self.arms)}",
+            f"likelihood_images is for 1-frame variants, got variants {', '.join(self.variants)}",
         )
 
-    def one_model(self, arm: str, seed: int) -> "DiffusionSettings":
+    def one_model(self, variant: str, seed: int) -> "DiffusionSettings":
         """Return the settings of one model."""
         evaluation = self.evaluation
-        if DiffusionArm.parse(arm).is_video:
+        if DiffusionVariant.parse(variant).is_video:
             evaluation = replace(evaluation, likelihood_images=0)
-        return replace(self, arms=(arm,), seeds=(seed,), evaluation=evaluation)
+        return replace(self, variants=(variant,), seeds=(seed,), evaluation=evaluation)
 
 
 class HvaeSettings(_Models):
@@ -168,21 +170,21 @@ class HvaeSettings(_Models):
 
     binarize: bool = True
     """Make pixels above 127 white, all others black; for grey images."""
-    arms: Annotated[tuple[HvaeArm, ...], SOME, DISTINCT] = ("heat", "learned")
+    variants: Annotated[tuple[HvaeVariant, ...], SOME, DISTINCT] = ("heat", "learned")
     """Models to compare: heat (the encoder blurs), learned (it is trained as the decoder is)."""
     sizes: Flat[HvaeLevels] = HvaeLevels()
     training: Flat[ModelTraining] = ModelTraining()
     evaluation: Flat[HvaeEvaluation] = HvaeEvaluation()
 
-    def levels_of(self, arm: HvaeArm) -> HVAESpec:
-        """Return the levels of an arm, with its own noise."""
+    def levels_of(self, variant: HvaeVariant) -> HVAESpec:
+        """Return the levels of a variant, with its own noise."""
         values = self.sizes.to_dict()
         learned = values.pop("learned_noise_std")
-        return HVAESpec(**(values | ({"noise_std": learned} if arm == "learned" else {})))
+        return HVAESpec(**(values | ({"noise_std": learned} if variant == "learned" else {})))
 
-    def one_model(self, arm: HvaeArm, seed: int) -> "HvaeSettings":
+    def one_model(self, variant: HvaeVariant, seed: int) -> "HvaeSettings":
         """Return the settings of one model."""
-        return replace(self, arms=(arm,), seeds=(seed,))
+        return replace(self, variants=(variant,), seeds=(seed,))
 
 
 class SampleSettings(Settings):

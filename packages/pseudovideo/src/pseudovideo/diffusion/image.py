@@ -1,4 +1,4 @@
-"""Improved DDPM: a diffusion model of images (Nichol & Dhariwal 2021), the arm with one frame.
+"""Improved DDPM: a diffusion model of images (Nichol & Dhariwal 2021), the variant with one frame.
 
 NaN and infinity in a tensor reach the result.
 """

@@ -32,7 +32,7 @@ class VariationalBound(NamedTuple):
     Attributes:
         total: (b,), the sum of the others.
         terms: (b, T), cost of the steps t = 1..T; the first is −log p(x|z_1).
-        prior: (b,), KL at level T, as far as the arm counts it.
+        prior: (b,), KL at level T, as far as the variant counts it.
     """
 
     total: Tensor
@@ -84,7 +84,7 @@ class HVAE(Pretrained):
 
     @abstractmethod
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """Return KL(q(z_T|x) ‖ p(z_T)) in nats per dimension, as far as the arm counts it.
+        """Return KL(q(z_T|x) ‖ p(z_T)) in nats per dimension, as far as the variant counts it.
 
         Args:
             last: m_T(x).

@@ -21,9 +21,9 @@ class LearnedEncoderHVAE(HVAE):
     output itself, which starts at 0: with the image added to it, the copy z_t = x that no chain of
     frames needs would be where training starts.
 
-    The thesis doesn't tell σ_h of this arm; ours is the heat encoder's. Where that is far below 1,
-    the bound is best served by copies, m_t(x) ≈ x: they make every step cheap, and no mean at all
-    would save more than ½‖x‖²/D of the KL at T, whose ½(σ_h² − 1) − log σ_h remains. Draws of
+    The thesis doesn't tell σ_h of this variant; ours is the heat encoder's. Where that is far below
+    1, the bound is best served by copies, m_t(x) ≈ x: they make every step cheap, and no mean at
+    all would save more than ½‖x‖²/D of the KL at T, whose ½(σ_h² − 1) − log σ_h remains. Draws of
     N(0, I) then are no frames that the decoder has seen. A larger `noise_std` makes copies dear.
 
     Args:

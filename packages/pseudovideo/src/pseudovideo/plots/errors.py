@@ -90,7 +90,7 @@ def frame_errors_plot(models: Mapping[str, FrameErrors]) -> "Figure":
             right, of_length, f"Error of the model / exact, T = {length}", "Times the exact error"
         )
     line = {"markersize": 5, "linewidth": 1.4}
-    exact = {"exact, in the arm's colour": {"color": GUIDE, "marker": "o", **_HOLLOW}}
+    exact = {"exact, in the variant's colour": {"color": GUIDE, "marker": "o", **_HOLLOW}}
     line_legend(figure, {name: line | style for name, style in styles.items()} | exact)
     headline(figure, _TITLE, 10)
     return figure

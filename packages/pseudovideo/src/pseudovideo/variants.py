@@ -23,7 +23,7 @@ from pseudovideo.spec import (
 
 # `frames` for videos of a length; of their controls `repeat` for as many identical frames, `patch`
 # for one frame in patches of half the side.
-ArmKind = Literal["frames", "patch", "repeat"]
+VariantKind = Literal["frames", "patch", "repeat"]
 # What stands behind "T-frame-" and makes the frames before the image.
 CORRUPTION_OF: dict[str, CorruptionKind] = {
     "first-order": "first-order-noise",
@@ -35,54 +35,56 @@ CORRUPTION_OF: dict[str, CorruptionKind] = {
 _NAME = re.compile(r"1-frame-(?P<steps>\d+)|(?P<frames>[1-9]\d*)-frame-(?P<kind>.+)")
 
 
-class TokenArm(NamedTuple):
+class TokenVariant(NamedTuple):
     """One way from images to tokens."""
 
     name: str  # in tables and folders
-    kind: ArmKind
+    kind: VariantKind
     frames: int  # T
     patch_size: int  # side of a patch in pixels
     corruption: CorruptionKind  # what makes the frames
 
 
-def token_arms(
+def token_variants(
     lengths: Sequence[int], patch_size: int, corruption: CorruptionKind, *, controls: bool = True
-) -> tuple[TokenArm, ...]:
+) -> tuple[TokenVariant, ...]:
     """Return videos of some lengths T and their controls, in the order of the tables (section 5.3).
 
     A video of T frames has T/2 slots of tokens, so it spends T/2 times the bits of its image. Two
     controls spend bits on the image alone: T identical frames have exactly the bits of the video;
     one frame in half patches has four times those of the image, which is exact for T = 8 only.
     """
-    arms: list[TokenArm] = []
+    variants: list[TokenVariant] = []
     for number in lengths:
-        arms.append(TokenArm(f"{number}-frame", "frames", number, patch_size, corruption))
+        variants.append(TokenVariant(f"{number}-frame", "frames", number, patch_size, corruption))
         if controls and number > 1 and corruption != "repeat":
-            arms.append(TokenArm(f"{number}-frame-repeat", "repeat", number, patch_size, "repeat"))
+            variants.append(
+                TokenVariant(f"{number}-frame-repeat", "repeat", number, patch_size, "repeat")
+            )
     if controls and max(lengths) > 1:
         half = patch_size // 2
-        arms.append(TokenArm(f"1-frame-patch{half}", "patch", 1, half, corruption))
-    return tuple(arms)
+        variants.append(TokenVariant(f"1-frame-patch{half}", "patch", 1, half, corruption))
+    return tuple(variants)
 
 
-class DiffusionArm(NamedTuple):
+class DiffusionVariant(NamedTuple):
     """An image model, or a model of pseudo videos.
 
     Example:
         >>> from pseudovideo import CorruptionSpec
-        >>> from pseudovideo.arms import DiffusionArm
-        >>> DiffusionArm.parse("4-frame-high-order").videos(CorruptionSpec()).kind
+        >>> from pseudovideo.variants import DiffusionVariant
+        >>> DiffusionVariant.parse("4-frame-high-order").videos(CorruptionSpec()).kind
         'high-order-noise'
     """
 
     name: str  # in tables and folders
     frames: int  # T; 1 for the image alone
     corruption: CorruptionKind | None  # what makes the frames before the image
-    diffusion_steps: int | None  # of an arm that has its own number; None for that of all
+    diffusion_steps: int | None  # of a variant that has its own number; None for that of all
 
     @classmethod
-    def parse(cls, name: str) -> "DiffusionArm":
-        """Return what an arm's name means.
+    def parse(cls, name: str) -> "DiffusionVariant":
+        """Return what a variant's name means.
 
         - ``1-frame``: the image model; ``1-frame-4000`` with 4,000 diffusion steps.
         - ``T-frame-first-order``, ``T-frame-high-order``, ``T-frame-matched`` (first-order noise at
@@ -93,7 +95,7 @@ class DiffusionArm(NamedTuple):
         frames = int(match["frames"] or 1) if match else 1
         if match and match["steps"]:
             if int(match["steps"]) < 2:
-                raise ValueError(f"arms must have at least 2 diffusion steps, got {name!r}")
+                raise ValueError(f"variants must have at least 2 diffusion steps, got {name!r}")
             return cls(name, 1, None, int(match["steps"]))
         lengths = sorted({4, 8, frames} - {1})  # the thesis has 4 and 8
         names = ["1-frame", "1-frame-4000"]
@@ -101,10 +103,10 @@ class DiffusionArm(NamedTuple):
         if name not in names:
             near = get_close_matches(name, names, n=1, cutoff=0.5)
             hint = f" did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown arm {name!r};{hint} known: {', '.join(names)}")
+            raise ValueError(f"unknown variant {name!r};{hint} known: {', '.join(names)}")
         if frames > 1 and frames % 2:
             raise ValueError(
-                f"arms must have 1 frame or an even number, half as context, got {name!r}"
+                f"variants must have 1 frame or an even number, half as context, got {name!r}"
             )
         return cls(name, frames, CORRUPTION_OF[match["kind"]] if match else None, None)
 

@@ -1,11 +1,11 @@
-"""Arms of the tables: their names, and what they mean."""
+"""Variants of the tables: their names, and what they mean."""
 
 from dataclasses import replace
 
 import pytest
 
-from pseudovideo.arms import DiffusionArm, token_arms
 from pseudovideo.spec import ClassSpec, CorruptionSpec, DiffusionSpec, UNetSpec, VideoSpec
+from pseudovideo.variants import DiffusionVariant, token_variants
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,14 @@ from pseudovideo.spec import ClassSpec, CorruptionSpec, DiffusionSpec, UNetSpec,
 def test_every_video_has_a_control_of_identical_frames_and_all_share_one_of_half_patches(
     lengths, corruption, controls, names
 ):
-    arms = token_arms(lengths, 4, corruption, controls=controls)
-    assert [arm.name for arm in arms] == names.split()
-    for arm in arms:
-        wanted = "repeat" if arm.kind == "repeat" else corruption
-        assert (arm.corruption, arm.patch_size) == (wanted, 2 if arm.kind == "patch" else 4)
+    variants = token_variants(lengths, 4, corruption, controls=controls)
+    assert [variant.name for variant in variants] == names.split()
+    for variant in variants:
+        wanted = "repeat" if variant.kind == "repeat" else corruption
+        assert (variant.corruption, variant.patch_size) == (
+            wanted,
+            2 if variant.kind == "patch" else 4,
+        )
 
 
 @pytest.mark.parametrize(
@@ -44,13 +47,16 @@ def test_every_video_has_a_control_of_identical_frames_and_all_share_one_of_half
     ],
 )
 def test_an_arms_name_tells_frames_corruption_and_steps(name, frames, corruption, steps):
-    assert DiffusionArm.parse(name) == (name, frames, corruption, steps)
+    assert DiffusionVariant.parse(name) == (name, frames, corruption, steps)
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("4-frame-highorder", "unknown arm '4-frame-highorder'; did you mean '4-frame-high-order'"),
+        (
+            "4-frame-highorder",
+            "unknown variant '4-frame-highorder'; did you mean '4-frame-high-order'",
+        ),
         ("6-frame-fist-order", "did you mean '6-frame-first-order'"),
         ("3-frame-blur", "an even number, half as context, got '3-frame-blur'"),
         ("1-frame-1", "at least 2 diffusion steps, got '1-frame-1'"),
@@ -58,21 +64,23 @@ def test_an_arms_name_tells_frames_corruption_and_steps(name, frames, corruption
 )
 def test_other_names_are_refused_with_the_nearest(name, said):
     with pytest.raises(ValueError, match=said):
-        DiffusionArm.parse(name)
+        DiffusionVariant.parse(name)
 
 
 def test_a_model_has_its_arms_own_context_and_steps_and_the_videos_their_levels():
-    arms = [DiffusionArm.parse(name) for name in ("1-frame-4000", "4-frame-blur", "8-frame-blur")]
+    variants = [
+        DiffusionVariant.parse(name) for name in ("1-frame-4000", "4-frame-blur", "8-frame-blur")
+    ]
     given = {"unet": UNetSpec(), "process": DiffusionSpec(num_steps=500)}
-    found = [arm.config(32, 3, **given, frames=VideoSpec(one_way=True)) for arm in arms]
+    found = [variant.config(32, 3, **given, frames=VideoSpec(one_way=True)) for variant in variants]
     assert [config.num_steps for config in found] == [4000, 500, 500]
     sizes = [(config.num_frames, config.context, config.one_way) for config in found[1:]]
     assert sizes == [(4, 2, True), (8, 4, True)]
-    assert [arm.context(VideoSpec(context=3)) for arm in arms] == [0, 3, 3]
+    assert [variant.context(VideoSpec(context=3)) for variant in variants] == [0, 3, 3]
     classes = ClassSpec(num_classes=2, label_dropout=0.1, class_names=("a", "b"))
-    for arm, plain in zip(arms, found, strict=True):
-        known = arm.config(32, 3, **given, frames=VideoSpec(one_way=True), classes=classes)
+    for variant, plain in zip(variants, found, strict=True):
+        known = variant.config(32, 3, **given, frames=VideoSpec(one_way=True), classes=classes)
         assert known == replace(plain, **classes.to_dict())
-    videos = arms[1].videos(CorruptionSpec(blur_rate=0.2, beta_max=0.3))
+    videos = variants[1].videos(CorruptionSpec(blur_rate=0.2, beta_max=0.3))
     assert (videos.num_frames, videos.kind) == (4, "high-order-blur")
     assert (videos.blur_rate, videos.beta_max) == (0.2, 0.3)
