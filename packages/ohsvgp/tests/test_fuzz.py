@@ -349,7 +349,6 @@ VAE_TARGETS = [
         for method in (OnlineSVGPVAE.sample, OnlineSVGPVAE.predict)
     ),
     Target(OnlineSVGPVAE.log_prob, dict(self=VAES, t=times(0.5), y=CHANNELS, **DRAWS)),
-    Target(OnlineSVGPVAE.reconstruct, dict(self=VAES, y=CHANNELS)),
 ]
 
 # -- Mathematics beneath ----------------------------------------------------------------------

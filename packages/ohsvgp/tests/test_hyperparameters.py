@@ -193,7 +193,6 @@ def test_hyperparameters_that_fail_are_left_and_reported(error: Callable[[], Ten
     gp = OnlineGP(kernel, Gaussian(0.5), LegS(10))
     info = gp.fit_hyperparameters(t, y)
     assert info.failures > 0
-    assert "matri" in info.last_failure
     assert info.after > info.before
     assert kernel.lengthscale.item() >= 0.9
     # At the start there is nothing to go back to.

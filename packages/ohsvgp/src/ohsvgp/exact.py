@@ -21,15 +21,6 @@ class ExactGP:
     """The exact Gaussian process with ``OnlineGP``'s methods: it keeps all data, in float64.
 
     Kernel and likelihood are converted to float64 in place.
-
-    Example:
-        >>> import torch
-        >>> from ohsvgp import ExactGP, Gaussian
-        >>> from probseq.kernels import RBF
-        >>> gp = ExactGP(RBF(1), Gaussian(0.01))
-        >>> gp.update(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 0.8]))
-        >>> gp.predict(torch.tensor([0.5, 0.7])).mean.shape
-        torch.Size([2])
     """
 
     def __init__(self, kernel: Kernel, likelihood: Gaussian) -> None:

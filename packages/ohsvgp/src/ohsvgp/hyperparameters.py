@@ -36,11 +36,7 @@ class FitInfo(NamedTuple):
     objective: Literal["evidence", "energy"]
     before: float  # its value in nats at the hyperparameters before, summed over series
     after: float  # its value at those that the model has now; never below ``before``
-    evaluations: int  # how often it was computed
-    # how often it could not be (an indefinite or non-finite matrix); those hyperparameters were
-    # left again
-    failures: int
-    last_failure: str  # the error of the last of them; empty without any
+    failures: int  # how often it could not be computed; those hyperparameters were left again
     # whether the gradient there, in nats per target and unit of a logarithm, is below 1e-3 in each
     # parameter: more steps would find little more near by
     converged: bool
@@ -191,9 +187,7 @@ def fit(
         objective=name,
         before=search.before,
         after=search.value,
-        evaluations=search.evaluations,
         failures=search.failures,
-        last_failure=search.last_failure,
         converged=search.slope < _CONVERGED_SLOPE,
         at_limit=tuple(name for name, at in zip(named, search.at_limit(), strict=True) if at),
     )
@@ -243,8 +237,6 @@ class _Objective:
         self.logs = [(side.low.log(), side.high.log()) for side in limits]
         self.count = count
         self.failures = 0
-        self.last_failure = ""
-        self.evaluations = 1
         self.before, _ = self._evaluate()
         self.value = self.before
         self.slope = math.inf
@@ -265,7 +257,6 @@ class _Objective:
             value, _ = self._evaluate()
             if value > self.value:
                 self.value, self.values = value, values
-        self.evaluations += 1
         self.restore()
 
     def start(self) -> list[Tensor]:
@@ -293,12 +284,10 @@ class _Objective:
             for z, (low, high) in zip(free, self.logs, strict=True)
         ]
         self._write(raw)
-        self.evaluations += 1
         try:
             value, gradients = self._evaluate()
-        except CholeskyError as error:
+        except CholeskyError:
             self.failures += 1
-            self.last_failure = str(error)
             value, gradients = self.value - _PENALTY * self.count, None
         for i, z in enumerate(free):
             # d raw/d z = σ(z − log a) − σ(z − log b).

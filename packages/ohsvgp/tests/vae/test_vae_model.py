@@ -279,14 +279,6 @@ def test_moments_and_densities_are_those_of_samples() -> None:
     assert float((near - density).abs().mean()) < 0.05
 
 
-def test_reconstruction_is_decoder_after_encoder() -> None:
-    model = small()
-    _, y = channels(5)
-    expected = model.decoder(model.encoder(y)[0]).detach()
-    assert torch.equal(model.reconstruct(y), expected)
-    assert torch.equal(model.reconstruct(y.numpy()), expected)
-
-
 def test_ovc_shares_points_and_ovc_per_dim_gives_every_latent_its_own() -> None:
     t, y = channels(30)
     for basis, shape in (

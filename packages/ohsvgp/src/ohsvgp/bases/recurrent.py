@@ -61,15 +61,6 @@ class RecurrentFeatures(TimeBasis):
         step_size: longest step in time units; one step for each new input if None, as the thesis
             has it. Euler steps of LegS from t to t + h need h < 2t/M: on a short window a step for
             each input is far too long, and predictions suffer for the whole stream.
-
-    Example:
-        >>> from ohsvgp import Gaussian, LegS, OnlineGP
-        >>> from ohsvgp.bases import RecurrentFeatures
-        >>> from probseq.kernels import RBF
-        >>> basis = RecurrentFeatures(LegS(10), num_features=200, step_size=0.01)
-        >>> gp = OnlineGP(RBF(1), Gaussian(0.1), basis)
-        >>> gp.update([0.0, 0.5, 1.0], [0.0, 0.5, 0.8]).n_new
-        3
     """
 
     def __init__(

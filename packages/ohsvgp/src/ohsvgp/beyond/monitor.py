@@ -85,17 +85,6 @@ class Monitor:
 
     Attributes:
         errors: standard errors of the latest targets.
-
-    Example:
-        >>> from ohsvgp import Gaussian, LegS, OnlineGP
-        >>> from ohsvgp.beyond.monitor import Monitor
-        >>> from probseq.kernels import RBF
-        >>> gp, monitor = OnlineGP(RBF(1), Gaussian(0.1), LegS(10)), Monitor()
-        >>> for t in range(3):
-        ...     drifted = monitor.observe(gp, [t], [0.1 * t])
-        ...     info = gp.update([t], [0.1 * t])
-        >>> monitor.coverage[0.95], drifted
-        (1.0, False)
     """
 
     def __init__(self) -> None:

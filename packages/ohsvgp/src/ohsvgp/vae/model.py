@@ -363,11 +363,6 @@ class OnlineSVGPVAE(nn.Module):
         density = gaussian_log_density(data, means, self.noise)
         return density.logsumexp(0) - math.log(num_samples)
 
-    @torch.no_grad()
-    def reconstruct(self, y: Any) -> Float[Tensor, "n d"]:
-        """Send data (n, d_y) through encoder and decoder alone: what these know without the GP."""
-        return self.decoder(self.encoder(as_channels(y, None, self.raw_noise))[0])
-
     def _decode(self, f: Tensor) -> Tensor:
         return self.decoder(f.to(self.raw_noise.dtype))
 
