@@ -31,11 +31,8 @@ class LagT(QuadratureBasis):
     The weights fade so fast that K_uu has the rank of about 20 at M = 50, and 40 at M = 150:
     more than that adds nothing but jitter.
 
-    Args:
-        num_inducing: M.
-        timescale: τ, in units of the time stamps.
-        num_nodes: Q on one panel; if None, as ``QuadratureBasis`` says of a window of 10τ, with
-            2M + 200 nodes on a panel.
+    τ is in units of the time stamps; Q, if None, is as ``QuadratureBasis`` says of a window of 10τ,
+    with 2M + 200 nodes on a panel.
     """
 
     def __init__(

@@ -42,12 +42,9 @@ class QuadratureBasis(TimeBasis):
     bring them to within 1e-6 of the variance, on windows of up to 100 of its lengthscales; see
     ``num_panels``. A kernel whose ``spectra`` are unknown gets one such panel.
 
-    Q grows with the window until it is that long, and state and cost of an update with it, to some
-    240 nodes of an RBF kernel at M = 100, 2.3 M beyond: what M functions cannot hold need not be
-    exact. ``num_nodes`` keeps it constant.
-
-    Thesis Eq. 4.10 to 4.17 evolve covariances of the integrals by an ODE and random features; they
-    come directly here, and ``RecurrentFeatures`` is the thesis' own way.
+    Q grows with the window until it is that long, to some 240 nodes of an RBF kernel at M = 100;
+    ``num_nodes`` keeps it constant. Thesis Eq. 4.10 to 4.17 evolve these covariances by an ODE and
+    random features, as ``RecurrentFeatures`` does.
     """
 
     def __init__(self, num_inducing: int, *, num_nodes: int | None = None) -> None:
@@ -127,14 +124,8 @@ def num_panels(
     which is of order h²/ℓ for Matérn-1/2, and no functional of point values comes closer: between
     two of them the process is free. In a product the frequencies of all factors add.
 
-    Args:
-        kernel: one whose ``spectra`` are known.
-        spacing: distance of the nodes on one panel.
-        density: largest |weight| of each node over its spacing.
-        unit: the time that one unit of the nodes stands for.
-        window: the time that the functions weigh; of one longer than 100 Matérn lengthscales, so
-            many are resolved.
-        widest: frequency up to which smooth factors are resolved.
+    Spacing and density (largest |weight| over it) are of the nodes on one panel, a unit of which is
+    ``unit`` in time; of a window longer than 100 Matérn lengthscales so many are resolved.
     """
     h, density = unit * spacing, density / unit
     scale = float(kernel.resolution.detach().min())

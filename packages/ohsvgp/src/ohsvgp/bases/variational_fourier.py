@@ -130,12 +130,8 @@ class VariationalFourier(Basis):
     the variance there stays near the prior's for any M; it is the exact one, for large M, a few
     lengthscales inside. Let the interval reach that far beyond the data.
 
-    Args:
-        num_inducing: M: ⌊M/2⌋ + 1 cosines with the constant, and the rest sines. Odd values have
-            a sine for every cosine.
-        start: where the interval begins, in the units of the time stamps; with calendar stamps in
-            ``time_unit`` since t0.
-        end: where it ends.
+    M features are ⌊M/2⌋ + 1 cosines with the constant, and the rest sines. The interval is in the
+    units of the time stamps; with calendar stamps in ``time_unit`` since t0.
     """
 
     fixed_hyperparameters = True

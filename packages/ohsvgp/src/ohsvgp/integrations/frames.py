@@ -62,13 +62,6 @@ def forecast_group(
         Columns ``by``, ``time``, "mean", "low", "high" (ends of the interval of 95 %) and "reason",
         h rows. A series that cannot be forecast has one row with its latest stamp, NaN and the
         reason, so that it does not stop an engine at the others.
-
-    Example:
-        >>> import numpy as np, pandas as pd
-        >>> table = pd.DataFrame({"t": np.arange(50.0), "y": np.sin(np.arange(50.0) / 5)})
-        >>> ahead = forecast_group(table, time="t", target="y", horizon=2)
-        >>> bool(abs(ahead["mean"][0] - np.sin(50 / 5)) < 0.1)
-        True
     """
     check_counts(horizon=horizon)
     ordered = group.sort_values(time, ignore_index=True)

@@ -54,15 +54,6 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
         gp_: the ``OnlineGP``, of normalised targets.
         y_mean_: what was taken from the targets, a number a series.
         y_scale_: what they were divided by then.
-
-    Example:
-        >>> import numpy as np
-        >>> from ohsvgp import OnlineGPRegressor
-        >>> X = np.linspace(0, 20, 200)[:, None]
-        >>> y = np.sin(X[:, 0]) + np.random.default_rng(0).normal(scale=0.1, size=200)
-        >>> model = OnlineGPRegressor().fit(X[:100], y[:100])
-        >>> model.partial_fit(X[100:], y[100:]).score(X, np.sin(X[:, 0])) > 0.99
-        True
     """
 
     def __init__(

@@ -59,21 +59,6 @@ class OnlineSVGPVAE(nn.Module):
         time_unit: numpy's code of the unit that calendar stamps are counted in.
         dtype: of networks, data and predictions; the latent processes are in float64.
         seed: of the model's own random numbers.
-
-    Example:
-        >>> import torch
-        >>> from ohsvgp import LegS
-        >>> from ohsvgp.vae import MLPDecoder, MLPEncoder, OnlineSVGPVAE
-        >>> from probseq.kernels import RBF
-        >>> t = torch.linspace(0.0, 4.0, 40)
-        >>> y = torch.stack([t.sin(), t.cos(), t.sin() * t.cos()], dim=-1)
-        >>> model = OnlineSVGPVAE(
-        ...     MLPEncoder(3, 2), MLPDecoder(2, 3), RBF(1), LegS(10), num_latents=2
-        ... )
-        >>> for rows in torch.arange(40).chunk(2):
-        ...     info = model.fit_task(t[rows], y[rows], epochs=5)
-        >>> model.predict(t).mean.shape
-        torch.Size([40, 3])
     """
 
     def __init__(
