@@ -403,11 +403,6 @@ class OnlineGP:
         self.spacing = saved.spacing_from_tensors(groups.get("pace", {}))
         self.updates = int(groups["updates"][""])
 
-    def __dask_tokenize__(self) -> tuple[Any, ...]:
-        """Return what dask tells models apart by: settings, and a checksum of all tensors."""
-        options = (self.growth, self.rel_jitter, self.time_unit, self.mean)
-        return (self.state_dict()["identity"].tolist(), *options)
-
     def _settings(self) -> dict[str, Any]:
         """Return what two models must share for one to read the other's state."""
         options = {"alpha": self.alpha, "dtype": str(self.dtype)}

@@ -60,14 +60,11 @@ def relate(
     return TaskCovariances(step, Psi, kernel.diag(x))
 
 
-def as_channels(y: Any, count: int | None, like: Tensor) -> Tensor:
-    """Check data of shape (n, d_y), any n if ``count`` is None; dtype and device of ``like``."""
+def as_channels(y: Any, count: int, like: Tensor) -> Tensor:
+    """Check data of shape (n, d_y); they get the dtype and device of ``like``."""
     data = as_real(y, like, "y")
-    if data.ndim != 2 or (count is not None and data.shape[0] != count):
-        raise ValueError(
-            f"y must have shape ({'n' if count is None else count}, channels), "
-            f"got {tuple(data.shape)}"
-        )
+    if data.ndim != 2 or data.shape[0] != count:
+        raise ValueError(f"y must have shape ({count}, channels), got {tuple(data.shape)}")
     if not bool(data.isfinite().all()):
         bad = int((~data.isfinite()).any(-1).sum())
         raise ValueError(f"y must be finite, got NaN or infinity at {bad} of {len(data)} times")
