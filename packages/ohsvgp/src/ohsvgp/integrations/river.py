@@ -113,10 +113,7 @@ class RiverForecaster(_OneByOne, Forecaster):
         """Return days since 1970 of a date, the number in x, or the index without x."""
         names = list(x or {})
         if len(names) > 1 or names != (names if self._names is None else self._names):
-            raise ValueError(
-                f"x must hold a stamp as before, {self._names or 'or nothing'}, and no other "
-                f"variables, which are not learned from, got {x}"
-            )
+            raise ValueError(f"x must be a stamp as before ({self._names}) and no more, got {x}")
         if not names:
             return float(index)
         ((name, value),) = (x or {}).items()
