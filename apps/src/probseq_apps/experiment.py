@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from probseq.settings import Settings
 from probseq_apps.engine import distributed
@@ -104,26 +104,6 @@ class Workflow(Generic[S, Data]):
     # Does a job, from where it stopped, and returns its results
     run: Callable[[S, Data, Job, RunFolder], Mapping[str, Any]] = lambda *_: {}
     report: Callable[[S, Data, Results, RunFolder], str]  # writes the report and returns it as text
-
-
-@runtime_checkable
-class ComparedMethods(Protocol):
-    """Settings that name the methods to compare, and the seeds of each."""
-
-    @property
-    def method(self) -> Sequence[str]:
-        """The rows of the comparison."""
-        ...
-
-    @property
-    def seeds(self) -> Sequence[int]:
-        """Each row is done once per seed."""
-        ...
-
-
-def rows_and_seeds(settings: ComparedMethods) -> list[Job]:
-    """Return a job for each method and seed, all methods of a seed together."""
-    return [Job(row, seed) for seed in settings.seeds for row in settings.method]
 
 
 def by_row(results: Results) -> dict[str, dict[str, Any]]:

@@ -39,14 +39,12 @@ from probseq_apps.data.names import CSV_PREFIX
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_arrays, save_arrays
 from probseq_apps.experiment import (
-    ComparedMethods,
     Job,
     Results,
     RunFolder,
     Workflow,
     by_row,
     counted,
-    rows_and_seeds,
 )
 from probseq_apps.experiments.streams import TaskStream, load_stream
 from probseq_apps.options import Options
@@ -58,6 +56,7 @@ from probseq_apps.settings.online import (
     GPSettings,
     LiveModel,
     LiveSettings,
+    OnlineComparison,
     OnlineSettings,
     Prior,
     StreamInfo,
@@ -106,6 +105,11 @@ def check(settings: OnlineSettings, streams: Streams) -> None:
                 f"likelihood {settings.model.likelihood} does not suit "
                 f"{stream.target_label!r} of data set {stream.name!r}: {error}"
             ) from error
+
+
+def jobs_of(settings: OnlineComparison) -> list[Job]:
+    """Return a job for each method and seed, all methods of a seed together."""
+    return [Job(row, seed) for seed in settings.seeds for row in settings.method]
 
 
 def describe(settings: OnlineSettings, streams: Streams) -> str:
@@ -220,7 +224,7 @@ WORKFLOW = Workflow(
     one_process="a stream is learned in its order",
     folders=(PREDICTIONS,),
     brief=True,
-    jobs=rows_and_seeds,
+    jobs=jobs_of,
     load=load,
     check=check,
     describe=describe,
@@ -230,7 +234,7 @@ WORKFLOW = Workflow(
 
 
 def first_seed_arrays(
-    settings: ComparedMethods, folder: Path, again: Callable[[Job], object]
+    settings: OnlineComparison, folder: Path, again: Callable[[Job], object]
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return what each method stores of its first seed, made `again` where a file was deleted."""
     arrays: dict[str, dict[str, np.ndarray]] = {}

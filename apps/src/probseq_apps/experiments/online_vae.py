@@ -33,9 +33,15 @@ from probseq_apps.experiment import (
     Workflow,
     by_row,
     counted,
-    rows_and_seeds,
 )
-from probseq_apps.experiments.online import extent, first_seed_arrays, naive_score, naming, sizes
+from probseq_apps.experiments.online import (
+    extent,
+    first_seed_arrays,
+    jobs_of,
+    naive_score,
+    naming,
+    sizes,
+)
 from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, save_progress
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
@@ -190,7 +196,7 @@ WORKFLOW = Workflow(
     command="online vae",
     folders=(MODELS, FRAMES),
     brief=True,
-    jobs=rows_and_seeds,
+    jobs=jobs_of,
     load=load,
     describe=describe,
     run=learn_channels,

@@ -255,7 +255,9 @@ class GPSettings(Prior):
     """Their step size, in lengthscales, or standard deviations of the posterior so far."""
 
 
-class _Comparison(Settings):
+class OnlineComparison(Settings):
+    """Comparison of methods that learn a stream."""
+
     data_names: ClassVar[tuple[str, ...]]
     data: str
     method: Names
@@ -269,7 +271,7 @@ class _Comparison(Settings):
             check_name("data set", self.data, (*self.data_names, f"{CSV_PREFIX}PATH"))
 
 
-class OnlineSettings(_Comparison):
+class OnlineSettings(OnlineComparison):
     """Comparison."""
 
     data_names = (*SERIES_NAMES, *TABLE_NAMES)
@@ -459,7 +461,7 @@ class VaeTrainingSettings(Settings):
     """Draws of the latents per time step in predictions."""
 
 
-class OnlineVaeSettings(_Comparison):
+class OnlineVaeSettings(OnlineComparison):
     """Comparison."""
 
     data_names = (MOVING_DIGITS, ROTATED_MNIST)
