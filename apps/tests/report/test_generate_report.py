@@ -285,3 +285,18 @@ def test_curves_are_means_of_what_was_logged(tmp_path, monkeypatch):
     assert dashes == ["-", "--", "--", "-"]
     assert [line.get_ydata().tolist() for line in masked] == [[-2.0, 1.0]]
     assert save_curves({"1-frame": [tmp_path / "none"]}, file, quantities) == []
+
+
+def test_the_quality_of_samples_and_of_their_frames_stands_where_it_was_measured(diffusion_result):
+    results = [diffusion_result(ARMS[2], seed, 10.0) for seed in (0, 1)]
+    of_frame = {"fd": 1.0, "real_fd": 0.5, "kid": 0.2, "num_videos": 20}
+    for seed, one in enumerate(results):
+        one["generation"] |= {"kid": 0.1 + 0.2 * seed, "frames": {"3": of_frame}}
+        one["generation"]["torch_fidelity"] = {"fd": 3.0}
+    real = {**REAL_IMAGES, "kid": 0.05, "torch_fidelity": {"fd": 1.0}}
+    table, frames = diffusion_tables(results, real)
+    cells = [dict(zip(table.heads, row, strict=True)) for row in (table.rows[0], table.rows[-1])]
+    assert [each["KID ↓"] for each in cells] == ["0.2000±0.1000", "0.0500"]
+    assert [each["torch-fidelity: FD ↓"] for each in cells] == ["3.000±0.000", "1.000"]
+    cells = ["2", "1.000±0.000", "0.5000±0.0000", "0.2000±0.0000", "20"]
+    assert frames.rows == [[f"{ARMS[2]}, 3", *cells]]

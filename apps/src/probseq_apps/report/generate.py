@@ -15,7 +15,6 @@ from probseq_apps.report.headline import (
     difference_text,
     headline_table,
 )
-from probseq_apps.report.quality_tables import frame_table, quality_table
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.results import (
     BASE,
@@ -23,7 +22,6 @@ from probseq_apps.report.results import (
     Group,
     Result,
     digits_of,
-    entry_of,
     fd_name,
     frame_groups,
     frames_of,
@@ -61,6 +59,23 @@ _SHORT = re.compile(r"\(.*?\)| of samples,| prior")
 _REAL_DISTANCE = "real images: test part from training part"
 _WHOLE = plain(0)
 
+# Of samples, as far as they were measured, and of their frames.
+_QUALITY = (
+    Measure("looks real", "higher", ("realism",)),
+    Measure("KID", "lower", ("kid",)),
+    Measure("LPIPS diversity", None, ("lpips",)),
+    Measure("torch-fidelity: FD", "lower", ("torch_fidelity", "fd")),
+    Measure("torch-fidelity: IS", "higher", ("torch_fidelity", "is")),
+    Measure("torch-fidelity: KID", "lower", ("torch_fidelity", "kid")),
+    Measure("torch-fidelity: precision", "higher", ("torch_fidelity", "precision")),
+    Measure("torch-fidelity: recall", "higher", ("torch_fidelity", "recall")),
+)
+_FRAME_QUALITY = (
+    Measure("FD", "lower", ("fd",)),
+    Measure("FD, real test videos", None, ("real_fd",)),
+    Measure("KID", "lower", ("kid",)),
+)
+
 # A column: a number over the seeds with its error, or as it is written; without a good end and a
 # writer, what all seeds share.
 Column = tuple[Measure, Writer | None]
@@ -88,36 +103,35 @@ def token_tables(results: Sequence[Result], real: Result) -> list[Table]:
             columns.append((Measure(f"{prior}: {is_name(results)}", "higher", (*at, "is")), None))
         nats = Measure(f"{prior}: nats per token", "lower", (*at, "nats_per_token"))
         columns += [(nats, None), (Measure(f"{prior}: samples", None, (*at, "num_samples")), None)]
-    if drawn := groups_of([result for result in results if result.get("generation")]):
-        tables.append(_table("samples", drawn, columns, real))
-        paths = [("generation", prior) for prior in priors_of(results)]
-        tables += _quality_tables(drawn, real, paths)
+        columns += _quality(results, at, f"{prior}: ")
+    if sampled := groups_of([result for result in results if result.get("generation")]):
+        tables.append(_table("samples", sampled, columns, real))
     return tables
 
 
 def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
     """Return all variants, and errors of frames for each length of videos that has them."""
-    measures, known = diffusion_measures(results), list[Result]()
+    measures, rows = diffusion_measures(results), list[Result]()
     for result in results:
         distance, least = value_of(result, measures[0].path), value_of(real, ("fd",))
         gap = None if distance is None or least is None else distance - least
-        known.append({**result, "total_steps": total_steps(result), "gap": gap})
+        rows.append({**result, "total_steps": total_steps(result), "gap": gap})
     if fd_name(results) == PIXELS:
         measures.insert(1, Measure("above the optimum", "lower", ("gap",)))
-    tables = [_model_table(known, measures, "generate-diffusion", real)]
+    tables = [_model_table(rows, measures, "generate-diffusion", real)]
     every = frame_groups(results)
     for length in lengths_of(every):
         groups = [group for group in every if group.fact("frames") == length]
         frames = sorted({frame for group in groups for frame in frames_of(group)})
-        places: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
+        paths: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
             ("image" if f == length else f"frame {f}", ("model", str(f)), ("exact", str(f)))
             for f in frames
         ]
         if len(frames) > 2:
             exact = ("exact_intermediate",)
-            places.insert(0, ("mean before the image", INTERMEDIATE.path, exact))
+            paths.insert(0, ("mean before the image", INTERMEDIATE.path, exact))
         columns: list[Column] = []
-        for label, model, exact in places:
+        for label, model, exact in paths:
             columns.append((Measure(label, "lower", model), None))
             # A property of the data: the same for all seeds.
             columns.append((Measure("least error", None, exact), plain(digits_of(groups, model))))
@@ -125,13 +139,12 @@ def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
             columns.append((Measure("image / least error", "lower", TIMES), None))
         columns += _facts({"images": "num_images", "samples": "num_samples"})
         tables.append(_table(f"errors of frames, T = {length}", groups, columns))
-    return [*tables, *_quality_tables(groups_of(results), real)]
+    return [*tables, *frame_quality_tables(groups_of(results))]
 
 
 def hvae_tables(results: Sequence[Result], real: Result) -> list[Table]:
     """Return both variants, and real images."""
-    table = _model_table(results, [*hvae_measures(results), BOUND], "generate-hvae", real)
-    return [table, *_quality_tables(groups_of(results), real)]
+    return [_model_table(results, [*hvae_measures(results), BOUND], "generate-hvae", real)]
 
 
 def _model_table(
@@ -139,6 +152,7 @@ def _model_table(
 ) -> Table:
     columns: list[Column] = [
         *((measure, None) for measure in measures),
+        *_quality(results, ("generation",)),
         *_facts(PAGES[experiment]["facts"]),
         (Measure("training s", None, ("training_seconds",)), _WHOLE),
         (Measure("sampling s", None, ("generation", "seconds")), _WHOLE),
@@ -146,28 +160,28 @@ def _model_table(
     return _table("variant", groups_of(results), columns, real)
 
 
-def _quality_tables(
-    groups: Sequence[Group], real: Result, paths: Sequence[tuple[str, ...]] = (("generation",),)
-) -> list[Table]:
-    """Return what is measured of samples and of their frames; what is not ranked stands below."""
-    rows: dict[bool, dict[str, list[Result]]] = {False: {}, True: {}}
-    for path in paths:
-        poor = unranked(groups, real, path)
-        for group in groups:
-            name = ", ".join([group.name, *path[1:]])
-            name += " (not ranked)" * (group.name in poor)
-            entries = [entry_of(result, path) for result in group.results]
-            if None not in entries:
-                rows[group.name in poor][name] = entries
-    every = {**rows[False], **rows[True]}
-    videos = {
-        name: [one["frames"] for one in entries]
-        for name, entries in every.items()
-        if all("frames" in one for one in entries)
-    }
-    heads, cells = quality_table({**every, REAL: [real]})
-    tables = [Table(heads, cells)] if len(heads) > 2 else []
-    return [*tables, Table(*frame_table(videos))] if videos else tables
+def _quality(results: Sequence[Result], path: tuple[str, ...], prefix: str = "") -> list[Column]:
+    """Return what is measured of samples beside distance and score, as far as any result has it."""
+    columns: list[Column] = []
+    for measure in _QUALITY:
+        whole = measure._replace(label=f"{prefix}{measure.label}", path=(*path, *measure.path))
+        if any(value_of(result, whole.path) is not None for result in results):
+            columns.append((whole, None if measure.direction else with_error(3)))
+    return columns
+
+
+def frame_quality_tables(groups: Sequence[Group]) -> list[Table]:
+    """Return a table of the frames of sampled videos, a row for each; none without videos."""
+    heads = ["frames of samples", "n", *(measure.head for measure in _FRAME_QUALITY), "videos"]
+    rows: list[list[str]] = []
+    for group in groups:
+        for frame, measured in (group.fact("generation", "frames") or {}).items():
+            path = ("generation", "frames", frame)
+            summaries = [group.summary((*path, *measure.path)) for measure in _FRAME_QUALITY]
+            cells = [with_error(decimals_of([each.mean]))(each) for each in summaries]
+            count = f"{measured['num_videos']:,}"
+            rows.append([f"{group.name}, {frame}", str(len(group.results)), *cells, count])
+    return [Table(heads, rows)] if rows else []
 
 
 def _facts(paths: Mapping[str, str]) -> list[Column]:
@@ -198,14 +212,15 @@ def _table(
             ends.append(fact_text((real or {}).get(path[-1])))
         else:
             write = write or with_error(digits_of(groups, path))
-            shown = [write(group.summary(path)) for group in groups]
+            column = [write(group.summary(path)) for group in groups]
             if path[-1] == "fd":
-                shown = [
+                column = [
                     f"not ranked ({cell})" if group.name in poor.get(path[:-1], ()) else cell
-                    for group, cell in zip(groups, shown, strict=True)
+                    for group, cell in zip(groups, column, strict=True)
                 ]
-            cells.append(shown)
-            ends.append(write(summarise([value_of(real or {}, path[-1:])])))
+            cells.append(column)
+            of_real = path[-2:] if "torch_fidelity" in path else path[-1:]
+            ends.append(write(summarise([value_of(real or {}, of_real)])))
     rows = [list(row) for row in zip(*cells, strict=True)]
     heads = [title, "n", *(measure.head for measure, _ in columns)]
     return Table(heads, rows if real is None else [*rows, ends])
@@ -382,12 +397,12 @@ def generate_report(
     settings: Mapping[str, Any],
     data: GenerationData,
     recipe: str,
-    **drawn: Any,
+    **plotted: Any,
 ) -> Report:
     """Return the report of a command.
 
-    Test images are measured as `real`, as if they were samples; `drawn` is what pictures show, see
-    `draw_tokens` and `draw_models`.
+    Test images are measured as `real`, as if they were samples; `plotted` is what pictures show,
+    see `draw_tokens` and `draw_models`.
     """
     tables, pairs, measures, pictures = _WORKFLOWS[experiment]
     size, channels = data.image_size, data.channels
@@ -414,7 +429,7 @@ def generate_report(
         ),
         conclusions=[conclusion_of(results, columns)],
         story=(
-            "samples" if drawn.get("samples", True) else f"reconstructions-{settings['stem'][0]}",
+            "samples" if plotted.get("samples", True) else f"reconstructions-{settings['stem'][0]}",
         ),
         tables=[
             *tables(results, real),
@@ -424,5 +439,5 @@ def generate_report(
             [PAGES[experiment].get("legend", ""), PAGES["samples"]["legend"]]
         ).strip(),
         figures=dict[str, Figure],
-        pictures=lambda plots: pictures(plots, results, data, seed=settings["seeds"][0], **drawn),
+        pictures=lambda plots: pictures(plots, results, data, seed=settings["seeds"][0], **plotted),
     )
