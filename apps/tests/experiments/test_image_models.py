@@ -15,7 +15,8 @@ from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import read_json, write_json
-from probseq_apps.experiments import stages
+from probseq_apps.experiments import generate_common
+from probseq_apps.experiments.generate_common import load_samples
 from probseq_apps.experiments.image_models import (
     DIFFUSION_WORKFLOW,
     HVAE_WORKFLOW,
@@ -25,7 +26,6 @@ from probseq_apps.experiments.image_models import (
     read_maker,
     train_maker,
 )
-from probseq_apps.experiments.stages import load_drawn
 from probseq_apps.options import Options
 from probseq_apps.run import run
 from probseq_apps.settings.common import merged
@@ -114,7 +114,7 @@ def assert_same(kind, one, other):
             load_file(f / "models" / name / "pretrained/model.safetensors") for f in (one, other)
         )
         assert all(torch.equal(first[key], second[key]) for key in first.keys() | second.keys())
-        a, b = (load_drawn(f / "samples" / f"{name}.npz") for f in (one, other))
+        a, b = (load_samples(f / "samples" / f"{name}.npz") for f in (one, other))
         assert torch.equal(a.images, b.images)
         assert torch.equal(a.videos, b.videos)
 
@@ -171,7 +171,7 @@ def test_a_diffusion_model_is_written_as_a_pipeline_of_diffusers(whole, tmp_path
 @both
 def test_samples_are_last_frames_and_weights_are_the_average(whole, kind):
     for name in names(kind):
-        samples = load_drawn(whole[kind] / "samples" / f"{name}.npz")
+        samples = load_samples(whole[kind] / "samples" / f"{name}.npz")
         assert torch.equal(samples.videos[:, -1], samples.images)
         folder = whole[kind] / "models" / name
         checkpoint = load_latest_checkpoint(folder / "checkpoints")
@@ -330,16 +330,16 @@ def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, d
 
 
 def test_pixels_above_127_are_white_all_others_black_and_colour_is_not_binarised(tmp_path, digits):
-    binary = stages.load_images(HVAE, Options())
+    binary = generate_common.load_images(HVAE, Options())
     for part in ("train", "validation", "test"):
         before, after = getattr(digits, part), getattr(binary, part)
         assert torch.equal(after == 255, before >= 128)
         assert set(after.unique().tolist()) == {0, 255}
     assert "pixels above 127 white" in binary.notes[-1]
     assert torch.equal(
-        stages.load_images(replace(HVAE, binarize=False), Options()).test, digits.test
+        generate_common.load_images(replace(HVAE, binarize=False), Options()).test, digits.test
     )
     for number in range(20):
         Image.new("RGB", (8, 8), (number, 2, 3)).save(tmp_path / f"{number}.png")
     with pytest.raises(ValueError, match=r"binarize is for grey images, and .* has 3 channels"):
-        stages.load_images(replace(HVAE, data=f"folder:{tmp_path}"), Options())
+        generate_common.load_images(replace(HVAE, data=f"folder:{tmp_path}"), Options())

@@ -11,10 +11,10 @@ from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import read_json
 from probseq_apps.experiments import image_models
-from probseq_apps.experiments.stages import load_drawn
+from probseq_apps.experiments.generate_common import load_samples
 from probseq_apps.experiments.tokens import open_prior
 from probseq_apps.report.generate import generate_report
-from probseq_apps.settings.generate import Classes, ClassTraining
+from probseq_apps.settings.generate import ClassSettings, ClassTraining
 from probseq_apps.settings.models import DiffusionSettings, HvaeSettings
 from pseudovideo.evaluation import mean_bound
 from pseudovideo.labels import draw_labels
@@ -80,7 +80,7 @@ def digits():
 
 
 def drawn(folder, model):
-    return load_drawn(folder / "samples" / f"{model.rpartition('/')[2]}.npz")
+    return load_samples(folder / "samples" / f"{model.rpartition('/')[2]}.npz")
 
 
 @each
@@ -137,12 +137,12 @@ def test_samples_are_of_the_classes_that_are_asked_for_by_name_or_number(whole, 
         sample = f"generate sample --device cpu --num 20 --model {folder / model} --run-dir"
         own, asked = tmp_path / f"{model[7]}-own", tmp_path / f"{model[7]}-asked"
         assert tell(sample, own) == 0
-        found, expected = load_drawn(own / "samples.npz"), drawn(folder, model)
+        found, expected = load_samples(own / "samples.npz"), drawn(folder, model)
         assert torch.equal(found.labels, expected.labels[:20])
         # Of the run, guidance too; round-off of another batch size is at most one level.
         assert (found.images.int() - expected.images[:20].int()).abs().max() <= 1
         assert tell(f"{sample} {asked} --labels 3 7") == 0
-        found = load_drawn(asked / "samples.npz")
+        found = load_samples(asked / "samples.npz")
         assert found.labels.tolist() == [3, 7] * 10
         with Image.open(asked / "plots/samples.png") as picture:
             wide = picture.width
@@ -166,7 +166,7 @@ def test_priors_and_hvaes_draw_the_classes_that_are_asked_for(whole, tmp_path):
         at = tmp_path / str(number)
         told = f"generate sample --num 4 --labels 9 --device cpu {given} --run-dir {at}"
         assert tell(told) == 0
-        assert load_drawn(at / "samples.npz").labels.tolist() == [9] * 4
+        assert load_samples(at / "samples.npz").labels.tolist() == [9] * 4
     priors = [open_prior(run / name).maker.settings.classes for name in MODELS["run"]]
     assert priors == [ClassTraining(labels=True, label_dropout=0.2)] * 4
 
@@ -210,7 +210,7 @@ def test_settings_that_need_labels_are_refused_without():
                 settings.from_dict({"classes": given})
     counts = {"a": 3, "b": 1}
     named = {"class_names": ("a", "b"), "class_counts": (3, 1)}
-    assert Classes().spec(counts) == ClassSpec()
+    assert ClassSettings().spec(counts) == ClassSpec()
     for hidden, expected in ((None, 0.1), (0.0, 0.0), (0.3, 0.3)):
         spec = ClassTraining(labels=True, label_dropout=hidden).spec(counts)
         assert spec == ClassSpec(num_classes=2, label_dropout=expected, **named)
@@ -254,7 +254,7 @@ def test_a_folder_of_other_classes_is_not_gone_on_with_nor_the_prior_of_an_hvae(
     assert list(read_json(run / "config.json")["classes"]) == ["cat", "dog"]
     sample = f"generate sample --num 3 --labels dog --device cpu --model {run}/models/heat-seed0"
     assert tell(f"{sample} --run-dir", tmp_path / "s") == 0
-    assert load_drawn(tmp_path / "s/samples.npz").labels.tolist() == [1] * 3
+    assert load_samples(tmp_path / "s/samples.npz").labels.tolist() == [1] * 3
     shutil.move(data / "dog", data / "eel")
     capsys.readouterr()
     with pytest.raises(SystemExit):

@@ -21,7 +21,7 @@ from probseq_apps.experiment import Job
 from probseq_apps.experiments import tokens
 from probseq_apps.experiments.features import make_extractor, make_reference
 from probseq_apps.experiments.single import SAMPLE_WORKFLOW
-from probseq_apps.experiments.stages import Objective, load_drawn
+from probseq_apps.experiments.generate_common import LossModule, load_samples
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, open_prior, open_tokenizer
 from probseq_apps.options import Options
 from probseq_apps.report.results import groups_of, unranked
@@ -36,8 +36,8 @@ from probseq_apps.settings.generate import (
     PriorChoice,
     PriorSizes,
     PriorTraining,
+    StepTraining,
     TokensEvaluation,
-    Training,
     Videos,
 )
 from probseq_apps.settings.models import SampleSettings, sample_defaults
@@ -105,7 +105,7 @@ def assert_same(report_of, one, other):
     for name, own in first.items():
         assert all(torch.equal(tensor, second[name][key]) for key, tensor in own.items()), name
     for file in (one / "samples").glob("*.npz"):
-        a, b = load_drawn(file), load_drawn(other / "samples" / file.name)
+        a, b = load_samples(file), load_samples(other / "samples" / file.name)
         assert torch.equal(a.images, b.images)
         assert torch.equal(a.videos, b.videos)
 
@@ -267,7 +267,7 @@ def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_imag
 def test_a_masked_prior_draws_its_masks_from_the_runs_generator(whole, tokenizer, digits):
     trained = open_prior(whole / "priors" / f"masked-{JOB.name}")
     batch, losses = (tokenizer.model.encode(videos_of(digits.train[:8], "x")),), []
-    objective = Objective(trained.model, "loss")
+    objective = LossModule(trained.model, "loss")
     for seed in (0, 0, 1):
         step = TrainStep(0, 0, 0.0, torch.Generator().manual_seed(seed))
         losses.append(trained.maker.loss(objective, batch, step).loss.item())
@@ -283,8 +283,8 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, tmp_path):
     where["png"] = str(tmp_path / "png")
     settings = SampleSettings(**where, num=20, device="cpu", sampling=TINY.sampling)
     run(SAMPLE_WORKFLOW, settings, Options(run_dir=tmp_path / "s"), recipe="")
-    found = load_drawn(tmp_path / "s" / "samples.npz")
-    expected = load_drawn(whole / "samples" / f"masked-{JOB.name}.npz")
+    found = load_samples(tmp_path / "s" / "samples.npz")
+    expected = load_samples(whole / "samples" / f"masked-{JOB.name}.npz")
     assert torch.equal(found.images, expected.images)
     plots = {path.name for path in (tmp_path / "s" / "plots").iterdir()}
     assert plots == {"samples.png", "samples-videos.png", "samples.gif"}
@@ -369,10 +369,10 @@ def test_a_classifier_of_the_digits_knows_them_and_has_never_seen_the_test_image
 
 def test_files_that_are_missing_or_of_something_else_are_refused_by_name(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.npz is not there"):
-        load_drawn(tmp_path / "none.npz")
+        load_samples(tmp_path / "none.npz")
     save_arrays(tmp_path / "other.npz", {"a": torch.zeros(2)})
     flat = {name: torch.zeros(2, 3) for name in ("images", "videos", "seconds")}
     save_arrays(tmp_path / "flat.npz", flat)
     for name, found in (("other", "none"), ("flat", "2")):
         with pytest.raises(ValueError, match=rf"dimensions, and .*{name}\.npz has {found}"):
-            load_drawn(tmp_path / f"{name}.npz")
+            load_samples(tmp_path / f"{name}.npz")

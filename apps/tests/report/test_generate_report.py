@@ -21,7 +21,7 @@ from probseq_apps.report.generate import (
     token_pairs,
     token_tables,
 )
-from probseq_apps.report.generate_plots import Drawn, Quantity, save_curves
+from probseq_apps.report.generate_plots import ModelSamples, Quantity, save_curves
 from probseq_apps.report.results import REAL
 from probseq_apps.settings.models import DiffusionSettings
 from pseudovideo.variants import DiffusionVariant
@@ -251,8 +251,8 @@ def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result)
         *("generate-diffusion", found, REAL_IMAGES),
         **{"settings": settings.to_dict(), "recipe": "own"},
         data=GenerationData("digits", grey, grey[:10], grey[:40], notes=("!",)),
-        videos={name: (variant.videos(settings.frames), variant.context(settings.frames))},
-        drawn={name: Drawn(grey, moving)},
+        videos={name: (arm.videos(settings.frames), arm.context(settings.frames))},
+        samples={name: ModelSamples(grey, moving)},
         logs={name: [write_log(tmp_path / name, 1.0, 0.5)]},
     )
     report.write(tmp_path)

@@ -19,9 +19,9 @@ from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import CONFIG, read_json
 from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
-from probseq_apps.experiments import stages
+from probseq_apps.experiments import generate_common as common
 from probseq_apps.report.generate import generate_report
-from probseq_apps.report.generate_plots import Drawn
+from probseq_apps.report.generate_plots import ModelSamples
 from probseq_apps.settings.common import config_values, saved_settings
 from probseq_apps.settings.models import (
     DIFFUSION_MODEL,
@@ -81,7 +81,7 @@ class DiffusionMaker:
 
     def loss(self, model: nn.Module, batch: Batch, step: TrainStep) -> LossParts:
         """Return the hybrid loss of images and their numbers, each at a random diffusion step."""
-        frames = stages.videos_of(batch, self.videos, step, seed=self.seed)
+        frames = common.videos_of(batch, self.videos, step, seed=self.seed)
         return LossParts.of(model(frames, *batch[2:], generator=step.generator))
 
     def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
@@ -103,10 +103,10 @@ class DiffusionMaker:
         elif asked.likelihood_images:
             images = data.test[: asked.likelihood_images]
             counted = len(images)
-            generator = stages.generator_for(model, derive_seed(self.seed, "likelihood"))
+            generator = common.generator_for(model, derive_seed(self.seed, "likelihood"))
             total = -(-counted // _BATCH) * self.steps
             with log.bar(total=total, unit=" steps", desc="likelihood") as bar:
-                labels = stages.labels_of(self.settings.classes, data, "test", counted)
+                labels = common.labels_of(self.settings.classes, data, "test", counted)
                 likelihood = mean_bound(
                     model, images, labels, generator=generator, progress=bar.update
                 )
@@ -135,7 +135,7 @@ class DiffusionMaker:
                 num_samples=samples,
                 **self.settings.sampling.options(),
                 seed=derive_seed(self.seed, "test videos"),
-                generator=stages.generator_for(model, derive_seed(self.seed, "frame errors")),
+                generator=common.generator_for(model, derive_seed(self.seed, "frame errors")),
                 progress=bar.update,
             )
 
@@ -163,10 +163,10 @@ class HvaeMaker:
         with torch.device("meta"):
             self.build(data)
 
-    def build(self, data: GenerationData) -> tuple[stages.Objective, HVAE]:
+    def build(self, data: GenerationData) -> tuple[common.LossModule, HVAE]:
         """Return an objective, and the new model in it."""
         model = cast("HVAE", new_model(self, data))
-        return stages.Objective(model, "training_losses"), model
+        return common.LossModule(model, "training_losses"), model
 
     def loss(self, model: nn.Module, batch: Batch, step: TrainStep) -> LossParts:
         """Return the bound of a batch of images, estimated at a random level of each."""
@@ -178,7 +178,7 @@ class HvaeMaker:
         options: dict[str, Any] = {"images": None, "guidance": self.settings.classes.guidance}
         if data is not None:
             options["images"] = to_unit(data.train).to(device)
-            options["image_labels"] = stages.labels_of(self.settings.classes, data, "train")
+            options["image_labels"] = common.labels_of(self.settings.classes, data, "train")
         return options
 
     def measure(self, model: HVAE, data: GenerationData) -> dict[str, Any]:
@@ -186,8 +186,8 @@ class HvaeMaker:
         levels, images = model.config.num_levels, data.test[: self.settings.evaluation.bound_images]
         evaluations = levels * self.settings.classes.passes
         drawn = {"sampler": "ancestral", "sampling_steps": levels, "evaluations": evaluations}
-        labels = stages.labels_of(self.settings.classes, data, "test", len(images))
-        generator = stages.generator_for(model, derive_seed(self.seed, "bound"))
+        labels = common.labels_of(self.settings.classes, data, "test", len(images))
+        generator = common.generator_for(model, derive_seed(self.seed, "bound"))
         return {
             "levels": levels,
             "noise_std": model.config.noise_std,
@@ -255,7 +255,7 @@ def read_maker(maker: Maker, folder: Path) -> TrainedMaker:
         differing = wanted.differs_from(model.config)
     for name, (value, other) in differing.items():
         raise ValueError(
-            f"{folder / stages.PRETRAINED} must hold the model that {folder / CONFIG} tells "
+            f"{folder / common.PRETRAINED} must hold the model that {folder / CONFIG} tells "
             f"of, with {name}={value}, and holds another one with {name}={other}: copy its own "
             "there, or train it anew"
         )
@@ -276,7 +276,7 @@ def makers_of(settings: ModelSettings) -> dict[Job, Maker]:
     }
 
 
-def check(settings: ModelSettings, run: stages.ImageRun) -> None:
+def check(settings: ModelSettings, run: common.ImageRun) -> None:
     """Raise if sizes or weights don't fit the images, or a file of weights is not there."""
     for job, maker in makers_of(settings).items():
         if job.seed == settings.seeds[0]:
@@ -284,13 +284,13 @@ def check(settings: ModelSettings, run: stages.ImageRun) -> None:
     stages.check_run(settings, run.data)
 
 
-def describe(settings: ModelSettings, run: stages.ImageRun) -> str:
+def describe(settings: ModelSettings, run: common.ImageRun) -> str:
     """Return a line about data and jobs."""
     return stages.describe_run(settings, run.data, ", ".join(settings.variants))
 
 
 def train_and_measure(
-    settings: ModelSettings, run: stages.ImageRun, job: Job, at: RunFolder
+    settings: ModelSettings, run: common.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
     """Train a model, draw from it, and return what was measured."""
     maker, folder = makers_of(settings)[job], at.path / MODELS / job.name
@@ -301,7 +301,7 @@ def train_and_measure(
     measured = distributed.main_alone(partial(maker.measure, model, run.data)) or {}
 
     def drawn() -> dict[str, Any]:
-        samples = stages.load_drawn(file)
+        samples = common.load_samples(file)
         reference = run.reference(at)
         metrics = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
         if isinstance(maker, DiffusionMaker) and samples.videos.shape[1] > 1:
@@ -319,7 +319,7 @@ def train_and_measure(
     }
 
 
-def report(settings: ModelSettings, run: stages.ImageRun, results: Results, at: RunFolder) -> str:
+def report(settings: ModelSettings, run: common.ImageRun, results: Results, at: RunFolder) -> str:
     """Write the report and return it as text; samples that were deleted are drawn anew."""
     drawn, logs, makers = dict[str, Drawn](), dict[str, list[Path]](), makers_of(settings)
     files = {job: draw_file(settings, run, job, at) for job in makers}
@@ -346,7 +346,7 @@ def report(settings: ModelSettings, run: stages.ImageRun, results: Results, at: 
     return generate_report(kind, [*results.values()], run.real(at), **shown).write(at.path)
 
 
-DIFFUSION_WORKFLOW = Workflow[ModelSettings, stages.ImageRun](
+DIFFUSION_WORKFLOW = Workflow[ModelSettings, common.ImageRun](
     kind=GENERATE_DIFFUSION,
     command="generate diffusion",
     folders=(stages.SAMPLES, MODELS, stages.CLASSIFIER),
@@ -355,16 +355,16 @@ DIFFUSION_WORKFLOW = Workflow[ModelSettings, stages.ImageRun](
     config=stages.run_config,
     check=check,
     describe=describe,
-    prepare=stages.make_features,
+    prepare=common.make_features,
     run=train_and_measure,
     report=report,
 )
 HVAE_WORKFLOW = replace(DIFFUSION_WORKFLOW, kind=GENERATE_HVAE, command="generate hvae")
 
 
-def draw_file(settings: ModelSettings, run: stages.ImageRun, job: Job, at: RunFolder) -> Path:
+def draw_file(settings: ModelSettings, run: common.ImageRun, job: Job, at: RunFolder) -> Path:
     """Return the file of samples, drawn where it is missing."""
-    file = at.path / stages.SAMPLES / f"{job.name}.npz"
+    file = at.path / common.SAMPLES / f"{job.name}.npz"
 
     def draw() -> stages.Samples:
         maker, device = makers_of(settings)[job], stages.device_of(settings)
@@ -374,5 +374,5 @@ def draw_file(settings: ModelSettings, run: stages.ImageRun, job: Job, at: RunFo
         labels = stages.labels_for(model, num, seed=seed)
         return stages.draw_timed(model, num, seed=seed, labels=labels, **options)
 
-    stages.store_drawn(file, draw, job.name, job, at)
+    common.store_samples(file, draw, job.name, job, at)
     return file

@@ -11,7 +11,8 @@ import torch
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.experiment import Results, RunFolder, Workflow
-from probseq_apps.experiments import image_models, stages
+from probseq_apps.experiments import generate_common as common
+from probseq_apps.experiments import image_models
 from probseq_apps.experiments.tokens import open_prior, open_tokenizer
 from probseq_apps.options import Options
 from probseq_apps.report.generate_plots import draw_samples
@@ -29,7 +30,7 @@ SAMPLES = "samples.npz"
 class Draw(NamedTuple):
     """What draws, the name of its images, and the names of its classes."""
 
-    make: Callable[[], stages.Samples]
+    make: Callable[[], common.Samples]
     data_name: str
     class_names: tuple[str, ...]
 
@@ -45,7 +46,7 @@ def load_source(settings: SampleSettings, options: Options) -> Draw:
 def draw(settings: SampleSettings, source: Draw, results: Results, at: RunFolder) -> str:
     """Draw, write array and pictures into the folder, and return what came out."""
     samples = source.make()
-    stages.save_drawn(samples, at.path / SAMPLES)
+    common.save_samples(samples, at.path / SAMPLES)
     draw_samples(samples, at.path / "plots", "samples", class_names=source.class_names)
     if settings.png:
         save_pngs(samples.images, settings.png)

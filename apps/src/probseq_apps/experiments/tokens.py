@@ -19,7 +19,7 @@ from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
-from probseq_apps.experiments import stages
+from probseq_apps.experiments import generate_common as common
 from probseq_apps.report.generate import generate_report
 from probseq_apps.report.results import words
 from probseq_apps.settings.common import config_values, saved_settings
@@ -75,30 +75,30 @@ class TokenizerPart:
         pseudo_videos(to_unit(data.train[:1]), self.videos)
         self._perceptual()
 
-    def training(self, data: GenerationData) -> stages.Training:
+    def training(self, data: GenerationData) -> common.TrainingJob:
         """Return a new tokenizer in its objective, and the images with their numbers."""
         config, perceptual = self.config(data), self._perceptual()
-        objective = stages.seeded(
+        objective = common.seeded(
             lambda: TokenizerObjective(build_tokenizer(config), self.settings.loss, perceptual),
             derive_seed(self.settings.seed, "weights"),
         )
         batch, options = (data.train, torch.arange(len(data.train))), self.settings.train_config()
-        return stages.Training(objective, objective.tokenizer, batch, self.loss, options)
+        return common.TrainingJob(objective, objective.tokenizer, batch, self.loss, options)
 
     def train(
         self, data: GenerationData, folder: Path, *, recipe: str, label: str
     ) -> "TrainedTokenizer":
         """Train the tokenizer, from where it stopped, and store it in `pretrained/`."""
         identity = config_values(GENERATE_TOKENIZER, recipe, self.settings.to_dict())
-        stages.train_model(partial(self.training, data), folder, identity, label=label)
-        return stages.read_model(folder, self, Tokenizer, "tokenizer")
+        common.train_model(partial(self.training, data), folder, identity, label=label)
+        return common.read_model(folder, self, Tokenizer, "tokenizer")
 
     def loss(self, model: Any, batch: Batch, step: TrainStep) -> LossParts:
         """Return the objective of images and their numbers, on the videos made of them here.
 
         The videos' noise depends on the seed, the epoch and the image alone.
         """
-        frames = stages.videos_of(batch, self.videos, step, seed=self.settings.seed)
+        frames = common.videos_of(batch, self.videos, step, seed=self.settings.seed)
         return LossParts.of(model(frames, step=step.number, generator=step.generator))
 
     def tokens(
@@ -131,17 +131,17 @@ class TokenizerPart:
             raise ValueError(f"lpips_weights must be of torchvision's VGG-16: {error}") from error
 
 
-TrainedTokenizer = stages.Trained[TokenizerPart, Tokenizer]
+TrainedTokenizer = common.Trained[TokenizerPart, Tokenizer]
 
 
 def open_tokenizer(folder: Path) -> TrainedTokenizer:
     """Read the tokenizer of a folder; raise if it holds none, or is damaged."""
-    run = stages.run_folder(folder)
+    run = common.run_folder(folder)
     if (saved := saved_settings(run, GENERATE_TOKENIZER, TokenizerSettings)) is None:
         raise FileNotFoundError(
             f"tokenizer must be a folder in {TOKENIZERS}/ of `generate run`, and {folder} is none"
         )
-    return stages.read_model(folder, TokenizerPart(saved[1]), Tokenizer, "tokenizer")
+    return common.read_model(folder, TokenizerPart(saved[1]), Tokenizer, "tokenizer")
 
 
 class PriorPart:
@@ -157,23 +157,23 @@ class PriorPart:
         with torch.device("meta"):
             self._prior(grid, None)
 
-    def training(self, data: TokenCache) -> stages.Training:
+    def training(self, data: TokenCache) -> common.TrainingJob:
         """Return a new prior, and the tokens, with labels of classes."""
         make = partial(self._prior, data.grid, data.tokenizer_fingerprint)
         name, settings = self.settings.prior, self.settings
-        prior = stages.seeded(make, derive_seed(settings.seed, f"{name} prior"))
+        prior = common.seeded(make, derive_seed(settings.seed, f"{name} prior"))
         prior.check_cache(data)
         batch = (data.tokens,) if data.labels is None else (data.tokens, data.labels)
-        objective = stages.Objective(prior, "loss")
-        return stages.Training(objective, prior, batch, self.loss, settings.train_config())
+        objective = common.LossModule(prior, "loss")
+        return common.TrainingJob(objective, prior, batch, self.loss, settings.train_config())
 
     def train(self, data: TokenCache, folder: Path, *, recipe: str, label: str) -> "TrainedPrior":
         """Train the prior, from where it stopped, and store it in `pretrained/`."""
         identity = config_values(GENERATE_PRIOR, recipe, self.settings.to_dict())
         if self._counts:
             identity["classes"] = self._counts
-        stages.train_model(partial(self.training, data), folder, identity, label=label)
-        return stages.read_model(folder, self, TokenPrior, "prior")
+        common.train_model(partial(self.training, data), folder, identity, label=label)
+        return common.read_model(folder, self, TokenPrior, "prior")
 
     def loss(self, model: nn.Module, batch: Batch, step: TrainStep) -> LossParts:
         """Return the nats per token: of all, or of those that a masked prior's masks hide."""
@@ -188,11 +188,11 @@ class PriorPart:
         *,
         seed: int,
         **options: Any,
-    ) -> stages.Samples:
+    ) -> common.Samples:
         """Draw videos on the tokenizer's device; the seed is that of a run."""
         kind = self.settings.prior
         options |= {"tokenizer": tokenizer, **sampling.options(kind)}
-        return stages.draw_timed(prior, num, seed=derive_seed(seed, f"{kind} samples"), **options)
+        return common.draw_timed(prior, num, seed=derive_seed(seed, f"{kind} samples"), **options)
 
     def _prior(self, grid: TokenGrid, tokenizer: str | None) -> Prior:
         name, sizes = self.settings.prior, self.settings.sizes(self.settings.prior)
@@ -202,17 +202,17 @@ class PriorPart:
         )
 
 
-TrainedPrior = stages.Trained[PriorPart, TokenPrior]
+TrainedPrior = common.Trained[PriorPart, TokenPrior]
 
 
 def open_prior(folder: Path) -> TrainedPrior:
     """Read the prior of a folder; raise if it holds none, or is damaged."""
-    run = stages.run_folder(folder)
+    run = common.run_folder(folder)
     if (saved := saved_settings(run, GENERATE_PRIOR, PriorSettings)) is None:
         raise FileNotFoundError(
             f"prior must be a folder in {PRIORS}/ of `generate run`, and {folder} is none"
         )
-    return stages.read_model(folder, PriorPart(saved[1]), TokenPrior, "prior")
+    return common.read_model(folder, PriorPart(saved[1]), TokenPrior, "prior")
 
 
 # -- generate run ---------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def makers_of(settings: GenerateSettings) -> dict[Job, Maker]:
     }
 
 
-def check(settings: GenerateSettings, run: stages.ImageRun) -> None:
+def check(settings: GenerateSettings, run: common.ImageRun) -> None:
     """Raise if the settings don't fit the images, or a file of weights is not there."""
     for job, maker in makers_of(settings).items():
         if job.seed == settings.seeds[0]:
@@ -250,14 +250,14 @@ def check(settings: GenerateSettings, run: stages.ImageRun) -> None:
     stages.check_run(settings, run.data)
 
 
-def describe(settings: GenerateSettings, run: stages.ImageRun) -> str:
+def describe(settings: GenerateSettings, run: common.ImageRun) -> str:
     """Return a line about data and jobs."""
     variants = ", ".join(variant.name for variant in settings.variants)
     return stages.describe_run(settings, run.data, f"{variants}; stems {', '.join(settings.stem)}")
 
 
 def train_tokenizer_and_priors(
-    settings: GenerateSettings, run: stages.ImageRun, job: Job, at: RunFolder
+    settings: GenerateSettings, run: common.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
     """Train, draw and measure all that a maker has."""
     variant, maker, kinds = makers_of(settings)[job]
@@ -276,14 +276,14 @@ def train_tokenizer_and_priors(
     }
     if not kinds:
         return result
-    labels = stages.labels_of(settings.classes, data, "train")
+    labels = common.labels_of(settings.classes, data, "train")
     tokens = at.path / TOKENS / job.name
     cache = distributed.main_first(partial(maker.tokens, tokenizer, data, tokens, labels))
     images = data.test[: settings.evaluation.num_images]
     encode = partial(encode_images, tokenizer, images, **maker.held_out, device=device)
     # Other ranks have no tokens, and measure nothing.
     held_out = cast("Tensor", distributed.main_alone(encode))
-    test = stages.labels_of(settings.classes, data, "test", len(images))
+    test = common.labels_of(settings.classes, data, "test", len(images))
     result["generation"] = {}
     seed = derive_seed(job.seed, "test masks")
     for kind in kinds:
@@ -303,7 +303,11 @@ def train_tokenizer_and_priors(
 
 
 def _measured_samples(
-    settings: GenerateSettings, run: stages.ImageRun, kind: PriorName, job: Job, at: RunFolder
+    settings: GenerateSettings,
+    run: common.ImageRun,
+    kind: PriorName,
+    job: Job,
+    at: RunFolder,
 ) -> dict[str, Any]:
     """Return what is measured of the samples of a prior."""
     samples, reference = draw_from_prior(settings, kind, job, at), run.reference(at)
@@ -315,12 +319,12 @@ def _measured_samples(
 
 
 def report(
-    settings: GenerateSettings, run: stages.ImageRun, results: Results, at: RunFolder
+    settings: GenerateSettings, run: common.ImageRun, results: Results, at: RunFolder
 ) -> str:
     """Write the report, and return it as text."""
     seed, makers = settings.seeds[0], makers_of(settings)
     shown: dict[str, dict[str, Tensor]] = {}
-    samples: dict[str, tuple[str, stages.Samples]] = {}
+    samples: dict[str, tuple[str, common.Samples]] = {}
     logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
     for job, (variant, maker, _) in makers.items():
         stem, folder = maker.settings.stem, at.path / TOKENIZERS / job.name
@@ -364,17 +368,17 @@ WORKFLOW = Workflow(
     config=stages.run_config,
     check=check,
     describe=describe,
-    prepare=stages.make_features,
+    prepare=common.make_features,
     run=train_tokenizer_and_priors,
     report=report,
 )
 
 
 def prior_maker(
-    settings: GenerateSettings, kind: PriorName, job: Job, run: stages.ImageRun
+    settings: GenerateSettings, kind: PriorName, job: Job, run: common.ImageRun
 ) -> PriorPart:
     """Return a prior over the tokens of a job's tokenizer."""
-    counts = stages.conditioning_classes(settings.classes, run.data)
+    counts = common.conditioning_classes(settings.classes, run.data)
     return PriorPart(settings.one_prior(f"{TOKENIZERS}/{job.name}", kind, job.seed), counts)
 
 
@@ -382,31 +386,31 @@ def measure_reconstruction(
     settings: GenerateSettings,
     maker: TokenizerPart,
     coder: Tokenizer,
-    run: stages.ImageRun,
+    run: common.ImageRun,
     at: RunFolder,
 ) -> dict[str, Any]:
     """Measure what a tokenizer makes of test images."""
     images = run.data.test[: settings.evaluation.num_images]
-    extractor, device = run.reference(at).extractor, stages.device_of(settings)
+    extractor, device = run.reference(at).extractor, common.device_of(settings)
     return reconstruction(coder, images, **maker.held_out, extractor=extractor, device=device)
 
 
 def draw_from_prior(
     settings: GenerateSettings, kind: PriorName, job: Job, at: RunFolder
-) -> stages.Samples:
+) -> common.Samples:
     """Return the samples of a prior, drawn where their file is missing."""
-    name, device = f"{kind}-{job.name}", stages.device_of(settings)
-    file = at.path / stages.SAMPLES / f"{name}.npz"
+    name, device = f"{kind}-{job.name}", common.device_of(settings)
+    file = at.path / common.SAMPLES / f"{name}.npz"
 
-    def draw() -> stages.Samples:
+    def draw() -> common.Samples:
         tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).model.to(device)
         trained = open_prior(at.path / PRIORS / name)
         source = (trained.model.to(device), tokenizer, settings.evaluation.num_samples)
         options: Any = {"seed": job.seed, "guidance": settings.classes.guidance}
         return trained.maker.draw(*source, settings.sampling, **options)
 
-    stages.store_drawn(file, draw, name, job, at)
-    return stages.load_drawn(file)
+    common.store_samples(file, draw, name, job, at)
+    return common.load_samples(file)
 
 
 def _facts(variant: TokenVariant, stem: str, seed: int, config: TokenizerConfig) -> dict[str, Any]:

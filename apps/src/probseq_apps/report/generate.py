@@ -351,10 +351,8 @@ def headline_columns(
     groups, columns = groups_of(results), dict[Measure, dict[str, Summary]]()
     for measure in (m for m in measures if m.path != ("reconstruction", "fd")):
         rows = _credible(groups, measure, real)
-        known = {g.title: rows[g.name] for g in groups if g.name in rows}
-        column = columns[measure] = {
-            title: row for title, row in known.items() if row.mean is not None
-        }
+        credible = [(g.title, rows[g.name]) for g in groups if g.name in rows]
+        column = columns[measure] = {t: row for t, row in credible if row.mean is not None}
         if measure.path[0] == "generation" and (of_real := value_of(real, measure.path[-1:])):
             column[REAL] = summarise([of_real])
     return {measure: rows for measure, rows in columns.items() if rows}

@@ -58,11 +58,11 @@ class Quantity(NamedTuple):
     prior: str = ""  # kind of the priors that alone have it; empty for all runs
 
 
-CURVES = {name: [Quantity(**one) for one in panels] for name, panels in PAGES["curves"].items()}
+CURVES = {name: [Quantity(**panel) for panel in panels] for name, panels in PAGES["curves"].items()}
 
 
-class Drawn(NamedTuple):
-    """What a model drew."""
+class ModelSamples(NamedTuple):
+    """Samples of a model."""
 
     images: UInt8[Tensor, "n c h w"]  # samples
     videos: UInt8[Tensor, "m t c h w"]  # a few of them with all their frames
@@ -89,9 +89,9 @@ def draw_tokens(
     """
     files: list[Path] = []
     if videos.num_frames > 1:
-        shown = pseudo_videos(to_unit(data.test[:_VIDEOS]), videos)
+        clips = pseudo_videos(to_unit(data.test[:_VIDEOS]), videos)
         heads = frame_heads(videos.num_frames)
-        files.append(save_rows([""] * len(shown), [*shown], plots / "pseudo-videos.png", heads))
+        files.append(save_rows([""] * len(clips), [*clips], plots / "pseudo-videos.png", heads))
     if videos.is_noise and log.details:
         images = to_unit(data.train[:_COVARIANCE])
         files.append(save_theorem(images, plots / "theorem.png", videos))
@@ -101,27 +101,33 @@ def draw_tokens(
         labels, rows = ["truth", *map(words, variants)], [truth, *variants.values()]
         files.append(save_rows(labels, rows, plots / f"reconstructions-{stem}.png", title=title))
     if samples:
-        shown = {title: drawn.images for title, drawn in samples.values()}
-        files.append(_save_beside_real(shown, data, plots, seed=seed))
-    for name, (title, drawn) in samples.items():
-        classes: Any = {"title": title, "class_names": data.class_names}
-        files += draw_samples(drawn, plots, f"samples-{name}", **classes)
+        images = {title: of_prior.images for title, of_prior in samples.values()}
+        files.append(_save_beside_real(images, data, plots, seed=seed))
+    for name, (title, of_prior) in samples.items():
+        files += draw_samples(
+            of_prior, plots, f"samples-{name}", title=title, class_names=data.class_names
+        )
     files += save_curves(tokenizer_logs, plots / "tokenizer-loss.png", CURVES["tokenizer"])
     files += save_curves(tokenizer_logs, plots / "tokenizer-codebook.png", CURVES["codebook"])
     return files + save_curves(prior_logs, plots / "prior-loss.png", CURVES["prior"])
 
 
 def draw_samples(
-    drawn: Any, plots: Path, name: str, *, title: str | None = None, class_names: Sequence[str] = ()
+    samples: Any,
+    plots: Path,
+    name: str,
+    *,
+    title: str | None = None,
+    class_names: Sequence[str] = (),
 ) -> list[Path]:
     """Draw samples, with a row for each class where there are any, and a film of videos."""
     file = plots / f"{name}.png"
-    if drawn.labels is None:
-        files = [save_grid(to_unit(drawn.images[:_SAMPLES]), file, title=title)]
+    if samples.labels is None:
+        files = [save_grid(to_unit(samples.images[:_SAMPLES]), file, title=title)]
     else:
-        files = [_save_classes(drawn.images, drawn.labels, class_names, file, title=title)]
-    if drawn.videos.shape[1] > 1:
-        files.append(save_gif(to_unit(drawn.videos[:_FILM]), file.with_suffix(".gif")))
+        files = [_save_classes(samples.images, samples.labels, class_names, file, title=title)]
+    if samples.videos.shape[1] > 1:
+        files.append(save_gif(to_unit(samples.videos[:_FILM]), file.with_suffix(".gif")))
     return files
 
 
@@ -132,32 +138,31 @@ def draw_models(
     *,
     kind: Literal["diffusion", "hvae"],
     seed: int,
-    drawn: Mapping[str, Drawn],
+    samples: Mapping[str, ModelSamples],
     logs: Mapping[str, Sequence[Path]],
     videos: Mapping[str, tuple[PseudoVideoConfig, int]] | None = None,
 ) -> list[Path]:
     """Draw what a run of `generate diffusion` or `generate hvae` made.
 
-    What is drawn, and folders of all seeds, are by the model's name; `videos` has settings and
+    Samples, and folders of all seeds, are by the model's name; `videos` has settings and
     context length of the models of videos.
     """
     errors = {group.name: _frame_errors(group) for group in frame_groups(results)}
     figures = {"frame-errors": frame_errors_plot(errors)} if errors else {}
     files = save_figures(figures, plots)
-    noisy = [one for one in (videos or {}).values() if one[0].is_noise]
+    noisy = [(config, context) for config, context in (videos or {}).values() if config.is_noise]
     if noisy and log.details:
-        config, context = max(noisy, key=lambda one: one[0].num_frames)
+        config, context = max(noisy, key=lambda pair: pair[0].num_frames)
         images = to_unit(data.train[:_COVARIANCE])
         files.append(save_theorem(images, plots / "theorem.png", config, context=context))
-    shown = {words(name): one.images for name, one in drawn.items()}
-    files.append(_save_beside_real(shown, data, plots, seed=seed))
-    for name, one in drawn.items():
-        if one.labels is not None:
-            options: Any = {"title": f"{words(name)}, seed {seed}: samples by class"}
-            file = plots / f"classes-{name}.png"
-            files.append(_save_classes(one.images, one.labels, data.class_names, file, **options))
+    by_title = {words(name): of_model.images for name, of_model in samples.items()}
+    files.append(_save_beside_real(by_title, data, plots, seed=seed))
+    for name, (images, _, labels) in samples.items():
+        if labels is not None:
+            file, title = plots / f"classes-{name}.png", f"{words(name)}, seed {seed}: by class"
+            files.append(_save_classes(images, labels, data.class_names, file, title=title))
     for name, (config, _) in (videos or {}).items():
-        rows = to_unit(drawn[name].videos)
+        rows = to_unit(samples[name].videos)
         file, heads = plots / f"videos-{name}.png", frame_heads(rows.shape[1])
         strips = [*pseudo_videos(to_unit(data.test[:1]), config), *rows[:_STRIPS]]
         labels = ["made of a test image"] + ["generated"] * (len(strips) - 1)
@@ -190,7 +195,7 @@ def save_curves(
     """
     names = [(*label.split(", "), "", "")[:3] for label in runs]
     logs = [[read_metrics(folder) for folder in folders] for folders in runs.values()]
-    variants, stems = (list(dict.fromkeys(name[place] for name in names)) for place in (0, 1))
+    arms, stems = (list(dict.fromkeys(name[index] for name in names)) for index in (0, 1))
 
     def style(variant: str, stem: str) -> dict[str, Any]:
         dashes = {"linestyle": _STEM_LINES[stems.index(stem) % len(_STEM_LINES)]} if stem else {}
@@ -209,10 +214,10 @@ def save_curves(
     if not curves:
         return []
     numbers = [TrainingCurves(q.title, q.label, lines, q.wide) for q, lines in curves.items()]
-    shown = {variant: style(variant, stems[0]) for variant in variants}
+    legend = {arm: style(arm, stems[0]) for arm in arms}
     for stem in filter(None, stems):
-        shown[f"stem {stem}"] = {"color": GUIDE, "linestyle": style(variants[0], stem)["linestyle"]}
-    return save_figures({file.stem: training_plot(numbers, shown)}, file.parent)
+        legend[f"stem {stem}"] = {"color": GUIDE, "linestyle": style(arms[0], stem)["linestyle"]}
+    return save_figures({file.stem: training_plot(numbers, legend)}, file.parent)
 
 
 def _curves(
@@ -222,8 +227,8 @@ def _curves(
     curves: list[tuple[np.ndarray, np.ndarray]] = []
     for rows in several:
         points = [(row["step"], value_of(row, quantity.key.split("/"))) for row in rows]
-        known = [(step, value) for step, value in points if value is not None]
-        steps, values = np.array(known, dtype=float).reshape(-1, 2).T
+        logged = [(step, value) for step, value in points if value is not None]
+        steps, values = np.array(logged, dtype=float).reshape(-1, 2).T
         curves.append((steps, quantity.factor * values))
     steps = curves[0][0]
     if any(not np.array_equal(steps, x) for x, _ in curves):
@@ -232,12 +237,12 @@ def _curves(
 
 
 def _save_beside_real(
-    drawn: Mapping[str, Tensor], data: GenerationData, plots: Path, *, seed: int
+    samples: Mapping[str, Tensor], data: GenerationData, plots: Path, *, seed: int
 ) -> Path:
     """Write samples of each model beside real images, no more of them than samples."""
-    shown = {title: to_unit(images[:_GRID]) for title, images in drawn.items()}
-    shown = {REAL: to_unit(data.test[: max(map(len, shown.values()))]), **shown}
-    return save_grids(shown, plots / "samples.png", title=f"{data.name}: samples, seed {seed}")
+    grids = {title: to_unit(images[:_GRID]) for title, images in samples.items()}
+    grids = {REAL: to_unit(data.test[: max(map(len, grids.values()))]), **grids}
+    return save_grids(grids, plots / "samples.png", title=f"{data.name}: samples, seed {seed}")
 
 
 def _save_classes(

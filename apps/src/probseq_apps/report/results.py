@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from probseq.summary import Summary, summarise
@@ -158,5 +157,5 @@ def entry_of(result: Result, path: Sequence[str]) -> Any:
 
 def _thousandths(values: Sequence[float | None]) -> float | None:
     """Return the mean of squared errors per pixel, in thousandths."""
-    known = [value for value in values if value is not None]
-    return 1000.0 * fmean(known) if known and len(known) == len(values) else None
+    mean = summarise(values).mean
+    return None if mean is None else 1000.0 * mean

@@ -78,7 +78,7 @@ class Features(Settings):
     """torch-fidelity: beside ours also that library's own numbers, for final figures."""
 
 
-class Training(Settings):
+class StepTraining(Settings):
     """Training: AdamW, the same number of steps for all variants."""
 
     steps: Count = 100_000
@@ -143,7 +143,7 @@ class ClassTraining(Settings):
         return ClassSpec(num_classes=len(names), label_dropout=hidden, **classes)
 
 
-class Classes(ClassTraining):
+class ClassSettings(ClassTraining):
     """Classes."""
 
     guidance: NotNegative = 1.0
@@ -238,7 +238,7 @@ class _Tokenizers(OnImages):
     videos: Flat[Videos] = Videos()
     tokenizer: TokenizerSpec = TokenizerSpec()
     loss: ObjectiveConfig = ObjectiveConfig(perceptual_weight=0.0, adversarial_weight=0.0)
-    training: Flat[Training] = Training()
+    training: Flat[StepTraining] = StepTraining()
 
     def check(self) -> None:
         """Refuse more codes than tokens can number."""
@@ -292,7 +292,7 @@ class PriorSettings(_Priors):
     def train_config(self) -> TrainConfig:
         """Return the settings of the training loop."""
         sizes, options = self.sizes(self.prior), self.prior_training.to_dict()
-        length = Training(steps=sizes.steps, warmup=sizes.warmup)
+        length = StepTraining(steps=sizes.steps, warmup=sizes.warmup)
         return length.train_config(self.machine, seed=self.seed, **options)
 
 
@@ -309,7 +309,7 @@ class GenerateSettings(_Tokenizers, _Priors):
     seeds: Seeds = (0,)
     """Each tokenizer and prior is trained once per seed."""
     priors: Flat[PriorChoice] = PriorChoice()
-    classes: Flat[Classes] = Classes()
+    classes: Flat[ClassSettings] = ClassSettings()
     sampling: Flat[TokenSampling] = TokenSampling()
     evaluation: Flat[TokensEvaluation] = TokensEvaluation()
 

@@ -19,10 +19,10 @@ from probseq_apps.settings.common import (
     saved_settings,
 )
 from probseq_apps.settings.generate import (
-    Classes,
+    ClassSettings,
     Evaluation,
     OnImages,
-    Training,
+    StepTraining,
     made_with,
 )
 from pseudovideo.spec import (
@@ -42,7 +42,7 @@ DIFFUSION_MODEL, HVAE_MODEL = "generate-diffusion-model", "generate-hvae-model"
 HvaeVariant = Literal["heat", "learned"]
 
 
-class ModelTraining(Training):
+class ModelTraining(StepTraining):
     """Training: Adam, the same number of steps for all variants."""
 
     steps: Count = 500_000
@@ -125,7 +125,7 @@ class _Models(OnImages):
     seeds: Seeds = (0,)
     """Each model is trained once per seed."""
     unet: UNetSpec = UNetSpec()
-    classes: Flat[Classes] = Classes()
+    classes: Flat[ClassSettings] = ClassSettings()
 
 
 class DiffusionSettings(_Models):

@@ -58,7 +58,7 @@ PretrainedT = TypeVar("PretrainedT", bound=Pretrained)
 _DIMENSIONS = {"images": 4, "videos": 5, "seconds": 0, "labels": 1}
 
 
-def load_drawn(file: Path) -> Samples:
+def load_samples(file: Path) -> Samples:
     """Read samples; raise if they are not there, damaged, or something else."""
     if not file.is_file():
         raise FileNotFoundError(f"samples must be a file of samples, and {file} is not there")
@@ -74,7 +74,7 @@ def load_drawn(file: Path) -> Samples:
     return Samples(**{name: arrays[name] for name in _DIMENSIONS if name in arrays})
 
 
-def save_drawn(samples: Samples, file: Path) -> None:
+def save_samples(samples: Samples, file: Path) -> None:
     """Write samples."""
     arrays = samples._asdict().items()
     save_arrays(file, {name: array for name, array in arrays if array is not None})
@@ -177,7 +177,7 @@ def make_features(settings: ImageSettings, run: ImageRun, at: RunFolder) -> None
     run.reference(at)
 
 
-def store_drawn(
+def store_samples(
     file: Path, draw: Callable[[], Samples], name: str, job: Job, at: RunFolder
 ) -> None:
     """Write what the main process draws, unless the file of a job is there.
@@ -189,7 +189,7 @@ def store_drawn(
     if at.has(job.name):
         log.say(f"samples of {name} are not there and are drawn anew")
     try:
-        distributed.main_alone(lambda: save_drawn(draw(), file))
+        distributed.main_alone(lambda: save_samples(draw(), file))
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error}; delete {at.results_file(job.name)} and resume, so that all of this "
@@ -280,7 +280,7 @@ def seeded(build: Callable[[], Module], seed: int) -> Module:
 # -- Trained models -------------------------------------------------------------------------------
 
 
-class Training(NamedTuple):
+class TrainingJob(NamedTuple):
     """A model to train, and what it is trained on."""
 
     objective: nn.Module  # what is trained
@@ -291,7 +291,7 @@ class Training(NamedTuple):
     layout: torch.memory_format = torch.contiguous_format  # of convolutions under bf16
 
 
-class Objective(nn.Module):
+class LossModule(nn.Module):
     """A model whose call is one of its methods, a loss: what several processes train."""
 
     def __init__(self, model: nn.Module, method: str) -> None:
@@ -314,7 +314,7 @@ class Trained(Generic[MakerT, ModelT]):
 
 
 def train_model(
-    make: Callable[[], Training], folder: Path, identity: Mapping[str, object], *, label: str
+    make: Callable[[], TrainingJob], folder: Path, identity: Mapping[str, object], *, label: str
 ) -> None:
     """Train a model, from where it stopped, and store it in `pretrained/` of a folder of its own.
 
