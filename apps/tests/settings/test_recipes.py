@@ -147,7 +147,7 @@ def test_a_column_of_table_5_2_has_the_numbers_of_tables_d1_to_d3(name, stand_in
     assert part.videos.blur_rate == (0.01 if frames == 18 else 0.05)
     assert one.train_config().warmup_steps == 1000
     for kind, steps in (("autoregressive", 100_000), ("masked", 200_000)):
-        training = settings.one_prior("", kind, 0).train_config()
+        training = settings.prior_settings("", kind, 0).train_config()
         assert (training.steps, training.warmup_steps, training.schedule) == (steps, 1000, "cosine")
     # No column is shown without the other stem and the controls.
     assert settings.stem == ("plain", "layernorm")
@@ -166,7 +166,7 @@ def test_a_recipe_of_paper_size_builds_its_models(name, stand_in):
             whole = build_tokenizer(part.config(stand_in(recipe.data)))
         assert sum(p.numel() for p in whole.parameters()) > 30_000_000
         for kind in recipe.priors.prior:
-            PriorPart(recipe.one_prior("", kind, 0)).check(whole.grid)
+            PriorPart(recipe.prior_settings("", kind, 0)).check(whole.grid)
 
 
 @pytest.mark.slow

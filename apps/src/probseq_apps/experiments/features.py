@@ -53,19 +53,23 @@ def make_reference(
 ) -> SampleEvaluator:
     """Return what samples are measured against; arguments as of `make_extractor`."""
     extractor = make_extractor(data, settings, folder, seed=seed, device=device)
-    known: dict[str, Any] = {"fidelity": settings.metrics == "torch-fidelity"}
-    if data.covariance is not None:  # as that of two would be: scatter over 1
-        known["moments"] = FeatureMoments(
-            2, data.covariance.new_zeros(len(data.covariance)), data.covariance
-        )
+    covariance, moments, lpips, classifier = data.covariance, None, None, None
+    if covariance is not None:  # as that of two would be: scatter over 1
+        moments = FeatureMoments(2, covariance.new_zeros(len(covariance)), covariance)
     if settings.diversity_weights is not None:
         lpips = LPIPS("alex", weights=settings.diversity_weights)
-        known["lpips"] = lpips.to(distributed.resolve_device(device))
+        lpips = lpips.to(distributed.resolve_device(device))
     if isinstance(extractor, RandomConvolution):
-        known["realism_classifier"] = make_realism_classifier(
-            data, settings, folder, seed=seed, device=device
-        )
-    return SampleEvaluator(extractor, data.train, data.test, **known)
+        classifier = make_realism_classifier(data, settings, folder, seed=seed, device=device)
+    return SampleEvaluator(
+        extractor,
+        data.train,
+        data.test,
+        fidelity=settings.metrics == "torch-fidelity",
+        moments=moments,
+        lpips=lpips,
+        realism_classifier=classifier,
+    )
 
 
 def make_extractor(
@@ -77,17 +81,25 @@ def make_extractor(
 
     The classifier is trained here, as a run of its own in `folder` that can be resumed.
     """
-    place = distributed.resolve_device(device)
+    resolved = distributed.resolve_device(device)
     if settings.inception_weights is not None:
-        return InceptionFeatures(settings.inception_weights).to(place)
+        return InceptionFeatures(settings.inception_weights).to(resolved)
     if data.covariance is not None:
         return ModuleFeatures(nn.Flatten(), name="pixels", dimension=len(data.covariance))
     if data.labels is None:
-        return RandomConvolution(data.channels, seed=0).to(place)
+        return RandomConvolution(data.channels, seed=0).to(resolved)
     train, held_out = (data.train, data.labels.train), (data.validation, data.labels.validation)
-    names: Any = {"name": "classifier", "data": data.name}
-    training: Any = {"steps": settings.classifier_steps, "seed": seed, "device": device}
-    return _train_classifier(train, held_out, len(data.class_names), folder, **names, **training)
+    return _train_classifier(
+        train,
+        held_out,
+        len(data.class_names),
+        folder,
+        name="classifier",
+        data=data.name,
+        steps=settings.classifier_steps,
+        seed=seed,
+        device=device,
+    )
 
 
 def make_realism_classifier(
@@ -101,9 +113,17 @@ def make_realism_classifier(
 
     train = beside_noise(data.train, "noise")
     held_out = beside_noise(data.validation, "validation noise")
-    names: Any = {"name": "realism", "data": data.name}
-    training: Any = {"steps": settings.classifier_steps, "seed": seed, "device": device}
-    return _train_classifier(train, held_out, 2, folder, **names, **training)
+    return _train_classifier(
+        train,
+        held_out,
+        2,
+        folder,
+        name="realism",
+        data=data.name,
+        steps=settings.classifier_steps,
+        seed=seed,
+        device=device,
+    )
 
 
 def _train_classifier(
@@ -131,8 +151,8 @@ def _train_classifier(
         label=name,
         metadata={"experiment": f"generate-{name}", "data": data},
     )
-    place = distributed.resolve_device(device)
-    return ClassifierFeatures(classifier.trunk, classifier.head, name=name).to(place)
+    features = ClassifierFeatures(classifier.trunk, classifier.head, name=name)
+    return features.to(distributed.resolve_device(device))
 
 
 def classifier_loss(model: nn.Module, batch: Batch, step: TrainStep) -> LossParts:

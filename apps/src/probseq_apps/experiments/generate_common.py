@@ -1,4 +1,4 @@
-"""What the commands of `probseq generate` share: files of samples, and trained models."""
+"""Shared functions of `probseq generate`: files of samples, and trained models."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ ImageSettings: TypeAlias = GenerateSettings | DiffusionSettings | HvaeSettings
 
 
 class Samples(NamedTuple):
-    """What was drawn: last frames of all samples, the first videos whole, seconds that it took."""
+    """Samples of a model: last frames of all, the first videos whole, seconds that it took."""
 
     images: UInt8[Tensor, "n c h w"]
     videos: UInt8[Tensor, "m t c h w"]
@@ -328,8 +328,15 @@ def train_model(
     if config.precision == "bf16":
         # Typed for tensors alone, in torch's own words.
         training.objective.to(memory_format=training.layout)  # pyright: ignore[reportCallIssue]
-    options: Any = {"loss": training.loss, "label": label, "metadata": identity}
-    fit(training.objective, training.batch, config, folder, **options)
+    fit(
+        training.objective,
+        training.batch,
+        config,
+        folder,
+        loss=training.loss,
+        label=label,
+        metadata=identity,
+    )
 
     def store() -> None:
         training.model.save_pretrained(folder / PRETRAINED)

@@ -300,7 +300,7 @@ def train_and_measure(
     file = draw_file(settings, run, job, at)
     measured = distributed.main_alone(partial(maker.measure, model, run.data)) or {}
 
-    def drawn() -> dict[str, Any]:
+    def measure_samples() -> dict[str, Any]:
         samples = common.load_samples(file)
         reference = run.reference(at)
         metrics = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
@@ -315,7 +315,8 @@ def train_and_measure(
         "steps": trained.steps,
         "training_seconds": trained.seconds,
         **measured,
-        "generation": (distributed.main_alone(drawn) or {}) | measured.get("generation", {}),
+        "generation": (distributed.main_alone(measure_samples) or {})
+        | measured.get("generation", {}),
     }
 
 

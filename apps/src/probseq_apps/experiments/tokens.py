@@ -43,8 +43,8 @@ from pseudovideo.tokenizers.objective import TokenizerObjective
 from pseudovideo.variants import TokenVariant
 
 TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
-# Test images whose reconstructions are shown; samples beside training images.
-_SHOWN = 10
+# Test images whose reconstructions are reconstructions; samples beside training images.
+_RECONSTRUCTED = 10
 Prior = AutoregressivePrior | MaskedPrior
 
 
@@ -61,8 +61,9 @@ class TokenizerPart:
     def config(self, data: GenerationData) -> TokenizerConfig:
         """Return the sizes; raise if images cannot be cut into such patches."""
         settings = self.settings
-        frames: Any = {"num_frames": settings.frames, "stem": settings.stem}
-        return settings.tokenizer.for_images(data.image_size, data.channels, **frames)
+        return settings.tokenizer.for_images(
+            data.image_size, data.channels, num_frames=settings.frames, stem=settings.stem
+        )
 
     def check(self, data: GenerationData) -> None:
         """Raise if sizes, device or files of weights are not as the settings want them."""
@@ -352,7 +353,7 @@ def report(
         data=run.data,
         recipe=at.recipe,
         videos=settings.videos.for_frames(max(settings.frames), settings.videos.corruption),
-        reconstructed=shown,
+        reconstructed=reconstructions,
         samples=samples,
         tokenizer_logs=logs[TOKENIZERS],
         prior_logs=logs[PRIORS],
@@ -379,7 +380,7 @@ def prior_maker(
 ) -> PriorPart:
     """Return a prior over the tokens of a job's tokenizer."""
     counts = common.conditioning_classes(settings.classes, run.data)
-    return PriorPart(settings.one_prior(f"{TOKENIZERS}/{job.name}", kind, job.seed), counts)
+    return PriorPart(settings.prior_settings(f"{TOKENIZERS}/{job.name}", kind, job.seed), counts)
 
 
 def measure_reconstruction(
@@ -405,9 +406,14 @@ def draw_from_prior(
     def draw() -> common.Samples:
         tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).model.to(device)
         trained = open_prior(at.path / PRIORS / name)
-        source = (trained.model.to(device), tokenizer, settings.evaluation.num_samples)
-        options: Any = {"seed": job.seed, "guidance": settings.classes.guidance}
-        return trained.maker.draw(*source, settings.sampling, **options)
+        return trained.maker.draw(
+            trained.model.to(device),
+            tokenizer,
+            settings.evaluation.num_samples,
+            settings.sampling,
+            seed=job.seed,
+            guidance=settings.classes.guidance,
+        )
 
     common.store_samples(file, draw, name, job, at)
     return common.load_samples(file)

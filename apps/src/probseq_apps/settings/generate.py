@@ -218,7 +218,7 @@ class TokensEvaluation(Evaluation):
 
 
 class OnImages(Settings):
-    """What all commands that generate images share."""
+    """Images, and the machine."""
 
     data: str = "digits"
     """digits, gaussian-digits (Gaussian images with the digits' covariance), mnist, cifar10,
@@ -297,7 +297,7 @@ class PriorSettings(_Priors):
 
 
 class GenerateSettings(_Tokenizers, _Priors):
-    """What is compared, and on what."""
+    """Comparison."""
 
     frames: Annotated[tuple[Frames, ...], SOME, DISTINCT] = (1, 8)
     """Lengths of the pseudo videos; 1 for the image alone, others even."""
@@ -327,8 +327,8 @@ class GenerateSettings(_Tokenizers, _Priors):
             # Variants that the run lacks may be named beside those that it has.
             all_known = name != "prior_stem" or set(asked) <= set(known)
             require(
-                not self.priors.prior or (all_known and set(asked) & set(known)),
-                f"{name} must be of this run ({', '.join(known)}), "
+                not self.priors.prior or (includes and set(asked) & set(names)),
+                f"{name} must be of this run ({', '.join(names)}), "
                 f"got {', '.join(asked) or 'none'}",
             )
 
@@ -350,7 +350,7 @@ class GenerateSettings(_Tokenizers, _Priors):
         }
         return TokenizerSettings(**shared, frames=variant.frames, stem=stem, seed=seed)
 
-    def one_prior(self, tokenizer: str, prior: PriorName, seed: int) -> PriorSettings:
+    def prior_settings(self, tokenizer: str, prior: PriorName, seed: int) -> PriorSettings:
         """Return the settings of a prior on the tokens of a tokenizer."""
         shared = {field.name: getattr(self, field.name) for field in fields(_Priors)}
         classes = self.classes

@@ -69,8 +69,8 @@ class DiffusionSampling(Settings):
 
     def check(self) -> None:
         """Refuse noise of a sampler that has its own."""
-        fits = not self.eta or self.sampler == "ddim"
-        require(fits, f"eta is for sampler=ddim, got {self.eta} and {self.sampler}")
+        allowed = not self.eta or self.sampler == "ddim"
+        require(allowed, f"eta is for sampler=ddim, got {self.eta} and {self.sampler}")
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of the models' `sample`; eta for ddim alone."""
@@ -129,7 +129,7 @@ class _Models(OnImages):
 
 
 class DiffusionSettings(_Models):
-    """What is compared, and on what."""
+    """Comparison."""
 
     variants: Names = ("1-frame", "4-frame-first-order", "4-frame-high-order")
     """Models to compare: 1-frame (improved DDPM), 1-frame-4000 (with 4,000 diffusion steps),
@@ -166,7 +166,7 @@ class DiffusionSettings(_Models):
 
 
 class HvaeSettings(_Models):
-    """What is compared, and on what."""
+    """Comparison."""
 
     binarize: bool = True
     """Make pixels above 127 white, all others black; for grey images."""
@@ -231,7 +231,7 @@ class SampleSettings(Settings):
 
 
 class ExportSettings(Settings):
-    """What to write, and where."""
+    """Pipeline to write."""
 
     model: str = ""
     """Folder in models/ of `generate diffusion`."""
