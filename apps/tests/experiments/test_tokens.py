@@ -20,8 +20,8 @@ from probseq_apps.engine.trainer import TrainStep
 from probseq_apps.experiment import Job
 from probseq_apps.experiments import tokens
 from probseq_apps.experiments.features import make_extractor, make_reference
-from probseq_apps.experiments.single import SAMPLE_WORKFLOW
 from probseq_apps.experiments.generate_common import LossModule, load_samples
+from probseq_apps.experiments.single import SAMPLE_WORKFLOW
 from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, open_prior, open_tokenizer
 from probseq_apps.options import Options
 from probseq_apps.report.results import groups_of, unranked
