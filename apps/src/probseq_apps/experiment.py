@@ -85,7 +85,7 @@ class Workflow(Generic[S, Data]):
     kind: str  # as `config.json` names it
     command: str  # its name on the command line
     folders: Sequence[str] = ()  # patterns of the files in its folder beside the results
-    one_process: str = ""  # why processes of torchrun cannot share a training; "" where they do
+    single_process: str = ""  # why processes of torchrun cannot share a training; "" where they do
     # Whether jobs take seconds: they are done here in one process, unless asked otherwise
     brief: bool = False
     # Lists the jobs in the order in which they are done; none where the report alone takes time

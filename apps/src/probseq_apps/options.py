@@ -1,11 +1,11 @@
-"""How a command runs, and where its files are: nothing here changes a number."""
+"""Options of a command that change no number: files, processes, and messages."""
 
 from pathlib import Path
 from typing import Annotated
 
 from probseq.settings import Bound, Count, NotNegative, Settings
 
-Place = Annotated[
+Executor = Annotated[
     str,
     Bound(
         "local, ray or ray:ADDRESS",
@@ -15,7 +15,7 @@ Place = Annotated[
 
 
 class Output(Settings):
-    """What is shown."""
+    """Messages."""
 
     debug: bool = False
     """Show where an error came from."""
@@ -24,7 +24,7 @@ class Output(Settings):
 
 
 class Ray(Settings):
-    """What a job takes of a machine of a Ray cluster."""
+    """Resources of a job on a Ray cluster."""
 
     cpus: Count | None = None
     """Processors of a job; None: as many as it has threads."""
@@ -53,7 +53,7 @@ class Options(Output):
     details: bool = False
     """Print all tables of a comparison, by the names of its rows, and not what came out of it; draw
     pictures for specialists, too."""
-    executor: Place = "local"
+    executor: Executor = "local"
     """Where jobs are done: local, ray or ray:ADDRESS."""
     ray: Ray = Ray()
 

@@ -36,10 +36,10 @@ def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: s
     """
     torch.set_num_threads(options.threads)
     log.quiet, log.details = options.quiet, options.details
-    if workflow.one_process and (count := distributed.world_size()) > 1:
+    if workflow.single_process and (count := distributed.world_size()) > 1:
         raise ValueError(
             f"{workflow.command} runs in one process, and torchrun started {count}: "
-            f"{workflow.one_process}"
+            f"{workflow.single_process}"
         )
     check_folder(options, kind=workflow.kind)
     check_executor(options)

@@ -110,8 +110,6 @@ class DiffusionMaker:
                 likelihood = mean_bound(
                     model, images, labels, generator=generator, progress=bar.update
                 )
-        drawn: dict[str, Any] = {"sampler": sampling.sampler, "sampling_steps": taken}
-        drawn["evaluations"] = evaluations * self.settings.classes.passes
         return {
             "frames": self.variant.frames,
             "corruption": self.variant.corruption,
@@ -120,7 +118,11 @@ class DiffusionMaker:
             "bits_per_dim": likelihood,
             "num_likelihood": counted,
             "frame_errors": errors,
-            "generation": drawn,
+            "generation": {
+                "sampler": sampling.sampler,
+                "sampling_steps": taken,
+                "evaluations": evaluations * self.settings.classes.passes,
+            },
         }
 
     def _frame_errors(self, model: VideoDiffusion, data: GenerationData) -> dict[str, Any]:

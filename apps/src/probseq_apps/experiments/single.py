@@ -56,7 +56,7 @@ def draw(settings: SampleSettings, source: Draw, results: Results, at: RunFolder
 SAMPLE_WORKFLOW = Workflow(
     kind=GENERATE_SAMPLE,
     command="generate sample",
-    one_process="nothing is trained",
+    single_process="nothing is trained",
     load=load_source,
     data_name=lambda _, source: source.data_name,
     report=draw,
