@@ -96,7 +96,7 @@ def opened(folder):
 
 
 def one_model(settings=DIFFUSION, variant="1-frame", seed=0):
-    return DiffusionMaker(settings.one_model(variant, seed))
+    return DiffusionMaker(settings.model_settings(variant, seed))
 
 
 def results(folder):

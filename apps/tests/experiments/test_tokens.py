@@ -58,7 +58,7 @@ TINY = GenerateSettings(
     videos=Videos(corruption="high-order-noise", beta_min=0.1, beta_max=0.3),
     tokenizer=TokenizerSpec(dim=16, num_heads=2, depth=1, codebook_size=8, code_dim=4),
     loss=ObjectiveConfig(perceptual_weight=0.0, adversarial_start=2, discriminator_width=4),
-    training=Training(steps=4, batch_size=16, warmup=0.25, learning_rate=1e-3),
+    training=StepTraining(steps=4, batch_size=16, warmup=0.25, learning_rate=1e-3),
     priors=PriorChoice(prior_variants=("frames",)),
     autoregressive=SIZES,
     masked=SIZES,
@@ -231,8 +231,8 @@ def test_weights_and_tokens_depend_on_the_seed_alone_and_a_prior_knows_its_token
     for seed, number in ((0, 1), (0, 2), (1, 2)):
         torch.manual_seed(number)
         state = torch.get_rng_state()
-        prior = PriorPart(TINY.one_prior("", "masked", seed)).training(cache).model
-        one = TokenizerPart(TINY.one_tokenizer(TINY.variants[1], "plain", seed))
+        prior = PriorPart(TINY.prior_settings("", "masked", seed)).training(cache).model
+        one = TokenizerPart(TINY.tokenizer_settings(TINY.variants[1], "plain", seed))
         heads.append(prior.head.weight)
         layers.append(one.training(digits).model.last_layer)
         assert torch.equal(torch.get_rng_state(), state)
@@ -250,7 +250,7 @@ def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_imag
         return {"loss": videos.mean(), "reconstruction": videos.mean()}
 
     def videos(chosen, *, epoch=0, seed=0):
-        part = TokenizerPart(TINY.one_tokenizer(TINY.variants[1], "plain", seed))
+        part = TokenizerPart(TINY.tokenizer_settings(TINY.variants[1], "plain", seed))
         step = TrainStep(7, epoch, 0.0, torch.Generator())
         part.loss(objective, (digits.train[chosen], chosen), step)
         return seen[-1][1]

@@ -251,7 +251,7 @@ def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result)
         *("generate-diffusion", found, REAL_IMAGES),
         **{"settings": settings.to_dict(), "recipe": "own"},
         data=GenerationData("digits", grey, grey[:10], grey[:40], notes=("!",)),
-        videos={name: (arm.videos(settings.frames), arm.context(settings.frames))},
+        videos={name: (variant.videos(settings.frames), variant.context(settings.frames))},
         samples={name: ModelSamples(grey, moving)},
         logs={name: [write_log(tmp_path / name, 1.0, 0.5)]},
     )
@@ -288,7 +288,7 @@ def test_curves_are_means_of_what_was_logged(tmp_path, monkeypatch):
 
 
 def test_the_quality_of_samples_and_of_their_frames_stands_where_it_was_measured(diffusion_result):
-    results = [diffusion_result(ARMS[2], seed, 10.0) for seed in (0, 1)]
+    results = [diffusion_result(VARIANTS[2], seed, 10.0) for seed in (0, 1)]
     of_frame = {"fd": 1.0, "real_fd": 0.5, "kid": 0.2, "num_videos": 20}
     for seed, one in enumerate(results):
         one["generation"] |= {"kid": 0.1 + 0.2 * seed, "frames": {"3": of_frame}}
@@ -299,4 +299,4 @@ def test_the_quality_of_samples_and_of_their_frames_stands_where_it_was_measured
     assert [each["KID ↓"] for each in cells] == ["0.2000±0.1000", "0.0500"]
     assert [each["torch-fidelity: FD ↓"] for each in cells] == ["3.000±0.000", "1.000"]
     cells = ["2", "1.000±0.000", "0.5000±0.0000", "0.2000±0.0000", "20"]
-    assert frames.rows == [[f"{ARMS[2]}, 3", *cells]]
+    assert frames.rows == [[f"{VARIANTS[2]}, 3", *cells]]

@@ -137,7 +137,7 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
 def test_a_column_of_table_5_2_has_the_numbers_of_tables_d1_to_d3(name, stand_in):
     settings = GENERATE_RECIPES.load(name)
     data, frames = name.split("-")[0], int(name.split("-")[1])
-    one = settings.one_tokenizer(settings.variants[0], "layernorm", 0)
+    one = settings.tokenizer_settings(settings.variants[0], "layernorm", 0)
     part, depth = TokenizerPart(one), {"spatial_depth": 4, "temporal_depth": 4}
     if frames == 1:
         depth = {"spatial_depth": 8, "temporal_depth": 0, "temporal_patch": 1}
@@ -160,7 +160,7 @@ def test_a_recipe_of_paper_size_builds_its_models(name, stand_in):
     # Without the file of LPIPS, which nothing downloads.
     recipe = replace(recipe, loss=replace(recipe.loss, perceptual_weight=0.0))
     for variant in recipe.variants:
-        part = TokenizerPart(recipe.one_tokenizer(variant, "plain", 0))
+        part = TokenizerPart(recipe.tokenizer_settings(variant, "plain", 0))
         part.check(stand_in(recipe.data))
         with torch.device("meta"):
             whole = build_tokenizer(part.config(stand_in(recipe.data)))
@@ -175,7 +175,7 @@ def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
         settings = DIFFUSION_RECIPES.load(name)
         for variant in settings.variants:
             images = stand_in(settings.data, settings.reading.image_size)
-            DiffusionMaker(settings.one_model(variant, 0)).check(images)
+            DiffusionMaker(settings.model_settings(variant, 0)).check(images)
     for side in (24, 48, 96):
         for settings in (
             DIFFUSION_RECIPES.load("folder-diffusion"),
@@ -183,18 +183,18 @@ def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
         ):
             variant = DiffusionMaker if settings.variants[0] != "heat" else HvaeMaker
             for variant in settings.variants:
-                variant(settings.one_model(variant, 0)).check(stand_in("folder:images", side))
+                variant(settings.model_settings(variant, 0)).check(stand_in("folder:images", side))
     for name in HVAE_RECIPES.by_name:
         settings = HVAE_RECIPES.load(name)
         side = settings.reading.image_size or (16 if settings.data == "digits" else 32)
         noise = {"heat": settings.sizes.noise_std, "learned": settings.sizes.learned_noise_std}
         for variant in settings.variants:
-            _, config = HvaeMaker(settings.one_model(variant, 0)).config(side, 1, {})
+            _, config = HvaeMaker(settings.model_settings(variant, 0)).config(side, 1, {})
             assert config.noise_std == noise[variant]
 
 
 def test_the_image_model_of_table_5_3_has_improved_ddpms_size():
-    one = DiffusionMaker(DIFFUSION_RECIPES.load("table-5.3-cifar10").one_model("1-frame", 0))
+    one = DiffusionMaker(DIFFUSION_RECIPES.load("table-5.3-cifar10").model_settings("1-frame", 0))
     with torch.device("meta"):
         unet = build_unet(one.config(32, 3, {})[1], in_channels=3, out_channels=6)
     assert sum(p.numel() for p in unet.parameters()) == 39_629_062
@@ -204,7 +204,7 @@ def test_the_image_model_of_table_5_3_has_improved_ddpms_size():
 def test_arms_of_the_tables_have_its_steps_over_all_stages(name, stand_in):
     settings = DIFFUSION_RECIPES.load(name)
     for variant in settings.variants:
-        variant = DiffusionMaker(settings.one_model(variant, 0))
+        variant = DiffusionMaker(settings.model_settings(variant, 0))
         with torch.device("meta"):
             _, model = variant.build(stand_in(settings.data))
         frames, stages = variant.variant.frames, len(getattr(model, "stages", [()]))

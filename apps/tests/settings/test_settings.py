@@ -82,7 +82,7 @@ def test_a_warm_up_is_a_share_of_the_steps():
 def test_tokenizers_of_the_arms_have_their_patch_and_corruption_and_controls_equal_bits(stand_in):
     settings = GenerateSettings(seeds=(3,))
     ones = {
-        variant.name: settings.one_tokenizer(variant, "layernorm", 3)
+        variant.name: settings.tokenizer_settings(variant, "layernorm", 3)
         for variant in settings.variants
     }
     repeat = ones["8-frame-repeat"]

@@ -128,7 +128,7 @@ class DiffusionMaker:
     def _frame_errors(self, model: VideoDiffusion, data: GenerationData) -> dict[str, Any]:
         asked = self.settings.evaluation
         images, samples = data.test[: asked.frame_error_images], asked.frame_error_samples
-        labels = stages.labels_of(self.settings.classes, data, "test", len(images))
+        labels = common.labels_of(self.settings.classes, data, "test", len(images))
         total = (self.variant.frames - model.config.context) * len(images) * samples
         with log.bar(total=total, unit=" frames", desc="frame errors") as bar:
             return frame_prediction(
@@ -187,7 +187,6 @@ class HvaeMaker:
         """Measure the bound in nats per dimension; that of heat lacks its prior's constant."""
         levels, images = model.config.num_levels, data.test[: self.settings.evaluation.bound_images]
         evaluations = levels * self.settings.classes.passes
-        drawn = {"sampler": "ancestral", "sampling_steps": levels, "evaluations": evaluations}
         labels = common.labels_of(self.settings.classes, data, "test", len(images))
         generator = common.generator_for(model, derive_seed(self.seed, "bound"))
         return {
@@ -195,39 +194,43 @@ class HvaeMaker:
             "noise_std": model.config.noise_std,
             "bound": mean_bound(model, images, labels, generator=generator),
             "num_bound": len(images),
-            "generation": drawn,
+            "generation": {
+                "sampler": "ancestral",
+                "sampling_steps": levels,
+                "evaluations": evaluations,
+            },
         }
 
 
 Maker: TypeAlias = DiffusionMaker | HvaeMaker
-TrainedMaker: TypeAlias = stages.Trained[Maker, Any]
+TrainedMaker: TypeAlias = common.Trained[Maker, Any]
 ModelSettings: TypeAlias = DiffusionSettings | HvaeSettings
 
 
 def new_model(maker: Maker, data: GenerationData) -> Pretrained:
     """Return a model whose weights depend on the seed alone."""
-    counts = stages.conditioning_classes(maker.settings.classes, data)
+    counts = common.conditioning_classes(maker.settings.classes, data)
     kind, config = maker.config(data.image_size, data.channels, counts)
     make = partial(cast("Any", kind), config)
-    return stages.seeded(make, derive_seed(maker.seed, "weights"))
+    return common.seeded(make, derive_seed(maker.seed, "weights"))
 
 
-def training_of(maker: Maker, data: GenerationData) -> stages.Training:
+def training_of(maker: Maker, data: GenerationData) -> common.TrainingJob:
     """Return a new model, images and their numbers, and of classes the labels."""
     objective, model = maker.build(data)
     batch = (data.train, torch.arange(len(data.train)))
-    labels = stages.labels_of(maker.settings.classes, data, "train")
+    labels = common.labels_of(maker.settings.classes, data, "train")
     training, machine = maker.settings.training, maker.settings.machine
     config = training.train_config(machine, seed=maker.seed)
     if labels is not None:
         batch = (*batch, labels)
-    return stages.Training(objective, model, batch, maker.loss, config, torch.channels_last)
+    return common.TrainingJob(objective, model, batch, maker.loss, config, torch.channels_last)
 
 
 def find_maker(folder: Path) -> Maker | None:
     """Return the maker whose model a folder holds; None where it holds none."""
     for kind in (DiffusionMaker, HvaeMaker):
-        saved = saved_settings(stages.run_folder(folder), kind.kind, kind.settings_class)
+        saved = saved_settings(common.run_folder(folder), kind.kind, kind.settings_class)
         if saved is not None:
             return kind(cast("Any", saved[1]))
     return None
@@ -238,15 +241,15 @@ def train_maker(
 ) -> TrainedMaker:
     """Train a model, from where it stopped, and store it in `pretrained/`."""
     identity = config_values(maker.kind, recipe, maker.settings.to_dict())
-    if classes := stages.conditioning_classes(maker.settings.classes, data):
+    if classes := common.conditioning_classes(maker.settings.classes, data):
         identity["classes"] = classes
-    stages.train_model(partial(training_of, maker, data), folder, identity, label=label)
+    common.train_model(partial(training_of, maker, data), folder, identity, label=label)
     return read_maker(maker, folder)
 
 
 def read_maker(maker: Maker, folder: Path) -> TrainedMaker:
     """Read the model; raise if it is not trained, damaged, or not that of the settings."""
-    trained = stages.read_model(folder, maker, Pretrained, "model")
+    trained = common.read_model(folder, maker, Pretrained, "model")
     model: Any = trained.model
     size = maker.settings.reading.image_size or model.config.image_size
     counts = read_json(folder / CONFIG).get("classes", {})
@@ -270,7 +273,7 @@ def read_maker(maker: Maker, folder: Path) -> TrainedMaker:
 def makers_of(settings: ModelSettings) -> dict[Job, Maker]:
     """Return a model for each variant and seed."""
     kind: Any = DiffusionMaker if isinstance(settings, DiffusionSettings) else HvaeMaker
-    make: Any = settings.one_model
+    make: Any = settings.model_settings
     return {
         Job(variant, seed): kind(make(variant, seed))
         for seed in settings.seeds
@@ -283,12 +286,12 @@ def check(settings: ModelSettings, run: common.ImageRun) -> None:
     for job, maker in makers_of(settings).items():
         if job.seed == settings.seeds[0]:
             maker.check(run.data)
-    stages.check_run(settings, run.data)
+    common.check_run(settings, run.data)
 
 
 def describe(settings: ModelSettings, run: common.ImageRun) -> str:
     """Return a line about data and jobs."""
-    return stages.describe_run(settings, run.data, ", ".join(settings.variants))
+    return common.describe_run(settings, run.data, ", ".join(settings.variants))
 
 
 def train_and_measure(
@@ -298,7 +301,7 @@ def train_and_measure(
     maker, folder = makers_of(settings)[job], at.path / MODELS / job.name
     distributed.main_alone(partial(run.reference, at))
     trained = train_maker(maker, run.data, folder, recipe=at.recipe, label=job.name)
-    model = trained.model.to(stages.device_of(settings))
+    model = trained.model.to(common.device_of(settings))
     file = draw_file(settings, run, job, at)
     measured = distributed.main_alone(partial(maker.measure, model, run.data)) or {}
 
@@ -324,38 +327,39 @@ def train_and_measure(
 
 def report(settings: ModelSettings, run: common.ImageRun, results: Results, at: RunFolder) -> str:
     """Write the report and return it as text; samples that were deleted are drawn anew."""
-    drawn, logs, makers = dict[str, Drawn](), dict[str, list[Path]](), makers_of(settings)
+    logs, makers = dict[str, list[Path]](), makers_of(settings)
+    of_models: dict[str, ModelSamples] = {}
     files = {job: draw_file(settings, run, job, at) for job in makers}
     for job, samples_file in files.items():
         logs.setdefault(job.row, []).append(at.path / MODELS / job.name)
         if job.seed == settings.seeds[0]:
-            samples = stages.load_drawn(samples_file)
-            drawn[job.row] = Drawn(
-                samples.images,
-                samples.videos,
-                samples.labels,
-            )
-    shown: dict[str, Any] = {"drawn": drawn, "logs": logs}
-    kind = GENERATE_HVAE
-    if isinstance(settings, DiffusionSettings):  # pseudo videos of each variant, and their context
-        kind = GENERATE_DIFFUSION
-        models = [v for v in makers.values() if isinstance(v, DiffusionMaker)]
-        shown["videos"] = {
-            v.variant.name: (v.videos, v.variant.context(settings.frames))
-            for v in models
-            if v.variant.is_video
-        }
-    shown |= {"settings": settings.to_dict(), "data": run.data, "recipe": at.recipe}
-    return generate_report(kind, [*results.values()], run.real(at), **shown).write(at.path)
+            samples = common.load_samples(samples_file)
+            of_models[job.row] = ModelSamples(samples.images, samples.videos, samples.labels)
+    is_diffusion = isinstance(settings, DiffusionSettings)
+    return generate_report(
+        GENERATE_DIFFUSION if is_diffusion else GENERATE_HVAE,
+        [*results.values()],
+        run.real(at),
+        settings=settings.to_dict(),
+        data=run.data,
+        recipe=at.recipe,
+        samples=of_models,
+        logs=logs,
+        videos={
+            maker.variant.name: (maker.videos, maker.variant.context(maker.settings.frames))
+            for maker in makers.values()
+            if isinstance(maker, DiffusionMaker) and maker.variant.is_video
+        },
+    ).write(at.path)
 
 
 DIFFUSION_WORKFLOW = Workflow[ModelSettings, common.ImageRun](
     kind=GENERATE_DIFFUSION,
     command="generate diffusion",
-    folders=(stages.SAMPLES, MODELS, stages.CLASSIFIER),
+    folders=(common.SAMPLES, MODELS, common.CLASSIFIER),
     jobs=makers_of,
-    load=stages.load,
-    config=stages.run_config,
+    load=common.load,
+    config=common.run_config,
     check=check,
     describe=describe,
     prepare=common.make_features,
@@ -369,13 +373,13 @@ def draw_file(settings: ModelSettings, run: common.ImageRun, job: Job, at: RunFo
     """Return the file of samples, drawn where it is missing."""
     file = at.path / common.SAMPLES / f"{job.name}.npz"
 
-    def draw() -> stages.Samples:
-        maker, device = makers_of(settings)[job], stages.device_of(settings)
+    def draw() -> common.Samples:
+        maker, device = makers_of(settings)[job], common.device_of(settings)
         num, seed = settings.evaluation.num_samples, derive_seed(job.seed, "samples")
         model = read_maker(maker, at.path / MODELS / job.name).model.to(device)
         options = maker.sample_options(run.data, device)
-        labels = stages.labels_for(model, num, seed=seed)
-        return stages.draw_timed(model, num, seed=seed, labels=labels, **options)
+        labels = common.labels_for(model, num, seed=seed)
+        return common.draw_timed(model, num, seed=seed, labels=labels, **options)
 
     common.store_samples(file, draw, job.name, job, at)
     return file

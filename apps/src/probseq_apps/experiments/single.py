@@ -28,7 +28,7 @@ SAMPLES = "samples.npz"
 
 
 class Draw(NamedTuple):
-    """What draws, the name of its images, and the names of its classes."""
+    """A source of samples, the name of its images, and the names of its classes."""
 
     make: Callable[[], common.Samples]
     data_name: str
@@ -93,8 +93,8 @@ def _model_source(settings: SampleSettings, options: Options, device: torch.devi
         )
     model = image_models.read_maker(maker, folder).model.to(device)
     if isinstance(maker, image_models.HvaeMaker):
-        images = stages.load_images(maker.settings, options)
-        names = tuple(stages.conditioning_classes(maker.settings.classes, images))
+        images = common.load_images(maker.settings, options)
+        names = tuple(common.conditioning_classes(maker.settings.classes, images))
         if names != model.config.names:
             raise ValueError(
                 f"{images.name} must have the classes that the model was trained on "
@@ -102,7 +102,7 @@ def _model_source(settings: SampleSettings, options: Options, device: torch.devi
             )
     how = maker.sample_options(images, device) | _classes(settings, model)
     seed = derive_seed(settings.seed, "samples")
-    make = partial(stages.draw_timed, model, settings.num, seed=seed, **how)
+    make = partial(common.draw_timed, model, settings.num, seed=seed, **how)
     return Draw(make, maker.settings.data, model.config.names)
 
 

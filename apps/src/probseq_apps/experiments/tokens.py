@@ -232,7 +232,7 @@ def makers_of(settings: GenerateSettings) -> dict[Job, Maker]:
     return {
         Job(f"{variant.name}-{stem}", seed): Maker(
             variant,
-            TokenizerPart(settings.one_tokenizer(variant, stem, seed)),
+            TokenizerPart(settings.tokenizer_settings(variant, stem, seed)),
             settings.priors.prior if settings.has_priors(variant, stem) else (),
         )
         for seed in settings.seeds
@@ -248,13 +248,13 @@ def check(settings: GenerateSettings, run: common.ImageRun) -> None:
             maker.maker.check(run.data)
             for kind in maker.priors:
                 prior_maker(settings, kind, job, run).check(maker.maker.config(run.data).grid)
-    stages.check_run(settings, run.data)
+    common.check_run(settings, run.data)
 
 
 def describe(settings: GenerateSettings, run: common.ImageRun) -> str:
     """Return a line about data and jobs."""
     variants = ", ".join(variant.name for variant in settings.variants)
-    return stages.describe_run(settings, run.data, f"{variants}; stems {', '.join(settings.stem)}")
+    return common.describe_run(settings, run.data, f"{variants}; stems {', '.join(settings.stem)}")
 
 
 def train_tokenizer_and_priors(
@@ -262,7 +262,7 @@ def train_tokenizer_and_priors(
 ) -> dict[str, Any]:
     """Train, draw and measure all that a maker has."""
     variant, maker, kinds = makers_of(settings)[job]
-    data, device = run.data, stages.device_of(settings)
+    data, device = run.data, common.device_of(settings)
     folder = at.path / TOKENIZERS / job.name
     distributed.main_alone(partial(run.reference, at))
     trained = maker.train(data, folder, recipe=at.recipe, label=job.name)
@@ -324,15 +324,15 @@ def report(
 ) -> str:
     """Write the report, and return it as text."""
     seed, makers = settings.seeds[0], makers_of(settings)
-    shown: dict[str, dict[str, Tensor]] = {}
+    reconstructions: dict[str, dict[str, Tensor]] = {}
     samples: dict[str, tuple[str, common.Samples]] = {}
     logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
     for job, (variant, maker, _) in makers.items():
         stem, folder = maker.settings.stem, at.path / TOKENIZERS / job.name
         logs[TOKENIZERS].setdefault(f"{variant.name}, {stem}", []).append(folder)
         if job.seed == seed:
-            images = _reconstructed(folder, run.data.test[:_SHOWN])
-            shown.setdefault(stem, {})[variant.name] = images
+            images = _reconstructed(folder, run.data.test[:_RECONSTRUCTED])
+            reconstructions.setdefault(stem, {})[variant.name] = images
     for kind in settings.priors.prior:
         for job, (variant, maker, kinds) in makers.items():
             if kind not in kinds:
@@ -342,8 +342,8 @@ def report(
                 at.path / PRIORS / name
             )
             if job.seed == seed:
-                shown_stem = "" if stem == "plain" else f", {stem}"
-                title = f"{kind.capitalize()} prior, {words(variant.name)}{shown_stem}, seed {seed}"
+                of_stem = "" if stem == "plain" else f", {stem}"
+                title = f"{kind.capitalize()} prior, {words(variant.name)}{of_stem}, seed {seed}"
                 samples[name] = (title, draw_from_prior(settings, kind, job, at))
     return generate_report(
         GENERATE,
@@ -363,10 +363,10 @@ def report(
 WORKFLOW = Workflow(
     kind=GENERATE,
     command="generate run",
-    folders=(stages.SAMPLES, PRIORS, TOKENS, TOKENIZERS, stages.CLASSIFIER),
+    folders=(common.SAMPLES, PRIORS, TOKENS, TOKENIZERS, common.CLASSIFIER),
     jobs=makers_of,
-    load=stages.load,
-    config=stages.run_config,
+    load=common.load,
+    config=common.run_config,
     check=check,
     describe=describe,
     prepare=common.make_features,

@@ -195,7 +195,7 @@ def save_curves(
     """
     names = [(*label.split(", "), "", "")[:3] for label in runs]
     logs = [[read_metrics(folder) for folder in folders] for folders in runs.values()]
-    arms, stems = (list(dict.fromkeys(name[index] for name in names)) for index in (0, 1))
+    variants, stems = (list(dict.fromkeys(name[index] for name in names)) for index in (0, 1))
 
     def style(variant: str, stem: str) -> dict[str, Any]:
         dashes = {"linestyle": _STEM_LINES[stems.index(stem) % len(_STEM_LINES)]} if stem else {}
@@ -214,9 +214,12 @@ def save_curves(
     if not curves:
         return []
     numbers = [TrainingCurves(q.title, q.label, lines, q.wide) for q, lines in curves.items()]
-    legend = {arm: style(arm, stems[0]) for arm in arms}
+    legend = {variant: style(variant, stems[0]) for variant in variants}
     for stem in filter(None, stems):
-        legend[f"stem {stem}"] = {"color": GUIDE, "linestyle": style(arms[0], stem)["linestyle"]}
+        legend[f"stem {stem}"] = {
+            "color": GUIDE,
+            "linestyle": style(variants[0], stem)["linestyle"],
+        }
     return save_figures({file.stem: training_plot(numbers, legend)}, file.parent)
 
 

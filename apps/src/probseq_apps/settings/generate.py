@@ -320,12 +320,12 @@ class GenerateSettings(_Tokenizers, _Priors):
         even = not halved or side % 2 == 0
         require(even, f"patch_size must be even for the control with half patches, got {side}")
         kinds = tuple(dict.fromkeys(variant.kind for variant in self.variants))
-        for name, asked, known in (
+        for name, asked, names in (
             ("prior_stem", self.priors.prior_stem, self.stem),
             ("prior_variants", self.priors.prior_variants, kinds),
         ):
             # Variants that the run lacks may be named beside those that it has.
-            all_known = name != "prior_stem" or set(asked) <= set(known)
+            includes = name != "prior_stem" or set(asked) <= set(names)
             require(
                 not self.priors.prior or (includes and set(asked) & set(names)),
                 f"{name} must be of this run ({', '.join(names)}), "
@@ -339,10 +339,10 @@ class GenerateSettings(_Tokenizers, _Priors):
         return token_variants(self.frames, *video, controls=self.controls)
 
     def has_priors(self, variant: TokenVariant, stem: str) -> bool:
-        """Whether priors are trained on the tokens of a variant."""
+        """Return whether priors are trained on the tokens of a variant."""
         return variant.kind in self.priors.prior_variants and stem in self.priors.prior_stem
 
-    def one_tokenizer(self, variant: TokenVariant, stem: Stem, seed: int) -> TokenizerSettings:
+    def tokenizer_settings(self, variant: TokenVariant, stem: Stem, seed: int) -> TokenizerSettings:
         """Return the settings of the tokenizer of a variant."""
         shared: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(_Tokenizers)} | {
             "videos": replace(self.videos, corruption=variant.corruption),

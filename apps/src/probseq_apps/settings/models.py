@@ -148,16 +148,16 @@ class DiffusionSettings(_Models):
         videos = all(variant.is_video for variant in variants)
         for variant in variants:
             self.sampling.check_steps(variant.diffusion_steps or self.process.num_steps)
-            fits = not variant.is_video or variant.context(self.frames) < variant.frames
+            allowed = not variant.is_video or variant.context(self.frames) < variant.frames
             require(
-                fits, f"context must be less than the {variant.frames} frames of {variant.name}"
+                allowed, f"context must be less than the {variant.frames} frames of {variant.name}"
             )
         require(
             not (self.evaluation.likelihood_images and videos),
             f"likelihood_images is for 1-frame variants, got variants {', '.join(self.variants)}",
         )
 
-    def one_model(self, variant: str, seed: int) -> "DiffusionSettings":
+    def model_settings(self, variant: str, seed: int) -> "DiffusionSettings":
         """Return the settings of one model."""
         evaluation = self.evaluation
         if DiffusionVariant.parse(variant).is_video:
@@ -182,7 +182,7 @@ class HvaeSettings(_Models):
         learned = values.pop("learned_noise_std")
         return HVAESpec(**(values | ({"noise_std": learned} if variant == "learned" else {})))
 
-    def one_model(self, variant: HvaeVariant, seed: int) -> "HvaeSettings":
+    def model_settings(self, variant: HvaeVariant, seed: int) -> "HvaeSettings":
         """Return the settings of one model."""
         return replace(self, variants=(variant,), seeds=(seed,))
 
