@@ -33,7 +33,6 @@ ATTENTION = {
     "SoftmaxConfig()": "mean",
     "KernelConfig(noise=0.1)": "mean",
     "sgpa.SGPAConfig(num_inducing=3)": "mean",
-    "sgpa.ResidualSGPAConfig(num_inducing=3)": "mean",
     "cgpt.CGPTConfig()": "cls",
     "cgpt.SCGPTConfig(num_inducing=3)": "flatten",
     "kepsvgp.KEPSVGPConfig(rank=2)": "sequence",

@@ -53,7 +53,6 @@ from pseudovideo.spec import (
     VideoDiffusionConfig,
 )
 from sgpa import (
-    ResidualSparseGPAttention,
     SparseGPAttention,
 )
 
@@ -136,9 +135,6 @@ CASES = {
     )
     for expression, make in LAYERS.items()
 } | {
-    "ResidualSparseGPAttention": Case(
-        lambda: ResidualSparseGPAttention(8, 2, 3), attention, TOKENS
-    ),
     "ImageDiffusion": Case(lambda: ImageDiffusion(ImageDiffusionConfig(**UNET)), unet, IMAGES),
     "VideoDiffusion": Case(
         lambda: VideoDiffusion(VideoDiffusionConfig(**UNET)), video_unet, VIDEOS

@@ -17,7 +17,6 @@ class TestOrthogonalRBF(AttentionSuite):
     options = {}  # noqa: RUF012
     compile_imports = "from sgpa import *"
     compile_modules = (
-        "ResidualSparseGPAttention(4, 2, 3)",
         "SparseGPAttention(4, 2, 3)",
         "SparseGPAttention(4, 2, 3, kernel='exponential', covariance='full')",
         "StandardSparseGPAttention(4, 2, 6)",

@@ -1,6 +1,5 @@
 """Transformers with sparse GP attention: the papers' sizes and settings."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,6 @@ from sgpa import (
     CIFAR100,
     COLA,
     IMDB,
-    ResidualSGPAConfig,
     SGPAConfig,
     SparseGPAttention,
 )
@@ -98,16 +96,6 @@ def test_kernel_variance_and_number_of_data_come_from_the_place_where_settings_l
     own = SGPAConfig(kernel="rbf", initial_variance=0.5).build(context)
     assert (own.kernel_name, own.global_weight) == ("rbf", 1.0)
     torch.testing.assert_close(own.kernel.outputscale, torch.full((4,), 0.5))
-
-
-def test_the_residual_s_divergence_is_paid_once_for_all_data():
-    config = ResidualSGPAConfig(kl_scale=0.2, rho=0.5)
-    modules = [config.build(BlockContext(COLA.backbone, 0, 9, num_data=n)) for n in (7, None)]
-    assert [module.num_data for module in modules] == [7, 1]
-    assert (config.penalty_weight(0.0), config.penalty_weight(1.0)) == (0.2, 0.2)
-    # ½ (ρ² − 1 − 2 log ρ) for each of M = 16 inducing outputs of 128 dimensions.
-    expected = torch.tensor(0.5 * (0.25 - 1 + 2 * math.log(2.0)) * 16 * 128)
-    torch.testing.assert_close(modules[0].process.kl(), expected)
 
 
 def test_the_penalty_s_weight_rises_to_its_scale():

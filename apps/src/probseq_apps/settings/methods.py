@@ -23,7 +23,6 @@ from probseq.transformers.spec import (
 )
 from probseq_apps.engine.config import EpochTraining, TrainConfig
 from probseq_apps.settings.common import Names, Seeds, check_name, require
-from sgpa.beyond.spec import ResidualSGPAConfig
 from sgpa.spec import SGPAConfig
 
 
@@ -55,7 +54,6 @@ _MFVI = "kernel attention with mean-field variational weights"
 _SNGP = "kernel attention with spectral normalisation and a random-feature GP output"
 _SVDKL = "softmax attention with a stochastic variational GP output"
 _NOISE = "kernel attention with Gaussian noise on the heads' outputs"
-_RESIDUAL = "softmax attention with a sparse Gaussian process as its deviation"
 _CGPT = "correlated Gaussian process attention"
 _PAIR = "kernel-eigen-pair SVGP attention"
 METHODS: dict[str, Method] = {
@@ -83,7 +81,6 @@ METHODS: dict[str, Method] = {
     "sgpa": Method(
         "sparse Gaussian process attention", "SGPA", "sgpa", warm_start=_KERNEL, sampled=True
     ),
-    "sgpa-residual": Method(_RESIDUAL, "residual SGPA", "sgpa_residual", sampled=True),
     "cgpt": Method(_CGPT, "CGPT", "cgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
     "scgpt": Method(f"sparse {_CGPT}", "SCGPT", "scgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
     "kepsvgp": Method(_PAIR, "KEP-SVGP", "kepsvgp", sampled=True),
@@ -258,8 +255,8 @@ class MethodSettings(Settings):
     method: Names = ("mle", "kernel", "sgpa")
     """logreg, mlp, knn, gp (of scikit-learn, no transformers); mle (softmax attention), kernel,
     kernel-rbf, kernel-exponential, kernel-asym (asymmetric), mcd and mcd-softmax (Monte Carlo
-    dropout), mfvi, sngp, svdkl, sgpa, sgpa-residual (softmax attention and a deviation), cgpt,
-    scgpt, kepsvgp, kepsvgp-e and kepsvgp-r (one of its processes twice), kernel-noise (Gaussian
+    dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt, kepsvgp,
+    kepsvgp-e and kepsvgp-r (one of its processes twice), kernel-noise (Gaussian
     noise on the heads' outputs, a control), or a row of the recipe. Each may be followed by +kflla
     (Laplace approximation of the last layer), +ts (temperature scaling) and +ensemble (mean over
     the seeds), in this order."""
@@ -273,7 +270,6 @@ class MethodSettings(Settings):
     ensemble_size: Annotated[int, AT_LEAST_TWO] | None = None
     """Seeds of an ensemble, of which each takes the next ones; None: one ensemble of all."""
     sgpa: SGPAConfig = SGPAConfig()
-    sgpa_residual: ResidualSGPAConfig = ResidualSGPAConfig()
     cgpt: CGPTConfig = CGPTConfig()
     scgpt: SCGPTConfig = SCGPTConfig()
     kepsvgp: KEPSVGPConfig = KEPSVGPConfig()

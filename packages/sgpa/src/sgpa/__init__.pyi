@@ -1,6 +1,4 @@
 from .attention import SparseGPAttention
-from .beyond.residual import ResidualSparseGPAttention
-from .beyond.spec import ResidualSGPAConfig
 from .regression import (
     LaplaceLikelihood,
     RegressionModel,
@@ -18,8 +16,6 @@ __all__ = [
     "LaplaceLikelihood",
     "RegressionModel",
     "RegressionPrediction",
-    "ResidualSGPAConfig",
-    "ResidualSparseGPAttention",
     "SGPAConfig",
     "SparseGPAttention",
     "StandardSparseGPAttention",

@@ -1,1 +1,0 @@
-"""Softmax attention with a deviation, which is not in the papers."""
