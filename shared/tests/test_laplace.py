@@ -6,14 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from probseq.laplace import (
-    KroneckerCurvature,
-    LaplaceLinear,
-    laplace_layers,
-    laplace_model,
-    last_linear,
-    linear_inputs,
-)
+from probseq.laplace import LaplaceLinear, fit_curvature, laplace_model
 from probseq.transformers import (
     KernelAttention,
     SequenceTransformer,
@@ -155,12 +148,46 @@ def test_with_one_data_point_the_posterior_is_the_exact_gauss_newton_one():
     exact = torch.autograd.functional.hessian(loss, weight.flatten())
     outer, hessian = factors(phi, weight)
     torch.testing.assert_close(torch.kron(hessian, outer), exact)
-    linear, curvature = nn.Linear(WIDTH - 1, CLASSES), KroneckerCurvature.of(outer, hessian, 1)
-    given = {"prior_precision": 0.5, "log_likelihood": 0.0, "variance": "plain"}
-    found = LaplaceLinear(linear.double(), curvature, **given).variance(phi[:, :-1])
+    linear = nn.Linear(WIDTH - 1, CLASSES).double()
+    linear.load_state_dict({"weight": weight[:, :-1], "bias": weight[:, -1]})
+    data = [(phi[:, :-1], torch.tensor([1]))]
+    found = [
+        fit_curvature(linear, data, structure).variance(0.5, "plain")(phi[:, :-1])[0]
+        for structure in ("kronecker", "full")
+    ]
     jacobian = torch.kron(eye(CLASSES), phi[0])
     dense = jacobian @ torch.linalg.inv(exact + 0.5 * eye(27)) @ jacobian.mT
-    torch.testing.assert_close(found[0], torch.diag(dense))
+    for variances in found:
+        torch.testing.assert_close(variances, torch.diag(dense))
+
+
+@pytest.mark.parametrize("variance", ["centred", "plain"])
+def test_the_full_posterior_is_that_of_the_dense_hessian(variance):
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, CLASSES)).double()
+    inputs = torch.randn(20, 4, generator=seeded(1)).double()
+    hidden = model[:2](inputs).detach()
+    phi = torch.cat([hidden, torch.ones_like(hidden[:, :1])], 1)
+    weight = augmented(model[2])
+
+    def loss(flat):
+        logits = phi @ flat.view(CLASSES, 6).mT
+        return cross_entropy(logits, torch.zeros(20).long(), reduction="sum")
+
+    hessian = torch.autograd.functional.hessian(loss, weight.flatten())
+    jacobian = torch.stack([torch.kron(eye(CLASSES), row) for row in phi])
+    covariance = jacobian @ torch.linalg.inv(hessian + 0.3 * eye(6 * CLASSES)) @ jacobian.mT
+    if variance == "centred":
+        centre = eye(CLASSES) - 1 / CLASSES
+        covariance = centre @ covariance @ centre * CLASSES / (CLASSES - 1)
+    settings = {"prior_precision": 0.3, "variance": variance, "structure": "full"}
+    pairs = [(inputs[:7], torch.zeros(7).long()), *pairs_of(inputs[7:])]
+    adjusted = laplace_model(model, pairs, **settings)
+    expected = model(inputs) / torch.sqrt(1 + math.pi / 8 * diagonals(covariance))
+    torch.testing.assert_close(adjusted(inputs), expected.detach())
+    log_det = torch.logdet(hessian + 0.3 * eye(6 * CLASSES)) - 6 * CLASSES * math.log(0.3)
+    fit = -sum(float(cross_entropy(model(x), y, reduction="sum")) for x, y in pairs)
+    evidence = fit - 0.15 * weight.square().sum() - 0.5 * log_det
+    assert adjusted[2].log_evidence == pytest.approx(float(evidence))
 
 
 def test_centred_variances_predict_closer_to_monte_carlo_than_plain_ones():
@@ -252,61 +279,6 @@ def test_any_classifier_with_a_linear_layer_in_the_end_will_do():
     named = [({"input": inputs}, labels_for(inputs))]
     again = laplace_model(model, named, prior_precision=0.3, variance="plain")
     assert torch.equal(again(inputs), adjusted(inputs))
-
-
-def test_a_layer_that_is_called_on_all_tokens_counts_at_the_one_whose_logits_are_returned():
-    torch.manual_seed(0)
-    head, lengths = nn.Linear(4, CLASSES).double(), torch.tensor([3, 1, 2])
-    tokens = torch.randn(3, 3, 4).double()
-
-    class Reader(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = head
-
-        def forward(self, tokens):
-            return {"logits": self.head(tokens)[torch.arange(3), lengths - 1]}
-
-    pairs, last = [(tokens, torch.tensor([0, 2, 1]))], tokens[torch.arange(3), lengths - 1]
-    name, ((features, _),) = last_linear(Reader(), pairs)
-    assert torch.equal(features, last)
-    assert torch.equal(linear_inputs(Reader(), name, tokens), last)
-    found = laplace_model(Reader(), pairs, prior_precision=0.5)
-    plain = laplace_model(nn.Sequential(head), [(last, pairs[0][1])], prior_precision=0.5)
-    torch.testing.assert_close(found(tokens)["logits"], plain(last))
-
-
-def test_logits_of_several_tokens_are_those_of_their_row_s_label():
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, CLASSES)).double()
-    tokens = torch.randn(5, 2, 4, generator=seeded(1)).double()
-    log_probs = model(tokens).log_softmax(-1).detach()
-    labels = labels_for(tokens)
-
-    def likelihood(labels):
-        return sum(log_probs[row, :, label].mean() for row, label in enumerate(labels))
-
-    def evidence(labels):
-        return laplace_model(model, [(tokens, labels)], prior_precision=1.0)[2].log_evidence
-
-    # Labels have no part in the curvature.
-    expected = likelihood(labels) - likelihood(labels.flip(0))
-    assert abs(expected) > 0.1
-    assert evidence(labels) - evidence(labels.flip(0)) == pytest.approx(float(expected))
-    with pytest.raises(ValueError, match=r"another size than 5, where logits are of shape \(5, 5,"):
-        laplace_model(model, [(tokens[:, :1].expand(5, 5, 4), labels)])
-
-
-def test_the_evidence_chooses_before_any_layer_is_made(monkeypatch):
-    made, init = [], LaplaceLinear.__init__
-    monkeypatch.setattr(
-        LaplaceLinear, "__init__", lambda self, *a, **k: (made.append(self), init(self, *a, **k))[1]
-    )
-    model, inputs = build()
-    found = laplace_model(model, pairs_of(inputs)).head.linear
-    assert made == [found]
-    data = [(features_of(model.eval(), inputs)[:, :-1], labels_for(inputs))]
-    best = max(laplace_layers(model.head.linear, data), key=lambda layer: layer.log_evidence)
-    assert found.prior_precision == best.prior_precision
 
 
 def test_a_layer_without_a_bias_has_no_uncertain_one():

@@ -8,6 +8,7 @@ The mathematics is plain functions on tensors, in modules to be imported by name
 - ``probseq.fourier``: random Fourier features.
 - ``probseq.transformers``: the backbones that attention layers plug into.
 - ``probseq.metrics``: calibration, selective prediction and out-of-distribution scores.
+- ``probseq.calibration``: calibration of any trained classifier, and decisions.
 - ``probseq.files``: one store of files and folders, which no crash tears and which know their hash.
 - ``probseq.summary``: means over seeds and which differences they support, without torch.
 - ``probseq.images``, ``probseq.corruptions``: transforms, augmentation and corruptions of images.
@@ -19,8 +20,8 @@ Importing ``probseq`` itself is cheap: torch is loaded with the first of the mod
 
 from importlib.metadata import version
 
-from probseq.errors import CholeskyError, JitterWarning, MissingExtraError
+import lazy_loader
 
-__all__ = ["CholeskyError", "JitterWarning", "MissingExtraError", "__version__"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 __version__ = version("probseq")

@@ -1,6 +1,7 @@
-"""Data of many forms, read once, as batches of inputs and labels."""
+"""Data of many forms, read once, as batches of inputs and labels; logits of many outputs."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,23 @@ _LABELS = "labels"
 
 
 def read_batches(
-    data: Iterable[Any], model: nn.Module | None = None, *, name: str = "batches"
+    data: Iterable[Any],
+    model: nn.Module | None = None,
+    *,
+    name: str = "batches",
+    classes: Sequence[Any] | None = None,
 ) -> Iterator[tuple[Any, Tensor]]:
-    """Yield inputs and labels of batches, in one pass over the data.
+    """Yield inputs and labels of batches that are not empty, in one pass over the data.
 
     Args:
         data: a loader, a generator or another iterable of batches, or one batch. A batch is a pair
             of inputs and labels, or a mapping that has its labels under ``"labels"``. Inputs are a
-            tensor, an array of numpy, or a mapping of keyword arguments; labels may be a list.
+            tensor, an array of numpy, a tuple of several, or a mapping of keyword arguments;
+            labels may be a list or a column of pandas.
         model: arrays of floating numbers get the dtype of its weights, see :func:`on_device`;
             ``None`` leaves theirs.
         name: of the data in messages.
+        classes: what labels are called, in the order of the model's outputs.
     """
     for batch in [data] if _is_batch(data) else data:
         if isinstance(batch, Mapping) and _LABELS in batch:
@@ -35,12 +42,81 @@ def read_batches(
                 f"{name} must hold pairs of inputs and labels, or mappings with {_LABELS!r}, "
                 f"got {what}"
             )
-        yield _tensors(inputs, model), _classes(labels, name)
+        numbers = read_labels(labels, name, classes)
+        if len(numbers):
+            yield _tensors(inputs, model), numbers
+
+
+def read_labels(labels: Any, name: str, classes: Sequence[Any] | None = None) -> Tensor:
+    """Return the numbers of classes; labels may be numbers, or what classes are called."""
+    array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.array(labels, order="C")
+    words = classes is not None and all(isinstance(each, str) for each in classes)
+    if classes is not None and array.ndim == 1 and not (words and array.dtype.kind in "iu"):
+        number = {value: index for index, value in enumerate(classes)}
+        unknown = [value for value in dict.fromkeys(array.tolist()) if value not in number]
+        if unknown:
+            raise ValueError(
+                f"{name} must have labels among the classes {list(classes)[:20]}, got "
+                f"{unknown[:5]}: classes must name them as the labels do"
+            )
+        array = np.array([number[value] for value in array.tolist()], dtype=np.int64)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        words = array.dtype.kind in "OUS"
+        hint = ": name the classes in the order of the outputs" if words else ""
+        raise ValueError(
+            f"{name} must have labels that are whole numbers of shape (batch,), "
+            f"got {array.dtype} of shape {array.shape}{hint}"
+        )
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def read_logits(
+    outputs: Any, output: str | int | Callable[[Any], Any] | None = None, *, name: str = "model"
+) -> Tensor:
+    """Return the logits among the outputs of a model.
+
+    These are a tensor, or what stands under ``logits``, or the only tensor in a mapping, a tuple or
+    a dataclass.
+
+    Args:
+        outputs: what the model returned.
+        output: the key, the attribute or the number of the logits in it, or a function to them.
+        name: of the model in messages.
+    """
+    if callable(output):
+        outputs = output(outputs)
+    elif isinstance(output, str) and not isinstance(outputs, Mapping):
+        outputs = getattr(outputs, output)
+    elif output is not None:
+        outputs = outputs[output]
+    if isinstance(outputs, np.ndarray):
+        outputs = torch.from_numpy(outputs)
+    logits = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    values: dict[Any, Any]
+    if isinstance(outputs, Mapping):
+        values = dict(outputs)
+    elif isinstance(outputs, tuple | list):
+        values = dict(enumerate(outputs))
+    else:
+        values = vars(outputs) if dataclasses.is_dataclass(outputs) else {}
+    if isinstance(values.get("logits"), Tensor):
+        return values["logits"]
+    tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
+    if len(tensors) == 1:
+        return next(iter(tensors.values()))
+    shapes = ", ".join(f"{key!r} of shape {tuple(value.shape)}" for key, value in tensors.items())
+    raise ValueError(
+        f"{name} must return logits: a tensor, or an output called logits; got "
+        f"{type(outputs).__name__}{f' with {shapes}: output must say which' if shapes else ''}"
+    )
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return the device of a model's weights, the CPU where it has none."""
-    return next((each.device for each in model.parameters()), torch.device("cpu"))
+    """Return the device of a model's weights, the CPU where it has none or they are offloaded."""
+    devices = (each.device for each in model.parameters() if not each.is_meta)
+    return next(devices, torch.device("cpu"))
 
 
 def on_device(inputs: Any, model: nn.Module) -> Any:
@@ -52,9 +128,11 @@ def on_device(inputs: Any, model: nn.Module) -> Any:
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model on a batch's inputs; a mapping is given by keywords."""
+    """Call a model on a batch's inputs: a mapping by keywords, a tuple by position."""
     inputs = on_device(inputs, model)
-    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def _is_batch(data: Iterable[Any]) -> bool:
@@ -63,14 +141,16 @@ def _is_batch(data: Iterable[Any]) -> bool:
     if not isinstance(data, tuple | list) or len(data) != 2:
         return False
     labels = data[1]
-    listed = isinstance(labels, tuple | list) and all(isinstance(each, int) for each in labels)
-    return listed or isinstance(labels, Tensor | np.ndarray)
+    listed = isinstance(labels, tuple | list) and all(isinstance(e, int | str) for e in labels)
+    return listed or isinstance(labels, Tensor) or hasattr(labels, "__array__")
 
 
 def _tensors(inputs: Any, model: nn.Module | None, device: torch.device | None = None) -> Any:
     if isinstance(inputs, Mapping):
         return {key: _tensors(value, model, device) for key, value in inputs.items()}
-    if isinstance(inputs, np.ndarray):
+    if isinstance(inputs, tuple):
+        return tuple(_tensors(value, model, device) for value in inputs)
+    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "biufc":
         # torch takes no negative strides, and warns of what cannot be written.
         writeable = inputs.flags.writeable
         inputs = torch.from_numpy(np.ascontiguousarray(inputs) if writeable else inputs.copy())
@@ -80,14 +160,30 @@ def _tensors(inputs: Any, model: nn.Module | None, device: torch.device | None =
     return inputs.to(device) if isinstance(inputs, Tensor) and device is not None else inputs
 
 
-def _classes(labels: Any, name: str) -> Tensor:
-    if not isinstance(labels, Tensor):
-        array = np.array(labels, order="C")
-        labels = torch.from_numpy(array) if array.dtype.kind in "iuf" else array
-    whole = isinstance(labels, Tensor) and not (labels.is_floating_point() or labels.is_complex())
-    if not whole or labels.dtype == torch.bool or labels.ndim != 1:
-        raise ValueError(
-            f"{name} must have labels that are whole numbers of shape (batch,), "
-            f"got {labels.dtype} of shape {tuple(labels.shape)}"
-        )
-    return labels.long()
+LOGITS, PROBABILITIES = "logits", "probabilities"
+LOGIT, PROBABILITY = "logits of the second of two classes", "probabilities of the second class"
+
+
+def output_kind(outputs: Tensor) -> str:
+    """Return the kind of outputs (rows, classes) or (rows,) by all of their rows."""
+    if not bool((outputs == outputs).all()) or bool((outputs == torch.inf).any()):
+        raise ValueError("model must give finite outputs, got NaN or infinity")
+    if outputs.ndim == 1 or outputs.shape[-1] == 1:
+        inside = bool(((outputs >= 0.0) & (outputs <= 1.0)).all())
+        return PROBABILITY if inside else LOGIT
+    # In half precision each entry is off by 2⁻⁹.
+    sums = bool(((outputs.sum(-1) - 1.0).abs() <= 0.02).all())
+    return PROBABILITIES if sums and bool((outputs >= 0.0).all()) else LOGITS
+
+
+def to_log_probs(outputs: Tensor, kind: str) -> Tensor:
+    """Return logarithms of probabilities (rows, classes), in float32 at least."""
+    outputs = outputs.float() if outputs.dtype.itemsize < 4 else outputs
+    if kind in (LOGIT, PROBABILITY):
+        column = outputs.flatten()
+        if kind == LOGIT:
+            return torch.stack([torch.zeros_like(column), column], -1).log_softmax(-1)
+        outputs = torch.stack([1.0 - column, column], -1)
+    logits = outputs if kind == LOGITS else outputs.clamp_min(1e-12).log()
+    # Classes that are ruled out by a logit of -inf.
+    return logits.log_softmax(-1).clamp_min(torch.finfo(logits.dtype).min)

@@ -32,6 +32,7 @@ from filelock import FileLock, Timeout
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
+    from torch.nn import Module
 
 MANIFEST = "manifest.json"
 ASIDE = ".tmp-"
@@ -250,6 +251,43 @@ def hash_tensors(tensors: Mapping[str, "Tensor"], *texts: bytes) -> str:
         digest.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype};".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def hash_module(module: "Module") -> str:
+    """Return the SHA-256 of all of a module's state, packed and quantised weights included.
+
+    Names of wrappers (DDP, compiled modules) do not count.
+    """
+    tensors, texts = dict[str, "Tensor"](), list[str]()
+
+    import torch
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, tuple | list):
+            for number, each in enumerate(cast("list[Any]", value)):
+                add(f"{name}/{number}", each)
+        elif not isinstance(value, torch.Tensor):
+            if value is not None and not isinstance(value, bool | int | float | str | torch.dtype):
+                raise ValueError(f"state {name} must be of tensors, got {type(value).__name__}")
+            texts.append(f"{name}={value};")
+        elif value.is_meta or value.layout != torch.strided:
+            raise ValueError(f"state {name} must have its values in memory to be hashed")
+        elif whole := getattr(value, "full_tensor", None):  # of FSDP
+            add(name, whole())
+        elif value.is_quantized:
+            add(f"{name}/int", value.int_repr())
+            add(f"{name}/values", value.dequantize())
+        elif flatten := getattr(value, "__tensor_flatten__", None):  # of torchao
+            names, context = flatten()
+            add(f"{name}/context", repr(context))
+            for each in names:
+                add(f"{name}/{each}", getattr(value, each))
+        else:
+            tensors[name] = value
+
+    for key, value in module.state_dict().items():
+        add(key.replace("_orig_mod.", "").removeprefix("module."), value)
+    return hash_tensors(tensors, "".join(sorted(texts)).encode())
 
 
 def _on_cpu(tensors: Mapping[str, "Tensor"]) -> dict[str, "Tensor"]:

@@ -1,0 +1,272 @@
+"""A classifier with calibrated probabilities: how it is called, saved and told."""
+
+import json
+import math
+import threading
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from probseq.batches import call_model, read_logits, to_log_probs
+from probseq.files import Format, hash_module, read_tensors, write_tensors
+from probseq.laplace import LogitVariance
+
+FORMAT, FILE = Format("calibration", 1), "calibration.safetensors"
+_BUFFERS = ("temperature", "threshold", "least_probability", "most_entropy")
+# Calls of last layers in the call of a calibrated model.
+_CALLS: ContextVar[list[tuple[nn.Module, Tensor]] | None] = ContextVar("calls", default=None)
+_LOCK, _BORROWED = threading.Lock(), Counter[nn.Module]()
+
+
+class Row(NamedTuple):
+    """Measurements of a candidate on the half that did not fit; halves are of 95 % intervals."""
+
+    name: str
+    nll: float
+    nll_half: float
+    ece: float
+    ece_half: float
+    accuracy: float
+    accuracy_half: float
+    difference: float  # of the NLL, to that of the model as it is
+    difference_half: float
+
+
+class Decision(NamedTuple):
+    """What to do with each input.
+
+    Attributes:
+        label: number of the most probable class.
+        confidence: its probability.
+        accepted: the confidence is above the threshold, and the input is not unknown.
+        sets: classes, of which the true one is among them with the probability asked for.
+        unknown: the entropy is above the detector's threshold; of none where no unknowns fitted it.
+    """
+
+    label: Int64[Tensor, " batch"]
+    confidence: Float[Tensor, " batch"]
+    accepted: Bool[Tensor, " batch"]
+    sets: Bool[Tensor, "batch classes"]
+    unknown: Bool[Tensor, " batch"]
+
+
+class Calibrated(nn.Module):
+    """A classifier with calibrated probabilities; :func:`calibrate` makes it.
+
+    It is called as the model is, or on logits where only these were calibrated, and returns
+    logarithms of probabilities. All that was fitted is in buffers, and in the extra state of
+    ``state_dict``.
+
+    Attributes:
+        rows: measurements of the candidates.
+        chosen: name of the candidate that is served.
+        facts: what was read, fitted and decided, as JSON can hold it.
+    """
+
+    def __init__(self, models: Sequence[Any], output: Any = None) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(each for each in models if isinstance(each, nn.Module))
+        self.functions = [each for each in models if not isinstance(each, nn.Module)]
+        self.output, self.facts = output, dict[str, Any]()
+        self.variance: LogitVariance | None = None
+        for name, value in zip(_BUFFERS, (1.0, -math.inf, 0.0, math.inf), strict=True):
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
+        self.temperature: Tensor
+        self.threshold: Tensor
+        self.least_probability: Tensor
+        self.most_entropy: Tensor
+
+    @property
+    def rows(self) -> list[Row]:
+        """Measurements of the candidates."""
+        return [Row(*row) for row in self.facts["rows"]]
+
+    @property
+    def chosen(self) -> str:
+        """Name of the candidate that is served."""
+        return self.facts["chosen"]
+
+    def train(self, mode: bool = True) -> "Calibrated":
+        """Set this flag; models go into evaluation mode, and into no other."""
+        self.training = mode
+        if not mode:
+            self.models.eval()
+        return self
+
+    @torch.no_grad()
+    def forward(self, *inputs: Any, **named: Any) -> Float[Tensor, "batch classes"]:
+        """Return logarithms of calibrated probabilities, in float32 at least."""
+        kinds = cast("list[str]", self.facts["kinds"])
+        members = [*self.models, *self.functions]
+        if not members:
+            outputs = [read_logits(inputs[0], self.output)]
+        else:
+            arguments = named or (inputs[0] if len(inputs) == 1 else inputs)
+            outputs = [self._logits(member, arguments) for member in members]
+        log_probs = [to_log_probs(o, kind) for o, kind in zip(outputs, kinds, strict=True)]
+        mean = log_probs[0]
+        if len(members) > 1:
+            mean = torch.logsumexp(torch.stack(log_probs), 0) - math.log(len(members))
+        return (mean / self.temperature.to(mean)).log_softmax(-1)
+
+    def _logits(self, member: Any, arguments: Any) -> Tensor:
+        if not isinstance(member, nn.Module):
+            return read_logits(member(arguments), self.output)
+        if self.variance is None:
+            with evaluating(member):
+                return read_logits(call_model(member, arguments), self.output)
+        calls: list[tuple[nn.Module, Tensor]] = []
+        reset = _CALLS.set(calls)
+        try:
+            with evaluating(member):
+                logits = read_logits(call_model(member, arguments), self.output)
+        finally:
+            _CALLS.reset(reset)
+        layer = member.get_submodule(self.facts["layer"])
+        features = next(values for module, values in calls[::-1] if module is layer)
+        return self.variance.scale(logits, features)
+
+    def decide(self, *inputs: Any, **named: Any) -> Decision:
+        """Say for each input which class it is, and whether that is to be trusted."""
+        log_probs = self(*inputs, **named)
+        probs = log_probs.exp()
+        confidence, label = probs.max(-1)
+        unknown = entropy(log_probs) > self.most_entropy
+        accepted = (confidence > self.threshold) & ~unknown
+        return Decision(label, confidence, accepted, probs >= self.least_probability, unknown)
+
+    def set_variance(self, layer: str, variance: LogitVariance) -> None:
+        """Scale logits by the variances that a posterior of a linear layer gives them."""
+        linear = cast("nn.Linear", self.models[0].get_submodule(layer))
+        self.variance = variance.to(linear.weight.device)
+        if _record_call not in linear._forward_hooks.values():  # pyright: ignore[reportPrivateUsage]
+            linear.register_forward_hook(_record_call)
+
+    def get_extra_state(self) -> Tensor:
+        """Return the facts as bytes."""
+        return torch.tensor(list(json.dumps(self.facts).encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take over facts."""
+        self.facts = json.loads(bytes(state.tolist()))
+
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, state: Any, prefix: str, *others: Any
+    ) -> None:
+        # A posterior comes with the state, or goes.
+        basis, weights = (state.get(f"{prefix}variance.{n}") for n in ("basis", "weights"))
+        self.variance = None
+        if basis is not None:
+            facts = json.loads(bytes(state[f"{prefix}_extra_state"].tolist()))
+            variance = LogitVariance(basis.clone(), weights.clone(), facts["bias"])
+            self.set_variance(facts["layer"], variance)
+        super()._load_from_state_dict(state, prefix, *others)
+
+    def save(self, folder: str | Path) -> None:
+        """Write what was fitted, with the hash of all of the models' states, but no model.
+
+        Functions and estimators have no state that could be hashed: pickle the whole.
+        """
+        if self.functions:
+            raise ValueError("model must be of torch to be saved beside it: pickle the whole")
+        head = {"facts": self.facts, "models": [hash_module(model) for model in self.models]}
+        tensors = {k: v for k, v in self.state_dict().items() if not k.startswith("models.")}
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        write_tensors(Path(folder) / FILE, FORMAT, head, tensors)
+
+    def __str__(self) -> str:
+        """Return the table, what was chosen and decided, and the line that serves it."""
+        return "\n".join(describe(self.facts))
+
+
+def load_calibrated(folder: str | Path, *models: nn.Module, output: Any = None) -> Calibrated:
+    """Read what :meth:`Calibrated.save` wrote, for the same models; for logits alone without one.
+
+    Raises:
+        ValueError: the file is damaged, or the models' weights are not those that were calibrated.
+    """
+    head, tensors = read_tensors(Path(folder) / FILE, FORMAT)
+    if [hash_module(model) for model in models] != head["models"]:
+        raise ValueError(
+            f"model must be that which {folder} was calibrated for, with the same weights: "
+            f"{len(head['models'])} of them, got {len(models)}"
+        )
+    calibrated = Calibrated(models, output)
+    state = {f"models.{name}": value for name, value in calibrated.models.state_dict().items()}
+    calibrated.load_state_dict(state | tensors)
+    return calibrated
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Generator[None]:
+    """Keep a model in evaluation mode, whichever threads do so at the same time; restore it."""
+    if torch.compiler.is_compiling():
+        if any(module.training for module in model.modules()):
+            raise ValueError("model must be in evaluation mode to be compiled: call .eval()")
+        yield
+        return
+    with _LOCK:
+        modules = [each for each in model.modules() if each.training or _BORROWED[each]]
+        _BORROWED.update(modules)
+        for module in modules:
+            module.training = False
+    try:
+        yield
+    finally:
+        with _LOCK:
+            for module in modules:
+                _BORROWED[module] -= 1
+                if not _BORROWED[module]:
+                    del _BORROWED[module]
+                    module.training = True
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """Return the entropy of each row, in nats."""
+    return torch.special.entr(log_probs.exp()).sum(-1)
+
+
+def _record_call(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+    """Note what goes into a last layer, in the call of a calibrated model alone."""
+    calls = _CALLS.get()
+    if calls is not None:
+        calls.append((module, arguments[0]))
+
+
+def describe(facts: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a text: warnings, table, what was chosen and decided, how to call it."""
+    fit, measured = facts["examples"]
+    lines = [*facts["notes"], f"{fit} examples fitted, {measured} others measured, ± of 95 %:"]
+    lines.append(f"{'':22}{'NLL':16}{'ECE':16}{'accuracy':16}NLL to as it is")
+    for name, *numbers in facts["rows"]:
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        lines.append(f"{name:22}" + " ".join(f"{mean:z.3f} ± {half:.3f} " for mean, half in pairs))
+    heat = f", T = {facts['temperature']:.3f}" if "temperature" in facts["chosen"] else ""
+    nothing = facts["chosen"] == "as it is"
+    lines.append(
+        "Nothing is better than the model as it is."
+        if nothing
+        else f"Chosen: {facts['chosen']}{heat}."
+    )
+    if decision := facts.get("decision"):
+        lines.append(
+            "At most {error_rate:.1%} wrong, with probability {level:.0%}: accept a confidence "
+            "above {threshold}, {accepted:.1%} of the examples.".format(**decision)
+        )
+        if not decision["accepted"]:
+            lines.append("It takes more examples, or a higher rate, to accept any.")
+    sets = "Sets of {size:.2f} classes on average hold the class of {coverage:.0%}."
+    lines.append(sets.format(**facts["sets"]))
+    if unknown := facts.get("unknown"):
+        caught = "Unknown: {caught:.1%} are told, with {rate:.1%} false alarms (AUROC {auroc:.3f})."
+        lines.append(caught.format(**unknown))
+    argument = "inputs" if facts["model"] else "logits"
+    lines.append(f"calibrated({argument}) are log probabilities; calibrated.decide({argument})")
+    return lines
