@@ -14,6 +14,8 @@ SHARED = (
 EXCEPTIONS = {
     "probseq.corruptions": "what users of any method corrupt validation images with",
     "probseq.laplace": "a posterior of the last layer of any classifier",
+    "probseq.calibrated": "what any classifier becomes by calibration",
+    "probseq.calibration": "calibrates any classifier, of this repository or not",
 }
 
 

@@ -1,0 +1,399 @@
+"""`probseq calibrate`: which predictions of a classifier can be trusted."""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision import transforms
+
+from probseq.calibrated import FILE, Calibrated, describe
+from probseq.calibration import calibrate
+from probseq.errors import require
+from probseq.metrics import calibration_bins, evaluate
+from probseq.metrics.plots import reliability_diagram
+from probseq_apps.data.names import DataError, reading
+from probseq_apps.data.pictures import as_seen
+from probseq_apps.report.report import Report
+from probseq_apps.report.tables import Table
+from probseq_apps.settings.calibrate import CalibrateSettings
+
+_PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif"}
+_OUTPUTS = ("logits", "probabilities", "probs")
+Prepare = Callable[[Any], Any]
+
+
+class Examples(NamedTuple):
+    """Inputs, or a model's outputs, and labels."""
+
+    inputs: Any  # texts, paths of images, or outputs as an array
+    labels: list[str]  # as they stand in the data
+    classes: tuple[str, ...]  # in the order of the outputs where the file has it, else sorted
+
+
+class Opened(NamedTuple):
+    """A model with what it says of itself."""
+
+    model: Any
+    prepare: Prepare | None
+    preparation: str  # in words; "" where nothing says it
+    classes: tuple[str, ...] = ()
+    collate: Callable[[list[Any]], Any] | None = None
+
+
+def calibrate_command(settings: CalibrateSettings) -> None:
+    """Calibrate a model or its stored outputs, print the decision and write the report."""
+    source = settings.logits or settings.data
+    assert source is not None
+    if settings.logits:
+        examples, opened, lines = read_outputs(source, settings.separator), [], []
+    else:
+        examples = read_examples(source, settings.separator)
+        opened = [open_model(name, examples, settings) for name in settings.model]
+        lines = [
+            f"{name}: {each.preparation}" for name, each in zip(settings.model, opened, strict=True)
+        ]
+    classes, order = class_order(settings, examples, opened)
+    if any(each[2:4] != opened[0][2:4] for each in opened):
+        raise DataError("models must be of the same classes and preparation to be one ensemble")
+    lines = [f"{source}: {len(examples.labels):,} held-out examples", *lines, order]
+    numbers = numbered(examples.labels, classes)
+    options: dict[str, Any] = {"error_rate": settings.error_rate, "coverage": settings.coverage}
+    options |= {"level": settings.level, "classes": classes, "seed": settings.seed}
+    if settings.logits:
+        calibrated = calibrate(torch.as_tensor(examples.inputs), numbers, **options)
+    else:
+        structure = "kronecker" if settings.laplace else None
+        pairs = batches(examples, numbers, opened[0], settings.batch_size)
+        models = [each.model for each in opened]
+        calibrated = calibrate(models, pairs, structure=structure, **options)
+    folder = settings.output_dir
+    calibrated.save(folder)
+    measured = _test(settings, calibrated, classes, opened)
+    argument = ", model" if opened else ""
+    served = f'calibrated = probseq.load_calibrated("{folder}"{argument})'
+    text = [*lines, "", *describe(calibrated.facts), *measured.lines, "", served]
+    page = _report(settings, calibrated, source, text, measured).write(folder)
+    print("\n".join([*text, page.rpartition("\n")[2]]))
+
+
+def read_outputs(path: Path, separator: str) -> Examples:
+    """Read stored outputs and labels, of an .npz or of a CSV with a column a class."""
+    if path.suffix == ".npz":
+        with reading(path, "an .npz of outputs and labels"), np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+        name = next((each for each in _OUTPUTS if each in arrays), None)
+        if name is None or "labels" not in arrays:
+            raise DataError(f"{path} must hold logits and labels, and has {', '.join(arrays)}")
+        names = tuple(map(str, arrays.get("classes", ())))
+        return Examples(arrays[name], [str(each) for each in arrays["labels"].tolist()], names)
+    heads, rows = _table(path, separator, ("label",))
+    classes = tuple(head for head in heads if head != "label")
+    cells = [[row[name] for name in classes] for row in rows]
+    with reading(path, "a CSV of numbers, a column a class"):
+        outputs = np.array(cells, dtype=np.float64)
+    return Examples(outputs, [row["label"] for row in rows], classes)
+
+
+def read_examples(path: Path, separator: str) -> Examples:
+    """List the images of a folder with a folder a class, or read a CSV of texts."""
+    if path.is_dir():
+        files = [f for f in sorted(path.glob("*/**/*")) if f.suffix.lower() in _PICTURES]
+        labels = [file.relative_to(path).parts[0] for file in files]
+        if not files:
+            raise DataError(f"{path} must hold images as CLASS/FILE, and holds none")
+        return Examples(files, labels, tuple(sorted(set(labels))))
+    _, rows = _table(path, separator, ("text", "label"))
+    labels = [row["label"] for row in rows]
+    return Examples(
+        [row["text"] for row in rows], labels, tuple(sorted(set(labels), key=_by_value))
+    )
+
+
+def _table(
+    path: Path, separator: str, needed: Sequence[str]
+) -> tuple[list[str], list[dict[str, str]]]:
+    with reading(path, "a CSV"), path.open(newline="", encoding="utf-8-sig") as file:
+        table = csv.DictReader(file, delimiter=separator)
+        rows = list(table)
+    heads = list(table.fieldnames or ())
+    if missing := [name for name in needed if name not in heads]:
+        other = next(
+            (s for s in (";", "\t", ",", "|") if s in "".join(heads) and s != separator), None
+        )
+        hint = f": --separator {other!r} parts its cells" if other and len(heads) == 1 else ""
+        raise DataError(f"{path} must have columns {', '.join(missing)}, and has {heads}{hint}")
+    if not rows:
+        raise DataError(f"{path} must hold rows, and has none")
+    return heads, rows
+
+
+def _by_value(label: str) -> tuple[float, str]:
+    try:
+        return float(label), label
+    except ValueError:
+        return float("inf"), label
+
+
+def class_order(
+    settings: CalibrateSettings, examples: Examples, opened: Sequence[Opened]
+) -> tuple[tuple[str, ...] | None, str]:
+    """Return the classes in the order of the outputs, and a line that says where it comes from."""
+    classes, source = settings.classes, "--classes"
+    if not classes and opened and opened[0].classes:
+        classes, source = opened[0].classes, "the model's id2label or label_names"
+    elif not classes:
+        source = "the file's" if settings.logits else "an alphabetical order, which is a guess"
+        classes = examples.classes
+    present = set(examples.labels)
+    if not classes or (present - set(classes) and all(each.isdigit() for each in present)):
+        return None, "classes: the numbers of the labels are those of the outputs"
+    if unknown := sorted(present - set(classes)):
+        values = {_by_value(each)[0] for each in classes}
+        same = [each for each in unknown if _by_value(each)[0] in values - {float("inf")}]
+        hint = f"; {same[0]} and a class are equal as numbers: write them alike" if same else ""
+        raise DataError(
+            f"classes must name all labels: {', '.join(classes[:10])}, by {source}, do not have "
+            f"{', '.join(unknown[:5])}{hint}; --classes names them in the order of the outputs"
+        )
+    listed = ", ".join(classes[:10]) + (f", ... ({len(classes)})" if len(classes) > 10 else "")
+    return classes, f"classes, by {source}: {listed}"
+
+
+def numbered(labels: Sequence[str], classes: tuple[str, ...] | None) -> list[int]:
+    """Return the numbers of labels."""
+    if classes is None:
+        return [int(label) for label in labels]
+    number = {name: index for index, name in enumerate(classes)}
+    return [number[label] for label in labels]
+
+
+def batches(
+    examples: Examples, numbers: Sequence[int], opened: Opened, size: int
+) -> Iterator[tuple[Any, list[int]]]:
+    """Yield prepared inputs and labels."""
+    prepare = opened.prepare
+    for start in range(0, len(numbers), size):
+        chosen = examples.inputs[start : start + size]
+        if isinstance(chosen[0], Path):
+            chosen = [_picture(path) for path in chosen]
+        inputs = [each if prepare is None else prepare(each) for each in chosen]
+        collate = opened.collate or _stacked
+        yield collate(inputs), list(numbers[start : start + size])
+
+
+def _stacked(inputs: list[Any]) -> Any:
+    return torch.stack(inputs) if isinstance(inputs[0], Tensor) else inputs
+
+
+def _picture(path: Path) -> Image.Image:
+    with reading(path, "an image"), Image.open(path) as file:
+        return as_seen(file, "RGB")[0]
+
+
+def open_model(name: str, examples: Examples, settings: CalibrateSettings) -> Opened:
+    """Open a model; how inputs are prepared comes from its folder, its function, or flags.
+
+    Raises:
+        DataError: files cannot be read, or nothing says how inputs are prepared.
+        MissingExtraError: its library is not installed.
+    """
+    kind, _, tail = name.partition(":")
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        opened = _of_folder(folder, examples, settings)
+    elif kind in ("timm", "torchvision"):
+        architecture, _, file = tail.partition("+")
+        make = (
+            _timm().create_model
+            if kind == "timm"
+            else import_module("torchvision").models.get_model
+        )
+        with reading(name, f"a model of {kind}, as {kind}:NAME+FILE"):
+            state = _state(Path(file).expanduser())
+            model = make(architecture, num_classes=_outputs_of(state))
+            model.load_state_dict(state)
+        opened = Opened(model, None, "", ())
+    elif tail:
+        with reading(name, "a model, as MODULE:FUNCTION"):
+            result = getattr(import_module(kind), tail)()
+        model, prepare = result if isinstance(result, tuple) else (result, None)
+        opened = Opened(model, prepare, "prepared by its own function" if prepare else "")
+    else:
+        raise DataError(
+            f"model {name!r} must be a folder, timm:NAME+FILE, torchvision:NAME+FILE or "
+            "MODULE:FUNCTION"
+        )
+    images = isinstance(examples.inputs[0], Path)
+    if images and settings.mean:
+        opened = opened._replace(**_by_flags(settings))
+    if not opened.preparation and images:
+        raise DataError(
+            f"model {name!r} must come with the preparation of its images, and nothing says it: "
+            "give --mean, --std and --size as in training, or a MODULE:FUNCTION that returns it"
+        )
+    if isinstance(opened.model, nn.Module):
+        opened.model.eval()
+    return opened._replace(preparation=opened.preparation or "texts as they are")
+
+
+def _of_folder(folder: Path, examples: Examples, settings: CalibrateSettings) -> Opened:
+    with reading(folder / "config.json", "the configuration of a model"):
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if "architecture" in config:
+        timm = _timm()
+        with reading(folder, "a model of timm"):
+            model = timm.create_model(f"local-dir:{folder}", pretrained=True)
+        stored = config.get("pretrained_cfg", {})
+        names = tuple(config.get("label_names") or stored.get("label_names") or ())
+        if not {"mean", "std", "input_size"} <= stored.keys():
+            return Opened(model, None, "", names)  # timm would guess
+        values = timm.data.resolve_model_data_config(model)
+        keys = ("input_size", "mean", "std", "crop_pct", "interpolation")
+        words = f"images by its pretrained_cfg: RGB from 0 to 1, {_in_words(values, keys)}"
+        return Opened(model, timm.data.create_transform(**values), words, names)
+    library = require("transformers", extra="pretrained", distribution="probseq-apps")
+    images = isinstance(examples.inputs[0], Path)
+    auto = getattr(library, f"AutoModelFor{'Image' if images else 'Sequence'}Classification")
+    with reading(folder, "a model of transformers"):
+        model, info = auto.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    if info["missing_keys"]:
+        missing = ", ".join(sorted(info["missing_keys"])[:3])
+        raise DataError(f"{folder} must hold a trained classifier, and lacks {missing}")
+    names = tuple(model.config.id2label[i] for i in sorted(model.config.id2label))
+    names = () if all(each.startswith("LABEL_") for each in names) else names
+    if not images:
+        with reading(folder, "a folder with its tokenizer"):
+            tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        length = min(settings.max_length, tokenizer.model_max_length)
+        words = f"texts by its {type(tokenizer).__name__}, padding {tokenizer.padding_side}"
+        return Opened(
+            model,
+            lambda text: tokenizer(text, truncation=True, max_length=length),
+            f"{words}, cut at {length} tokens",
+            names,
+            lambda rows: dict(tokenizer.pad(rows, return_tensors="pt")),
+        )
+    if not (folder / "preprocessor_config.json").is_file():
+        return Opened(model, None, "", names)
+    with reading(folder, "a folder with its image processor"):
+        processor = library.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+    keys = ("size", "crop_size", "image_mean", "image_std", "rescale_factor")
+    words = f"images by its preprocessor_config.json: RGB, {_in_words(processor.to_dict(), keys)}"
+
+    def pixels(image: Image.Image) -> Tensor:
+        return processor(image, return_tensors="pt")["pixel_values"][0]
+
+    return Opened(model, pixels, words, names)
+
+
+def _by_flags(settings: CalibrateSettings) -> dict[str, Any]:
+    size, mean, std = cast("int", settings.size), settings.mean, settings.std
+    steps = [transforms.Grayscale()] if len(mean) == 1 else []
+    steps += [transforms.Resize(round(size / settings.crop)), transforms.CenterCrop(size)]
+    steps += [transforms.ToTensor(), transforms.Normalize(mean, std)]
+    values = {"mean": mean, "std": std, "size": size, "crop": settings.crop}
+    colour = "grey" if len(mean) == 1 else "RGB"
+    words = f"images by your flags: {colour} from 0 to 1, {_in_words(values, values.keys())}"
+    return {"prepare": transforms.Compose(steps), "preparation": words}
+
+
+def _in_words(values: Mapping[str, Any], keys: Iterable[str]) -> str:
+    return ", ".join(f"{key.replace('_', ' ')} {values[key]}" for key in keys if key in values)
+
+
+def _timm() -> Any:
+    return require("timm", extra="pretrained", distribution="probseq-apps")
+
+
+def _state(file: Path) -> dict[str, Tensor]:
+    if file.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(file)
+    return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _outputs_of(state: dict[str, Tensor]) -> int:
+    """Return the number of classes: the length of the last bias or weight."""
+    return len(next(value for value in reversed(state.values()) if value.ndim in (1, 2)))
+
+
+class _Measured(NamedTuple):
+    lines: list[str]
+    numbers: dict[str, Any]
+    probs: Tensor | None
+    labels: Tensor | None
+
+
+def _test(
+    settings: CalibrateSettings,
+    calibrated: Calibrated,
+    classes: tuple[str, ...] | None,
+    opened: list[Opened],
+) -> _Measured:
+    """Measure the calibrated model on other data."""
+    if settings.test is None:
+        return _Measured([], {}, None, None)
+    if settings.logits:
+        examples = read_outputs(settings.test, settings.separator)
+        pairs: Any = [(torch.as_tensor(examples.inputs), numbered(examples.labels, classes))]
+    else:
+        examples = read_examples(settings.test, settings.separator)
+        numbers = numbered(examples.labels, classes)
+        pairs = batches(examples, numbers, opened[0], settings.batch_size)
+    decided = [
+        (calibrated(inputs).exp().cpu(), calibrated.decide(inputs), torch.tensor(numbers))
+        for inputs, numbers in pairs
+    ]
+    probs, labels = torch.cat([e[0] for e in decided]), torch.cat([e[2] for e in decided])
+    accepted = torch.cat([e[1].accepted.cpu() for e in decided])
+    sets = torch.cat([e[1].sets.cpu() for e in decided])
+    values = {name: value for name, value in evaluate(probs, labels).items() if value is not None}
+    means = ", ".join(f"{name} {values[name]:.3f}" for name in ("nll", "ece", "accuracy"))
+    lines = [f"Test, {len(labels):,} examples: {means}."]
+    if settings.error_rate is not None:
+        wrong = (probs.argmax(-1) != labels)[accepted].double()
+        values["accepted"], values["wrong"] = float(accepted.double().mean()), 0.0
+        values["wrong"] = float(wrong.mean()) if len(wrong) else 0.0
+        lines.append("Accepted: {accepted:.1%}, of which {wrong:.1%} are wrong.".format(**values))
+    values["inside"] = float(sets.gather(1, labels[:, None]).double().mean())
+    lines.append("Sets hold the class of {inside:.1%}.".format(**values))
+    return _Measured(lines, values, probs, labels)
+
+
+def _report(
+    settings: CalibrateSettings,
+    calibrated: Calibrated,
+    source: Path,
+    text: list[str],
+    measured: _Measured,
+) -> Report:
+    rows = [
+        [
+            row.name,
+            *(f"{mean:z.3f} ± {half:.3f}" for mean, half in zip(row[1::2], row[2::2], strict=True)),
+        ]
+        for row in calibrated.rows
+    ]
+    bins = {}
+    if measured.probs is not None and measured.labels is not None:
+        bins = {"calibrated": calibration_bins(measured.probs, measured.labels)}
+    return Report(
+        experiment="calibrate",
+        recipe="none",
+        settings=json.loads(json.dumps(settings.to_dict(), default=str)),
+        data={"name": source.name, "notes": [line for line in text if line]},
+        numbers={"calibration": calibrated.facts, "test": measured.numbers, "file": FILE},
+        title="which predictions can be trusted",
+        opening="Read, fitted and chosen was:",
+        tables=[Table(["candidate", "NLL", "ECE", "accuracy", "NLL to as it is"], rows)],
+        legend="Means over the half that did not fit, ± half of a 95 % interval.",
+        figures=lambda: {"reliability": reliability_diagram(bins)} if bins else {},
+    )
