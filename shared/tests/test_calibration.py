@@ -19,7 +19,7 @@ from probseq.calibrated import FILE, load_calibrated
 from probseq.calibration import calibrate, split_evenly
 from probseq.files import hash_module
 from probseq.laplace import laplace_model
-from probseq.metrics import expected_calibration_error, fit_temperature
+from probseq.metrics import expected_calibration_error, search_temperature
 
 
 def seeded(seed):
@@ -70,7 +70,7 @@ def calibrated():
 def test_the_temperature_is_that_of_the_half_that_fits_and_the_table_that_of_the_other(calibrated):
     fit, choose = split_evenly(Y, 0)
     assert calibrated.chosen == "temperature"
-    temperature = fit_temperature(logits()[fit].log_softmax(-1), Y[fit])
+    temperature = search_temperature(logits()[fit].log_softmax(-1), Y[fit])
     assert float(calibrated.temperature) == pytest.approx(temperature, rel=1e-5)
     assert temperature == pytest.approx(3.0, rel=0.2)
     log_probs = (logits()[choose] / temperature).log_softmax(-1)

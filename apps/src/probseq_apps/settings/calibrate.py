@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from probseq.settings import Bound, Count, Index, Positive, Settings
-from probseq_apps.settings.common import DISTINCT, refuse
+from probseq_apps.settings.common import DISTINCT, require
 
 Share = Annotated[float, Bound("above 0 and below 1", lambda value: 0.0 < value < 1.0)]
 
@@ -55,14 +55,15 @@ class CalibrateSettings(Settings):
 
     def check(self) -> None:
         """Refuse what does not go together."""
-        refuse(self.logits and (self.model or self.data), "logits must come without model and data")
-        refuse(len(self.mean) != len(self.std), "mean and std must be of the same channels")
-        refuse(len(self.mean) not in (0, 1, 3), "mean must be of 1 or 3 channels")
-        refuse(self.mean and self.size is None, "size must be given with mean and std")
+        outputs_alone = not self.logits or not (self.model or self.data)
+        require(outputs_alone, "logits must come without model and data")
+        require(len(self.mean) == len(self.std), "mean and std must be of the same channels")
+        require(len(self.mean) in (0, 1, 3), "mean must be of 1 or 3 channels")
+        require(not self.mean or self.size, "size must be given with mean and std")
 
     def check_complete(self) -> None:
         """Refuse a command line without data."""
-        refuse(
-            not self.logits and not (self.model and self.data),
+        require(
+            self.logits or (self.model and self.data),
             "logits must be named, or model and data: the least is an .npz with logits and labels",
         )
