@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,7 +124,7 @@ def check_integers(least: int, most: int, **tensors: Tensor) -> None:
 def check_same_shape(**tensors: Tensor) -> None:
     """Refuse tensors whose shapes differ from the first one's."""
     for name, tensor in tensors.items():
-        _check_tensor(name, tensor)
+        _as_tensor(name, tensor)
     (first, expected), *others = tensors.items()
     for name, tensor in others:
         if tensor.shape != expected.shape:
@@ -176,7 +177,7 @@ def check_generator(generator: torch.Generator | None) -> None:
 
 def as_floating(name: str, values: Tensor) -> Tensor:
     """Return floats in float32 or float64; refuse other dtypes."""
-    _check_tensor(name, values)
+    values = _as_tensor(name, values)
     if not values.is_floating_point():
         raise ValueError(
             f"{name} must be a floating-point tensor, got {values.dtype}: convert it with .float()"
@@ -191,16 +192,17 @@ def as_finite(name: str, values: Tensor) -> Tensor:
         raise ValueError(f"{name} must not be empty, got shape {tuple(values.shape)}")
     if not torch.isfinite(values).all():
         bad = int((~torch.isfinite(values)).sum())
+        zeros = int((values == -torch.inf).sum()) == bad
+        hint = "clip probabilities of 0" if zeros else "find where the model diverged"
         raise ValueError(
-            f"{name} must be finite, got {bad} NaN or infinite entries of {values.numel()}: "
-            "find where the model diverged"
+            f"{name} must be finite, got {bad} NaN or infinite entries of {values.numel()}: {hint}"
         )
     return values
 
 
 def as_vector(name: str, values: Tensor) -> Tensor:
     """Return ``as_finite(name, values)`` of shape (N,)."""
-    _check_tensor(name, values)
+    values = _as_tensor(name, values)
     if values.ndim != 1:
         raise ValueError(f"{name} must have shape (N,), got {tuple(values.shape)}")
     return as_finite(name, values)
@@ -208,13 +210,14 @@ def as_vector(name: str, values: Tensor) -> Tensor:
 
 def as_probs(probs: Tensor, name: str = "probs") -> Tensor:
     """Return probabilities (N, C), whose rows must sum to 1."""
-    _check_tensor(name, probs)
+    probs = _as_tensor(name, probs)
     if probs.ndim != 2 or probs.numel() == 0:
         raise ValueError(
             f"{name} must have shape (N, C) with N, C >= 1, got {tuple(probs.shape)}: "
             "average over samples first"
         )
-    tolerance = _SUM_TOLERANCE if probs.element_size() > 2 else _SUM_TOLERANCE_16_BIT
+    half = probs.element_size() < 4
+    tolerance = _SUM_TOLERANCE_16_BIT if half else _SUM_TOLERANCE
     probs = as_floating(name, probs)
     values = probs.detach()
     sum_error = (values.sum(dim=-1, dtype=torch.float64) - 1.0).abs().amax()
@@ -227,12 +230,12 @@ def as_probs(probs: Tensor, name: str = "probs") -> Tensor:
             f"{name} must be rows of probabilities that sum to 1 within {tolerance:g}, got a "
             f"smallest entry of {lowest:g} and a row sum off by {worst:g}: apply softmax to logits"
         )
-    return probs
+    return probs / probs.sum(-1, keepdim=True) if half else probs
 
 
 def as_labels(labels: Tensor, num_samples: int, num_classes: int) -> Tensor:
     """Return class labels (N,) in 0..C-1 as int64."""
-    _check_tensor("labels", labels)
+    labels = _as_tensor("labels", labels)
     if labels.shape != (num_samples,):
         raise ValueError(f"labels must have shape (N,)=({num_samples},), got {tuple(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
@@ -249,7 +252,7 @@ def as_labels(labels: Tensor, num_samples: int, num_classes: int) -> Tensor:
 
 def as_flags(name: str, flags: Tensor, num_samples: int) -> Tensor:
     """Return a boolean tensor (N,)."""
-    _check_tensor(name, flags)
+    flags = _as_tensor(name, flags)
     if flags.shape != (num_samples,):
         raise ValueError(f"{name} must have shape (N,)=({num_samples},), got {tuple(flags.shape)}")
     if flags.dtype != torch.bool:
@@ -257,9 +260,13 @@ def as_flags(name: str, flags: Tensor, num_samples: int) -> Tensor:
     return flags
 
 
-def _check_tensor(name: str, values: object) -> None:
+def _as_tensor(name: str, values: object) -> Tensor:
+    """Return a tensor, or that of an array of numpy."""
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(np.array(values, order="C"))
     if not isinstance(values, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(values).__name__}")
+        raise TypeError(f"{name} must be a tensor or an array, got {type(values).__name__}")
+    return values
 
 
 def parse_number(text: str) -> float:

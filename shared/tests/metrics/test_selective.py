@@ -1,3 +1,5 @@
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ from scipy import stats
 from probseq.metrics import (
     aurc,
     e_aurc,
+    evaluate,
+    search_temperature,
     select_with_error,
     selective_error,
 )
@@ -49,11 +53,30 @@ def test_aurc_equals_a_loop(samples):
     assert float(aurc(confidence, correct)) == pytest.approx(expected, abs=1e-12)
 
 
-def test_ties_keep_the_order_of_the_samples():
-    confidence = torch.full((3,), 0.5)
-    for correct in ([True, False, True], [False, True, True], [True, True, False]):
-        expected = loop_aurc([0.5] * 3, correct)
-        assert float(aurc(confidence, torch.tensor(correct))) == pytest.approx(expected)
+def test_under_ties_the_area_is_the_mean_over_all_orders():
+    confidence = [0.9, 0.5, 0.5, 0.5, 0.2]
+    correct = [True, False, True, True, False]
+    orders = [[correct[0], *each, correct[4]] for each in permutations(correct[1:4])]
+    expected = sum(loop_aurc(confidence, order) for order in orders) / len(orders)
+    for order in orders:
+        found = float(aurc(torch.tensor(confidence), torch.tensor(order)))
+        assert found == pytest.approx(expected, abs=1e-12)
+    probs = torch.tensor([1.0, 1.0, 1.0]).double()  # a saturated softmax
+    assert float(aurc(probs, torch.tensor([True, False, True]))) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_probabilities_are_renormalised_once(dtype):
+    logits = 3 * torch.randn(500, 200, generator=torch.Generator().manual_seed(0))
+    labels = logits.softmax(-1).multinomial(1, generator=torch.Generator().manual_seed(1))[:, 0]
+    probs = logits.softmax(-1)
+    found, expected = (evaluate(each, labels) for each in (probs.to(dtype), probs))
+    assert found["nll"] == pytest.approx(expected["nll"], rel=0.02)
+
+
+def test_logarithms_of_zeros_are_named():
+    with pytest.raises(ValueError, match="NaN or infinite entries of 20: clip probabilities of 0"):
+        search_temperature(torch.eye(2).repeat(5, 1).log(), torch.zeros(10).long())
 
 
 @pytest.mark.parametrize("errors", [1, 7, 49])

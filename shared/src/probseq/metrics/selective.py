@@ -23,17 +23,13 @@ def risk_coverage_curve(
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Return the error rate among the k most confident samples, for k = 1..N.
 
-    Equal confidences keep the order in which they came (a stable sort), so under ties the curve
-    depends on the order of the samples.
+    Among equal confidences it is the mean over all of their orders.
 
     Returned are the coverages k/N and the risks, (errors among the k most confident)/k.
     """
     confidence = as_vector("confidence", confidence).detach()
     correct = as_flags("correct", correct, confidence.numel())
-    order = confidence.argsort(descending=True, stable=True)
-    taken = torch.arange(1, order.numel() + 1, device=order.device)
-    errors = (~correct[order]).long().cumsum(0)
-    return taken.double() / order.numel(), errors.double() / taken
+    return _mean_of_surest((~correct).double(), confidence)
 
 
 def selective_error(
@@ -41,7 +37,7 @@ def selective_error(
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Return the mean absolute error of the k predictions of least variance, for k = 1..N.
 
-    An error's sign does not count; equal variances keep their order.
+    An error's sign does not count; among equal variances it is the mean over all of their orders.
 
     Returned are the coverages k/N and the means over the k.
 
@@ -55,9 +51,18 @@ def selective_error(
         raise ValueError(
             f"error and variance must have equal lengths, got {len(error)} and {len(variance)}"
         )
-    ordered = error.abs()[variance.argsort(stable=True)].double()
-    taken = torch.arange(1, len(ordered) + 1, device=ordered.device).double()
-    return taken / len(ordered), ordered.cumsum(0) / taken
+    return _mean_of_surest(error.abs().double(), -variance)
+
+
+def _mean_of_surest(losses: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
+    """Return k/N and the mean loss of the k surest; equal confidences share their mean loss."""
+    ordered, order = confidence.sort(descending=True, stable=True)
+    _, group, sizes = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
+    losses = losses[order]
+    totals = torch.zeros(len(sizes), dtype=losses.dtype, device=losses.device)
+    shared = (totals.index_add(0, group, losses) / sizes)[group]
+    taken = torch.arange(1, len(order) + 1, device=order.device).double()
+    return taken / len(order), shared.cumsum(0) / taken
 
 
 def aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
