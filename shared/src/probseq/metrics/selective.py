@@ -86,7 +86,7 @@ def e_aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Floa
 
     It is 0 for an ideal ranking, and where all or none are correct.
     """
-    area = aurc(confidence, correct)
+    area, correct = aurc(confidence, correct), as_flags("correct", correct, len(confidence))
     # The ideal ranking's curve is that of confidence = correct, through the same code: the excess
     # of an ideal ranking is 0 to the last bit.
     return area - aurc(correct.double(), correct)
