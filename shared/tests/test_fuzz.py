@@ -348,7 +348,6 @@ NOT_FUZZED = {
     "Predictor.penalty": "takes a model",
     "Predictor.predict": "takes a model",
     "Predictor.score": "takes a model",
-    "lpips_diversity": "takes LPIPS, which needs an optional library",
     "check_torch_fidelity": "takes no arguments",
     "torch_fidelity_metrics": "another library's numbers, tested beside ours",
     "SmallClassifier": "a network of fixed sizes",

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseq.metrics.image import (
-    LPIPS,
     ClassifierFeatures,
     FeatureExtractor,
     FeatureMoments,
@@ -36,14 +35,11 @@ _EVERY: dict[str, Any] = {"validate_every": 10, "checkpoint_every": None}
 
 def check_features(settings: Features) -> None:
     """Raise if a file of weights is not there, or a library."""
-    for name, file in (
-        ("inception_weights", settings.inception_weights),
-        ("diversity_weights", settings.diversity_weights),
-    ):
-        if file is not None and not Path(file).is_file():
-            raise FileNotFoundError(f"{name} must be a file of weights, and {file} is not there")
-    if settings.diversity_weights is not None:
-        LPIPS("alex", weights=settings.diversity_weights)
+    file = settings.inception_weights
+    if file is not None and not Path(file).is_file():
+        raise FileNotFoundError(
+            f"inception_weights must be a file of weights, and {file} is not there"
+        )
     if settings.metrics == "torch-fidelity":
         check_torch_fidelity()
 
@@ -53,12 +49,9 @@ def make_reference(
 ) -> SampleEvaluator:
     """Return what samples are measured against; arguments as of `make_extractor`."""
     extractor = make_extractor(data, settings, folder, seed=seed, device=device)
-    covariance, moments, lpips, classifier = data.covariance, None, None, None
+    covariance, moments, classifier = data.covariance, None, None
     if covariance is not None:  # as that of two would be: scatter over 1
         moments = FeatureMoments(2, covariance.new_zeros(len(covariance)), covariance)
-    if settings.diversity_weights is not None:
-        lpips = LPIPS("alex", weights=settings.diversity_weights)
-        lpips = lpips.to(distributed.resolve_device(device))
     if isinstance(extractor, RandomConvolution):
         classifier = make_realism_classifier(data, settings, folder, seed=seed, device=device)
     return SampleEvaluator(
@@ -67,7 +60,6 @@ def make_reference(
         data.test,
         fidelity=settings.metrics == "torch-fidelity",
         moments=moments,
-        lpips=lpips,
         realism_classifier=classifier,
     )
 

@@ -63,7 +63,6 @@ _WHOLE = plain(0)
 _QUALITY = (
     Measure("looks real", "higher", ("realism",)),
     Measure("KID", "lower", ("kid",)),
-    Measure("LPIPS diversity", None, ("lpips",)),
     Measure("torch-fidelity: FD", "lower", ("torch_fidelity", "fd")),
     Measure("torch-fidelity: IS", "higher", ("torch_fidelity", "is")),
     Measure("torch-fidelity: KID", "lower", ("torch_fidelity", "kid")),

@@ -71,9 +71,6 @@ class Features(Settings):
     classifier that tells images from noise, and the distance is called FD."""
     classifier_steps: Count = 300
     """Optimizer steps of such a classifier."""
-    diversity_weights: str | None = None
-    """File of torchvision's AlexNet weights (alexnet-owt-7be5be79.pth), with which LPIPS measures
-    how unlike each other samples are; None leaves it out."""
     metrics: Literal["ours", "torch-fidelity"] = "ours"
     """torch-fidelity: beside ours also that library's own numbers, for final figures."""
 

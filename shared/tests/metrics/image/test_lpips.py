@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from probseq.metrics.image import LPIPS, lpips_diversity
+from probseq.metrics.image import LPIPS
 
 pytest.importorskip("lpips")
 
@@ -50,22 +50,6 @@ def test_features_that_vanish_give_no_nan_to_the_gradient():
 def test_grey_images_are_colour_ones_of_three_equal_channels(metric):
     x, y = pictures(channels=1, seed=5), pictures(channels=1, seed=6)
     torch.testing.assert_close(metric(x, y), metric(x.repeat(1, 3, 1, 1), y.repeat(1, 3, 1, 1)))
-
-
-def test_diversity_is_the_mean_over_pairs_of_which_no_sample_is_in_two(metric):
-    small = pictures(7, channels=1, size=20)
-    found = lpips_diversity(metric, small, generator=torch.Generator().manual_seed(3), batch_size=2)
-    order = torch.randperm(7, generator=torch.Generator().manual_seed(3))[:6].view(3, 2)
-    large = small.repeat_interleave(4, 2).repeat_interleave(4, 3)
-    with torch.no_grad():
-        distances = [float(metric(large[[a]], large[[b]])) for a, b in order.tolist()]
-    assert found.mean == pytest.approx(sum(distances) / 3, rel=1e-5)
-    error = torch.tensor(distances).double().std() / 3**0.5
-    assert found.standard_error == pytest.approx(float(error), rel=1e-4)
-    assert found.pairs == 3
-    assert lpips_diversity(metric, small[:1].expand(4, -1, -1, -1)).mean == 0.0
-    with pytest.raises(ValueError, match="images must hold at least 2 samples, got 1"):
-        lpips_diversity(metric, small[:1])
 
 
 def test_nothing_of_it_learns_and_nothing_drops_out_in_training():

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from probseq.checks import check_sizes
 from probseq.metrics.image import (
-    LPIPS,
     FeatureExtractor,
     FeatureMoments,
     distance_name,
@@ -17,7 +16,6 @@ from probseq.metrics.image import (
     frechet_distance,
     inception_score,
     kernel_distance,
-    lpips_diversity,
     torch_fidelity_metrics,
 )
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
@@ -41,7 +39,6 @@ class SampleEvaluator:
         train: the images that samples are compared with.
         test: images that no model has seen.
         moments: of the training images' features where they are known, as of Gaussian images.
-        lpips: measures the diversity of samples, if there is one.
         fidelity: whether torch-fidelity measures samples, too.
         realism_classifier: tells noise from images by two probabilities, the second of images:
             whether samples show anything where the extractor knows no classes.
@@ -54,7 +51,6 @@ class SampleEvaluator:
         test: UInt8[Tensor, "m c h w"],
         *,
         moments: FeatureMoments | None = None,
-        lpips: LPIPS | None = None,
         fidelity: bool = False,
         realism_classifier: FeatureExtractor | None = None,
     ) -> None:
@@ -65,7 +61,7 @@ class SampleEvaluator:
                     f"{tuple(images.shape)}"
                 )
         self.extractor, self.train, self.test = extractor, train, test
-        self.lpips, self.fidelity = lpips, fidelity
+        self.fidelity = fidelity
         self._moments, self.realism_classifier = moments, realism_classifier
         # A few training images are the same for all models.
         self._order = torch.randperm(len(train), generator=torch.Generator().manual_seed(_SEED))
@@ -93,7 +89,6 @@ class SampleEvaluator:
             is_splits: ten, or one where a tenth would be fewer than 100 samples.
             num_samples: how many samples.
             kid: kernel distance from as many training images, 10,000 at most.
-            lpips: mean LPIPS between two samples; None without LPIPS.
             realism: the mean probability of the realism_classifier that samples are images.
             torch_fidelity: that library's numbers against all training images, if asked for.
             What the samples are too few for is None.
@@ -114,10 +109,6 @@ class SampleEvaluator:
         }
         compared = self._train[self._order[: min(count, _MOST)]]
         measured["kid"] = _kernel_distance_of(compared, extracted.features[:_MOST])
-        measured["lpips"] = None
-        if self.lpips is not None and count > 1:
-            diversity = lpips_diversity(self.lpips, to_unit(images), generator=self._generator)
-            measured["lpips"] = diversity.mean
         if self.realism_classifier is not None:
             looks = extract_features(self.realism_classifier, images).probabilities
             measured["realism"] = None if looks is None else float(looks[:, 1].mean())
@@ -169,10 +160,6 @@ class SampleEvaluator:
     @cached_property
     def _train(self) -> Tensor:
         return extract_features(self.extractor, self.train).features
-
-    @property
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(_SEED)
 
     def _distance(self, features: Tensor) -> float | None:
         return number_or_none(frechet_distance(self.moments, features))

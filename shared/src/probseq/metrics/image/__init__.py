@@ -25,14 +25,13 @@ from probseq.metrics.image.extractors import (
 from probseq.metrics.image.fidelity import check_torch_fidelity, torch_fidelity_metrics
 from probseq.metrics.image.inception import INCEPTION_SHA256, InceptionFeatures, distance_name
 from probseq.metrics.image.inception_score import InceptionScore, inception_score
-from probseq.metrics.image.lpips import LPIPS, Diversity, lpips_diversity
+from probseq.metrics.image.lpips import LPIPS
 from probseq.metrics.image.psnr import psnr
 
 __all__ = [
     "INCEPTION_SHA256",
     "LPIPS",
     "ClassifierFeatures",
-    "Diversity",
     "FeatureExtractor",
     "FeatureMoments",
     "ImageFeatures",
@@ -47,7 +46,6 @@ __all__ = [
     "frechet_distance",
     "inception_score",
     "kernel_distance",
-    "lpips_diversity",
     "psnr",
     "torch_fidelity_metrics",
 ]

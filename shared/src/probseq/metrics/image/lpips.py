@@ -5,13 +5,13 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import check_counts, check_same_shape
+from probseq.checks import check_same_shape
 from probseq.errors import require
 from probseq.metrics.image._images import as_colour, check_images
 
@@ -19,8 +19,6 @@ Trunk = Literal["vgg", "alex", "squeeze"]
 
 # The least side that leaves each layer of a trunk a pixel.
 _LEAST_SIDE: dict[str, int] = {"vgg": 16, "alex": 31, "squeeze": 17}
-# Side of the patches that the heads were fitted on.
-_PATCH = 64
 
 
 class LPIPS(nn.Module):
@@ -84,61 +82,6 @@ class LPIPS(nn.Module):
         dtype = next(self.parameters()).dtype
         first, second = (as_colour(each).to(dtype) for each in (images, references))
         return self.network(first, second).reshape(len(images))
-
-
-class Diversity(NamedTuple):
-    """Diversity of samples: the mean LPIPS of pairs.
-
-    Attributes:
-        mean: LPIPS between two samples.
-        standard_error: of the mean over the pairs; NaN of one pair.
-        pairs: number of pairs; no sample is in two of them.
-    """
-
-    mean: float
-    standard_error: float
-    pairs: int
-
-
-@torch.no_grad()
-def lpips_diversity(
-    lpips: LPIPS,
-    images: Float[Tensor, "n c h w"],
-    *,
-    generator: torch.Generator | None = None,
-    batch_size: int = 64,
-) -> Diversity:
-    """Return the mean LPIPS between random pairs of samples (Zhu et al. 2017, section 4).
-
-    Small images are enlarged by a whole factor, to the 64 pixels of LPIPS' own patches at least.
-
-    Args:
-        lpips: the distance, on whose device it is computed.
-        images: floats in −1..1, two at least.
-        generator: pairs the samples; None is torch's own.
-        batch_size: pairs at a time.
-    """
-    check_counts(batch_size=batch_size)
-    images = check_images("images", images)
-    if len(images) < 2:
-        raise ValueError(f"images must hold at least 2 samples, got {len(images)}")
-    device = torch.device("cpu") if generator is None else generator.device
-    order = torch.randperm(len(images), generator=generator, device=device).cpu()
-    device_of_weights, factor = (
-        next(lpips.parameters()).device,
-        -(-_PATCH // min(images.shape[-2:])),
-    )
-    chunks: list[Tensor] = []
-    for pairs in order[: len(images) // 2 * 2].view(-1, 2).split(batch_size):
-        first, second = images.cpu()[pairs.T].to(device_of_weights).float()
-        chunks.append(lpips(_enlarged(first, factor), _enlarged(second, factor)).double().cpu())
-    distances = torch.cat(chunks)
-    error = distances.std() / len(distances) ** 0.5 if len(distances) > 1 else torch.nan
-    return Diversity(float(distances.mean()), float(error), len(distances))
-
-
-def _enlarged(images: Tensor, factor: int) -> Tensor:
-    return images.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
 
 
 def _random_network(library: ModuleType, net: str) -> nn.Module:
