@@ -25,7 +25,7 @@ _CALLS: ContextVar[list[tuple[nn.Module, Tensor]] | None] = ContextVar("calls", 
 _LOCK, _BORROWED = threading.Lock(), Counter[nn.Module]()
 
 
-class Row(NamedTuple):
+class CandidateRow(NamedTuple):
     """Measurements of a candidate on the half that did not fit; halves are of 95 % intervals."""
 
     name: str
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What to do with each input.
+    """Decisions on inputs, row by row.
 
     Attributes:
         label: number of the most probable class.
@@ -61,13 +61,8 @@ class Calibrated(nn.Module):
     """A classifier with calibrated probabilities; :func:`calibrate` makes it.
 
     It is called as the model is, or on logits where only these were calibrated, and returns
-    logarithms of probabilities. All that was fitted is in buffers, and in the extra state of
-    ``state_dict``.
-
-    Attributes:
-        rows: measurements of the candidates.
-        chosen: name of the candidate that is served.
-        facts: what was read, fitted and decided, as JSON can hold it.
+    logarithms of probabilities. All that was fitted is in buffers; `facts`, of what was measured,
+    chosen and decided, are the extra state of ``state_dict``, as JSON.
     """
 
     def __init__(self, models: Sequence[Any], output: Any = None) -> None:
@@ -84,9 +79,9 @@ class Calibrated(nn.Module):
         self.most_entropy: Tensor
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[CandidateRow]:
         """Measurements of the candidates."""
-        return [Row(*row) for row in self.facts["rows"]]
+        return [CandidateRow(*row) for row in self.facts["rows"]]
 
     @property
     def chosen(self) -> str:

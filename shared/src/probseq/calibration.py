@@ -23,7 +23,7 @@ from probseq.batches import (
     read_logits,
     to_log_probs,
 )
-from probseq.calibrated import Calibrated, Row, entropy, evaluating
+from probseq.calibrated import Calibrated, CandidateRow, entropy, evaluating
 from probseq.laplace import (
     LogitVariance,
     Structure,
@@ -325,7 +325,7 @@ def _warnings(
 
 
 def _is_better(right: Tensor, other: Tensor) -> bool:
-    """Whether accuracy is higher by .05 and by three standard errors of paired examples."""
+    """Return whether accuracy is higher by .05 and by three standard errors of paired examples."""
     difference = right.double() - other.double()
     gain = float(difference.mean())
     return gain > 0.05 and gain > 3 * float(difference.std()) / math.sqrt(len(difference))
@@ -369,10 +369,10 @@ def _posterior(
     return variance.scale(logits, features).log_softmax(-1), variance
 
 
-def _choose(log_probs: Mapping[str, Tensor], labels: Tensor) -> tuple[str, list[Row]]:
+def _choose(log_probs: Mapping[str, Tensor], labels: Tensor) -> tuple[str, list[CandidateRow]]:
     """Measure candidates; return the last that is better than those before by more than chance."""
     losses = {k: F.nll_loss(v, labels, reduction="none").double() for k, v in log_probs.items()}
-    chosen, rows, root = "as it is", list[Row](), math.sqrt(len(labels))
+    chosen, rows, root = "as it is", list[CandidateRow](), math.sqrt(len(labels))
     for name, values in log_probs.items():
         gain = losses[name] - losses[chosen]
         if float(gain.mean()) + 1.96 * float(gain.std()) / root < 0.0:
@@ -381,7 +381,7 @@ def _choose(log_probs: Mapping[str, Tensor], labels: Tensor) -> tuple[str, list[
         difference = losses[name] - losses["as it is"]
         pairs = [(float(e.mean()), 1.96 * float(e.std()) / root) for e in (right, difference)]
         nll = float(losses[name].mean()), 1.96 * float(losses[name].std()) / root
-        rows.append(Row(name, *nll, *_ece(values, right), *pairs[0], *pairs[1]))
+        rows.append(CandidateRow(name, *nll, *_ece(values, right), *pairs[0], *pairs[1]))
     return chosen, rows
 
 

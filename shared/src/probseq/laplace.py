@@ -28,11 +28,9 @@ PRECISIONS: tuple[float, ...] = tuple(torch.logspace(-4, 4, 81, dtype=torch.floa
 class LogitVariance(nn.Module):
     r"""Posterior variances of the logits of a linear layer, from what goes into it.
 
-    Args:
-        basis: U of shape (features, features), or Q of shape (features, classes, weights).
-        weights: :math:`w_{ic}`, or :math:`w_p`; of the variances
-            :math:`\sum_i (\phi^\top u_i)^2 w_{ic}` and :math:`\sum_p (\phi^\top q_{cp})^2 w_p`.
-        bias: a one is appended to the features.
+    :math:`\sum_i (\phi^\top u_i)^2 w_{ic}` with U of shape (features, features), or
+    :math:`\sum_p (\phi^\top q_{cp})^2 w_p` with Q of shape (features, classes, weights); with a
+    bias a one is appended to φ.
     """
 
     def __init__(self, basis: Tensor, weights: Tensor, bias: bool) -> None:
@@ -68,13 +66,7 @@ class Curvature:
     :math:`H_n = \operatorname{diag} p_n - p_n p_n^\top`, φ the layer's input with a one appended
     for the bias, if there is one. ``"kronecker"``: :math:`N A \otimes H` of the means of both.
 
-    Attributes:
-        basis: eigenvectors of A, or of the whole.
-        class_basis: eigenvectors V of H; None of the full curvature.
-        eigenvalues: :math:`N a_i h_j`, or those of the whole.
-        bias: the layer has one.
-        log_likelihood: of the training set.
-        squared_norm: of the weights at the mode.
+    The basis has the eigenvectors of A, with those of H in the class basis, or those of the whole.
     """
 
     basis: Float[Tensor, " *basis"]
@@ -145,14 +137,7 @@ def fit_curvature(
 
 
 class LaplaceLinear(nn.Module):
-    """Linear layer whose logits are scaled down by their uncertainty; see `LogitVariance.scale`.
-
-    Args:
-        linear: the layer, with its weights at the mode.
-        variance: of its logits.
-        prior_precision: δ.
-        log_evidence: at δ.
-    """
+    """Linear layer whose logits are scaled down by their uncertainty; see `LogitVariance.scale`."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ Share = Annotated[float, Bound("above 0 and below 1", lambda value: 0.0 < value 
 
 
 class CalibrateSettings(Settings):
-    """What is calibrated, on what, and what is to be decided."""
+    """A model or its outputs, held-out data, and the decision to make."""
 
     logits: Path | None = None
     """Outputs of a model on held-out data: an .npz with `logits` (or `probabilities`) and `labels`,
