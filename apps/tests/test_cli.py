@@ -171,12 +171,6 @@ def test_failures_exit_1_with_one_line_and_write_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["some-file"]
 
 
-def test_debug_shows_where_an_error_came_from(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="not-there"):
-        main(["classify", "--data", "mnist", "--data-dir", "not-there", "--debug"])
-
-
 def test_a_configuration_is_printed_and_read_and_flags_override_it(tmp_path, capsys):
     asked = ["--recipe", "solar-50", "--seeds", "3", "--num-inducing", "7"]
     assert main(["config", "online", *asked]) == 0

@@ -280,33 +280,6 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
             assert all(torch.equal(x[key], y[key]) for key in x)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"unet": replace(UNET, channel_multipliers=(1, 1, 1, 1, 1))}, "image_size must be a mult"),
-        (
-            {"unet": replace(UNET, channel_multipliers=None), "reading": Reading(image_size=10)},
-            "set channel_multipliers",
-        ),
-        ({"unet": replace(UNET, num_heads=3)}, "num_heads must divide"),
-        ({"unet": replace(UNET, attention_sizes=(5,))}, "attention_sizes must be among"),
-        (
-            {"evaluation": DiffusionEvaluation(features=Features(inception_weights="no.pth"))},
-            "inception_weights must be a file",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused_before_anything_is_written(
-    changes, said, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    torch.save({"a": torch.zeros(1)}, "other.pt")
-    settings = replace(DIFFUSION, **changes, sampling=DiffusionSampling())
-    with pytest.raises((ValueError, OSError), match=said):
-        generate(DIFFUSIONS, settings, run_dir=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, digits, monkeypatch):
     one = one_model(replace(DIFFUSION, machine=Machine(device="cpu", precision="bf16")))
     inner, layouts = DiffusionMaker.loss, []

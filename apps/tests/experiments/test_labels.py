@@ -1,7 +1,5 @@
 """`--labels`: models of classes, samples of them by name or number, and what is refused."""
 
-import shutil
-
 import pytest
 import torch
 from PIL import Image
@@ -12,7 +10,6 @@ from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import read_json
 from probseq_apps.experiments import image_models
 from probseq_apps.experiments.generate_common import load_samples
-from probseq_apps.experiments.tokens import open_prior
 from probseq_apps.report.generate import generate_report
 from probseq_apps.settings.generate import ClassSettings, ClassTraining
 from probseq_apps.settings.models import DiffusionSettings, HvaeSettings
@@ -156,21 +153,6 @@ def test_samples_are_of_the_classes_that_are_asked_for_by_name_or_number(whole, 
     assert not (tmp_path / "no").exists()
 
 
-def test_priors_and_hvaes_draw_the_classes_that_are_asked_for(whole, tmp_path):
-    run, hvae = whole("run"), whole("hvae")
-    parts = f"--tokenizer {run / 'tokenizers/2-frame-plain-seed0'}"
-    for number, given in enumerate(
-        [f"{parts} --prior {run / name}" for name in MODELS["run"][1::2]]
-        + [f"--model {hvae / name}" for name in MODELS["hvae"]]
-    ):
-        at = tmp_path / str(number)
-        told = f"generate sample --num 4 --labels 9 --device cpu {given} --run-dir {at}"
-        assert tell(told) == 0
-        assert load_samples(at / "samples.npz").labels.tolist() == [9] * 4
-    priors = [open_prior(run / name).maker.settings.classes for name in MODELS["run"]]
-    assert priors == [ClassTraining(labels=True, label_dropout=0.2)] * 4
-
-
 @pytest.mark.parametrize(
     ("command", "until"),
     [
@@ -243,29 +225,6 @@ def test_data_without_classes_is_refused_with_the_reason_before_anything_is_writ
             assert tell(f"{told} --data {data} --labels --run-dir", run) == 1
             assert said in " ".join(capsys.readouterr().err.split())
     assert not run.exists()
-
-
-def test_a_folder_of_other_classes_is_not_gone_on_with_nor_the_prior_of_an_hvae(tmp_path, capsys):
-    data, run = tmp_path / "data", tmp_path / "run"
-    write_images(data, ["cat", "dog"], 30)
-    command = HVAE.replace("--num-samples 60", "--num-samples 20")
-    told = f"{command} --data folder:{data} --variants heat --labels --run-dir {run}"
-    assert tell(told) == 0
-    assert list(read_json(run / "config.json")["classes"]) == ["cat", "dog"]
-    sample = f"generate sample --num 3 --labels dog --device cpu --model {run}/models/heat-seed0"
-    assert tell(f"{sample} --run-dir", tmp_path / "s") == 0
-    assert load_samples(tmp_path / "s/samples.npz").labels.tolist() == [1] * 3
-    shutil.move(data / "dog", data / "eel")
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        tell(f"{told} --resume")
-    said = capsys.readouterr().err
-    assert "another configuration: classes.dog" in said
-    assert "classes.eel: '(absent)' in the run" in said
-    assert tell(f"{sample} --run-dir", tmp_path / "t") == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "must have the classes that the model was trained on (cat, dog), got cat, eel" in said
-    assert not (tmp_path / "t").exists()
 
 
 # -- What it is good for --------------------------------------------------------------------------

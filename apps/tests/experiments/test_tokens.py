@@ -1,6 +1,5 @@
 """`probseq generate run` and its stages: what they compute, keep, and go on with."""
 
-import json
 import os
 import shutil
 import signal
@@ -14,7 +13,7 @@ from safetensors.torch import load_file
 
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import derive_seed
-from probseq_apps.engine.files import ConfigMismatchError, save_arrays, write_json
+from probseq_apps.engine.files import ConfigMismatchError, write_json
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.engine.trainer import TrainStep
 from probseq_apps.experiment import Job
@@ -26,10 +25,9 @@ from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, open_prior
 from probseq_apps.options import Options
 from probseq_apps.report.results import groups_of, unranked
 from probseq_apps.run import run
-from probseq_apps.settings.common import DefaultSelectors, config_values
+from probseq_apps.settings.common import config_values
 from probseq_apps.settings.generate import (
     GENERATE,
-    GENERATE_RECIPES,
     Features,
     GenerateSettings,
     Machine,
@@ -40,7 +38,7 @@ from probseq_apps.settings.generate import (
     TokensEvaluation,
     Videos,
 )
-from probseq_apps.settings.models import SampleSettings, sample_defaults
+from probseq_apps.settings.models import SampleSettings
 from pseudovideo.beyond.sample_evaluator import SampleEvaluator
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.evaluation import mean_nats
@@ -291,18 +289,6 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, tmp_path):
         assert np.array_equal(np.asarray(last), found.images[19, 0].numpy())
 
 
-def test_sampling_is_that_of_the_run_or_recipe_that_the_prior_comes_from(whole, tmp_path):
-    folder = tmp_path / "alone"
-    shutil.copytree(whole / "priors" / f"masked-{JOB.name}", folder)
-    config = json.loads((folder / "config.json").read_text())
-    write_json(folder / "config.json", {**config, "recipe": "mnist-small"})
-    for prior, sampling in (
-        (whole / "priors" / folder.name, TINY.sampling),
-        (folder, GENERATE_RECIPES.load("mnist-small").sampling),
-    ):
-        assert sample_defaults(DefaultSelectors(prior=(str(prior),))).sampling == sampling
-
-
 def test_a_folder_of_something_else_is_refused(whole, tmp_path):
     tokenizer, options = str(whole / "tokenizers" / JOB.name), Options(run_dir=tmp_path / "s")
     prior = str(whole / "priors" / f"masked-{JOB.name}")
@@ -364,14 +350,3 @@ def test_a_classifier_of_the_digits_knows_them_and_has_never_seen_the_test_image
     real, wrong = (reference.measure(part.test) for part in (digits, other))
     assert wrong["fd"] > 10 * real["fd"]
     assert wrong["is"] < 0.7 * real["is"]
-
-
-def test_files_that_are_missing_or_of_something_else_are_refused_by_name(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none\.npz is not there"):
-        load_samples(tmp_path / "none.npz")
-    save_arrays(tmp_path / "other.npz", {"a": torch.zeros(2)})
-    flat = {name: torch.zeros(2, 3) for name in ("images", "videos", "seconds")}
-    save_arrays(tmp_path / "flat.npz", flat)
-    for name, found in (("other", "none"), ("flat", "2")):
-        with pytest.raises(ValueError, match=rf"dimensions, and .*{name}\.npz has {found}"):
-            load_samples(tmp_path / f"{name}.npz")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probseq.metrics import LaplaceMixture, Predictions, is_constant, risk_coverage_curve
+from probseq.metrics import LaplaceMixture, Predictions, risk_coverage_curve
 from probseq.summary import summarise
 from probseq_apps.report.set_plots import class_figures, number_figures, shift_figures
 
@@ -89,9 +89,3 @@ def test_the_curve_of_coverage_is_the_mean_over_the_seeds():
 
     both = entries(4)
     assert torch.allclose(curve(both), (curve(both[:1]) + curve(both[1:])) / 2)
-
-
-def test_values_are_constant_up_to_round_off():
-    values = torch.full((5,), 0.3, dtype=torch.float64)
-    assert is_constant(values * (1 + 1e-12 * torch.arange(5)))
-    assert not is_constant(values * (1 + 1e-6 * torch.arange(5)))
