@@ -160,7 +160,9 @@ def test_late_imports_name_an_extra_that_brings_the_library(member, members) -> 
     distributions = providers_of_modules(members)
     for path, tree in parsed_sources(member).items():
         for node in ast.walk(tree):
-            if not (isinstance(node, ast.Call) and called_name(node) == "require"):
+            if not (
+                isinstance(node, ast.Call) and called_name(node) == "require" and node.keywords
+            ):
                 continue
             named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
             module = top_level_name(ast.literal_eval(node.args[0]))

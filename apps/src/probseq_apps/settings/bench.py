@@ -9,7 +9,7 @@ ShapeName = Literal["cifar", "imdb", "long", "cgpt-cifar", "scgpt-long", "kepsvg
 
 
 class BenchSettings(Settings):
-    """What is timed, and where."""
+    """Timings of attention."""
 
     shape: Annotated[tuple[ShapeName, ...], SOME, DISTINCT] = get_args(ShapeName)
     """Problems: the papers' CIFAR-10 and IMDB layers, and long sequences."""
@@ -20,7 +20,7 @@ class BenchSettings(Settings):
 
 
 class BenchOnlineSettings(Settings):
-    """How often updates of online Gaussian processes are timed."""
+    """Timings of updates of online Gaussian processes."""
 
     repeats: Count = 7
     """Timed runs of each case, in turns; medians are shown."""
@@ -29,7 +29,7 @@ class BenchOnlineSettings(Settings):
 
 
 class BenchGenerateSettings(Settings):
-    """How often the parts of image generation are timed, and at which sizes."""
+    """Timings of the parts of image generation."""
 
     repeats: Count = 3
     """Timed runs of each case, in turns; medians are shown."""
