@@ -1,16 +1,11 @@
 """Jobs in other processes: bars on the screen, lost workers, clusters."""
 
-import fcntl
 import json
 import os
-import pty
-import select
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -245,87 +240,6 @@ def test_the_error_of_a_job_of_ray_ends_all_in_one_line(tmp_path):
 
 
 # -- Progress --------------------------------------------------------------------------------------
-
-
-class Screen:
-    """What a terminal shows, from the characters that it was sent."""
-
-    def __init__(self):
-        self.lines, self.row, self.column = [""], 0, 0
-
-    def send(self, text):
-        position = 0
-        while position < len(text):
-            if text.startswith("\x1b[A", position):
-                assert self.row > 0
-                self.row, position = self.row - 1, position + 3
-                continue
-            character, position = text[position], position + 1
-            if character == "\r":
-                self.column = 0
-            elif character == "\n":
-                self.row += 1
-                self.lines += [""] * (self.row + 1 - len(self.lines))
-            else:
-                assert character >= " ", f"a sequence that this screen does not know: {text!r}"
-                line = self.lines[self.row].ljust(self.column)
-                self.lines[self.row] = line[: self.column] + character + line[self.column + 1 :]
-                self.column += 1
-
-    @property
-    def shown(self):
-        return [line.rstrip() for line in self.lines if line.strip()]
-
-
-def on_a_terminal(arguments):
-    """Run a command on a pseudo terminal; return what was shown after each piece of output."""
-    parent, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
-    process = subprocess.Popen(arguments, stdin=terminal, stdout=terminal, stderr=terminal)
-    os.close(terminal)
-    screen, states, rest = Screen(), [], b""
-    while True:
-        if not select.select([parent], [], [], 120)[0]:
-            process.kill()
-            raise AssertionError("no output for two minutes")
-        try:
-            piece = os.read(parent, 65536)
-        except OSError:  # Linux: the other end is closed
-            piece = b""
-        if not piece:
-            break
-        rest += piece
-        # Characters and sequences may be cut in two.
-        whole = rest[: rest.rfind(b"\x1b")] if b"\x1b" in rest[-3:] else rest
-        try:
-            text = whole.decode()
-        except UnicodeDecodeError:
-            continue
-        screen.send(text)
-        rest = rest[len(whole) :]
-        states.append(screen.shown)
-    os.close(parent)
-    assert process.wait() == 0, screen.shown
-    return states
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_terminal_shows_one_bar_over_all_jobs(tmp_path, workers):
-    words = ["--data", "digits", "--method", "mle", "--seeds", 0, 1, 2, 3, "--epochs", 8]
-    words += ["--no-shift", "--ood", "--workers", workers, "--run-dir", tmp_path / "run"]
-    states = on_a_terminal(command("classify", *words))
-    bars = [[line for line in state if "jobs [" in line] for state in states]
-    assert max(map(len, bars)) == 1  # never two, nor a torn one that was left behind
-    shown = [lines[0] for lines in bars if lines]
-    counts = [int(line.partition("/4 jobs [")[0].split()[-1]) for line in shown]
-    assert counts == sorted(counts)  # two jobs may end between two readings
-    assert (counts[0], counts[-1]) == (0, 4)
-    assert any("<00:" in line for line in shown[:-1])  # time left
-    inner = [line for state in states for line in state if "epoch" in line]
-    assert bool(inner) is (workers == 1)
-    assert not any("epoch" in line or "step/s" in line for line in states[-1])
-    assert any(line.startswith("softmax attention") for line in states[-1])
 
 
 def test_without_a_terminal_progress_is_a_line_a_minute_and_one_at_the_end(monkeypatch, capsys):

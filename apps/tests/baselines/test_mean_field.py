@@ -29,7 +29,7 @@ def posterior(layer):
 
 
 def draw_outputs(layer, current, x, count):
-    with current.drawn_from(torch.Generator().manual_seed(1)), torch.no_grad():
+    with current.using(torch.Generator().manual_seed(1)), torch.no_grad():
         return layer(x.repeat(count, *(1,) * (x.ndim - 1))).unflatten(0, (count, -1))
 
 

@@ -1,6 +1,5 @@
 """Images to classify and to generate: folders of one's own, sizes, out-of-distribution data."""
 
-import tracemalloc
 from itertools import chain
 
 import numpy as np
@@ -166,14 +165,6 @@ def test_a_picture_is_read_as_it_is_seen(tmp_path):
     assert any("20 of 24 images were grey and became colour" in n for n in notes)
 
 
-def test_turned_images_have_the_size_that_is_seen(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new("L", (4, 12)).save(tmp_path / "a.png", exif=exif)
-    with pytest.raises(DataError, match="has 12x4 pixels"):
-        read_images([tmp_path / "a.png"], None)
-
-
 def test_folders_are_read_at_any_depth_and_what_was_changed_or_passed_over_is_told(
     save, put, tmp_path
 ):
@@ -220,9 +211,9 @@ def test_all_files_that_cannot_be_read_are_named_before_others_are_decoded(
     save("dog/5.png")
     path.write_bytes(path.read_bytes()[:100])  # its header is sound
     decoded = []
-    as_seen = image_folders.as_seen
+    as_displayed = image_folders.as_displayed
     monkeypatch.setattr(
-        image_folders, "as_seen", lambda *args: decoded.append(args) or as_seen(*args)
+        image_folders, "as_displayed", lambda *args: decoded.append(args) or as_displayed(*args)
     )
     with pytest.raises(DataError, match=r"2 of 20 images .*3\.png.*; .*4\.png.*skip_unreadable"):
         load_images(f"folder:{flat}")
@@ -233,28 +224,6 @@ def test_all_files_that_cannot_be_read_are_named_before_others_are_decoded(
         assert torch.equal(part.inputs[:, 0, 0, 0] % 10, part.targets)
     assert "3 files that cannot be read were left out" in notes[0]
     assert load_generation_data(f"folder:{flat}", skip_unreadable=True).notes == notes
-
-
-def test_a_folder_is_in_memory_once(save, tmp_path):
-    """Python's and numpy's own memory at its highest, against the images' bytes."""
-    for number in range(60):
-        save(f"{number}.bmp", size=(128, 128), value=number)
-    tensors = []
-    empty = torch.empty
-
-    def counted(*shape, **options):
-        tensors.append(empty(*shape, **options))
-        return tensors[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "empty", counted)
-        tracemalloc.start()
-        read = read_images(sorted(tmp_path.iterdir()), None)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert read.pixels.nbytes == 60 * 3 * 128**2
-    # Torch's tensors are not traced.
-    assert peak + sum(tensor.nbytes for tensor in tensors) < 1.5 * read.pixels.nbytes
 
 
 def test_a_folder_serves_as_out_of_distribution_data_without_classes_or_parts(flat, save):

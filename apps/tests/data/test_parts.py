@@ -113,25 +113,17 @@ def test_labels_out_of_range_and_data_without_training_rows_are_refused():
             ImageData("mine", train, part(0), part(1), (0.0,), (1.0,), class_names=("a", "b"))
 
 
-def test_float_images_in_0_to_1_become_bytes_in_memory_of_their_own(tmp_path):
-    levels = np.array([[[0.0, 1.0], [0.5, 51 / 255]]])
-    found = labelled_images(levels, np.array([[3]], np.uint8), tmp_path)
-    assert found.inputs.flatten().tolist() == [0, 255, 128, 51]
-    assert found.targets.tolist() == [3]
-    found = labelled_images(bytes_ := np.ones((1, 8, 8), np.uint8), np.array([1]), tmp_path)
-    found.inputs.zero_()
+def test_images_have_memory_of_their_own(tmp_path):
+    bytes_ = np.ones((1, 8, 8), np.uint8)
+    labelled_images(bytes_, np.array([1]), tmp_path).inputs.zero_()
     assert bytes_.all()
 
 
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (np.full((1, 8, 8), np.nan), [0], r"got float64 in nan\.\.nan"),
-        (np.full((1, 8, 8), 1.5), [0], r"in 0\.\.1, got float64 in 1\.5"),
-        (np.full((1, 8, 8), 256), [0], r"in 0\.\.255 .*got int64 in 256"),
-        (np.zeros((2, 8, 8, 4), np.uint8), [0, 0], "must have shape"),
-        (np.zeros((0, 8, 8), np.uint8), [], "at least one row"),
-        (np.zeros((1, 8, 8), bool), [0], "got bool"),
+        (np.full((1, 8, 8), 0.5), [0], r"must be bytes .* got float64 of shape \(1, 1, 8, 8\)"),
+        (np.zeros((2, 8, 8, 4), np.uint8), [0, 0], "of shape"),
         (np.zeros((2, 8, 8), np.uint8), [0.0, np.nan], r"integers of shape \(2,\).*float64"),
         (np.zeros((2, 8, 8), np.uint8), [0, 0, 0], r"integers of shape \(2,\).*\(3,\)"),
     ],

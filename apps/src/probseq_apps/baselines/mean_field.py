@@ -21,7 +21,7 @@ class ForwardPass:
     generator: torch.Generator | None = None
 
     @contextmanager
-    def drawn_from(self, generator: torch.Generator | None) -> Generator[None]:
+    def using(self, generator: torch.Generator | None) -> Generator[None]:
         """Set it for the time of one pass."""
         self.generator = generator
         try:
@@ -103,7 +103,7 @@ class MeanFieldTransformer(nn.Module):
     ) -> TransformerOutput:
         """Draw each layer's outputs and classify."""
         check_num_samples(num_samples)
-        with self._current.drawn_from(generator):
+        with self._current.using(generator):
             if num_samples is None:
                 logits, penalty = self.model(inputs)
             else:

@@ -110,7 +110,7 @@ def interleaved(runs: Mapping[Case, int], name: str = "speed") -> dict[Case, flo
 
 
 @contextmanager
-def one_thread(device: str = "cpu") -> Generator[torch.device, None, None]:
+def single_thread(device: str = "cpu") -> Generator[torch.device, None, None]:
     """Give the device, which must be there, while one thread is used."""
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device must be cpu on a machine without CUDA, got 'cuda'")

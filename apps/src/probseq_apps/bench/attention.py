@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cgpt import CorrelatedGPAttention, SparseCorrelatedGPAttention
 from kepsvgp import KernelEigenPairAttention
 from probseq.transformers import KernelAttention, SoftmaxAttention
-from probseq_apps.bench import interleaved, one_thread, timed
+from probseq_apps.bench import interleaved, single_thread, timed
 from probseq_apps.report.tables import aligned_blocks
 from probseq_apps.settings.bench import BenchSettings
 from sgpa import SparseGPAttention
@@ -74,7 +74,7 @@ Costs = dict[str, dict[str, float]]
 
 def bench_attention(settings: BenchSettings) -> None:
     """Measure, and print the table."""
-    with one_thread(settings.device) as device:
+    with single_thread(settings.device) as device:
         costs = {name: measure_shape(name, settings.repeats, device) for name in settings.shape}
     rows = [row for name, of_shape in costs.items() for row in _rows(name, of_shape)]
     print("\n\n".join(aligned_blocks([_HEAD], rows)))

@@ -6,22 +6,27 @@ videos of 4 and 8 with contexts of 2 and 4: a context and the frame after it pas
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from probseq_apps.bench import Case, Timing, measure, one_thread, show, timed, training_step
+from probseq_apps.bench import Case, Timing, measure, show, single_thread, timed, training_step
 from probseq_apps.settings.bench import BenchGenerateSettings
 from pseudovideo.diffusion.frame_windows import stage_window
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig, MaskedPrior
-from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig, channel_multipliers_for
+from pseudovideo.spec import (
+    ImageDiffusionConfig,
+    UNetSpec,
+    VideoDiffusionConfig,
+    channel_multipliers_for,
+)
 
 # Tokens of an image of CIFAR-10 in the thesis, of 1,024 codes.
-_TOKENS: Any = {"codebook_size": 1024, "grid": (1, 8, 8)}
+_CODES, _GRID = 1024, (1, 8, 8)
 # Frames of a video; 1, 3 and 5 of them pass through a UNet together.
 LENGTHS = (1, 4, 8)
 _STEPS = 18  # of the masked prior
@@ -44,7 +49,7 @@ PAPER = FULL._replace(image_size=32, base_channels=128, clips=32, num_videos=32,
 
 def bench_generate(settings: BenchGenerateSettings) -> None:
     """Measure, and print the table."""
-    with one_thread(settings.device) as device:
+    with single_thread(settings.device) as device:
         gpu = device.type == "cuda"
         sizes = SHORT if settings.quick else PAPER if gpu else FULL
         results = [measure(group, settings.repeats) for group in groups(sizes, device)]
@@ -67,8 +72,8 @@ def noise(*shape: int) -> Tensor:
 
 def samplers() -> list[Timing]:
     """Return the rows of drawing tokens by the priors of thesis Tables D.2 and D.3."""
-    prior = AutoregressivePrior(AutoregressiveConfig(**_TOKENS))
-    masked = MaskedPrior(MaskedConfig(**_TOKENS))
+    prior = AutoregressivePrior(AutoregressiveConfig(codebook_size=_CODES, grid=_GRID))
+    masked = MaskedPrior(MaskedConfig(codebook_size=_CODES, grid=_GRID))
     tokens = torch.zeros(1, masked.grid.num_tokens, dtype=torch.int64)
     hidden = torch.ones_like(tokens, dtype=torch.bool)
     cache, batch = (timed(partial(prior.sample_tokens, n)) for n in (1, 64))
@@ -111,18 +116,22 @@ def unets(sizes: ModelSizes, device: torch.device) -> list[Timing]:
 
 
 def unet_model(
-    length: int, sizes: ModelSizes, one_way: bool = False
+    length: int, sizes: ModelSizes, causal: bool = False
 ) -> ImageDiffusion | VideoDiffusion:
-    """Return the model of images, or of videos of so many frames."""
+    """Return the model of images, or of videos of so many frames; `causal` conditions one way."""
     size = sizes.image_size
-    # Attention at 16 and 8 for 32 pixels.
-    options: Any = {"image_size": size, "attention_sizes": (size // 2, size // 4)}
-    options["base_channels"] = sizes.base_channels
-    options["channel_multipliers"] = channel_multipliers_for(size)
+    unet = UNetSpec(
+        base_channels=sizes.base_channels,
+        channel_multipliers=channel_multipliers_for(size),
+        attention_sizes=(size // 2, size // 4),  # 16 and 8 for 32 pixels
+    ).to_dict()
     if length == 1:
-        return ImageDiffusion(ImageDiffusionConfig(**options))
-    options |= {"num_frames": length, "context": length // 2, "one_way": one_way}
-    return VideoDiffusion(VideoDiffusionConfig(**options))
+        return ImageDiffusion(ImageDiffusionConfig(**unet, image_size=size))
+    return VideoDiffusion(
+        VideoDiffusionConfig(
+            **unet, image_size=size, num_frames=length, context=length // 2, one_way=causal
+        )
+    )
 
 
 def forward(model: ImageDiffusion | VideoDiffusion, clips: Tensor, lean: bool = False) -> Case:
@@ -144,7 +153,7 @@ def step(model: ImageDiffusion | VideoDiffusion, clips: Tensor, lean: bool = Fal
 def videos(sizes: ModelSizes, device: torch.device) -> list[Timing]:
     """Return the rows of drawing videos; one way, context frames don't see later ones."""
     length, n = LENGTHS[-1], sizes.num_videos
-    models = [unet_model(length, sizes, one_way).to(device) for one_way in (False, True)]
+    models = [unet_model(length, sizes, causal).to(device) for causal in (False, True)]
     draws = [partial(model.sample, n, num_steps=sizes.steps, batch_size=n) for model in models]
     both, forwards = (timed(draw, device) for draw in draws)
     frames = [cast("VideoDiffusion", model).evaluations_per_sample() for model in models]

@@ -19,7 +19,7 @@ from ohsvgp import AdamSteps, Gaussian, LegS, LostInformationWarning, OnlineGP, 
 from ohsvgp.bases import Basis
 from ohsvgp.integrations.live import LiveStream
 from probseq.kernels import RBF
-from probseq_apps.bench import Case, Timing, interleaved, one_thread, show, timed
+from probseq_apps.bench import Case, Timing, interleaved, show, single_thread, timed
 from probseq_apps.settings.bench import BenchOnlineSettings
 
 # Points, tasks, length and hyperparameters of the thesis' solar series.
@@ -51,7 +51,7 @@ QUICK = StreamSizes(singles=40, few=2, more=6, late=10_000, answered=40)
 def bench_online(settings: BenchOnlineSettings) -> None:
     """Measure, and print the table."""
     sizes = QUICK if settings.quick else StreamSizes()
-    with one_thread(), warnings.catch_warnings():
+    with single_thread(), warnings.catch_warnings():
         # Speed is measured on streams that are too long for M.
         warnings.simplefilter("ignore", LostInformationWarning)
         rows = measure_online(sizes, settings.repeats)

@@ -25,7 +25,7 @@ from probseq.errors import MissingExtraError, require
 from probseq.files import Format, read_tensors, write_tensors
 from probseq_apps.data.names import DataError, data_folder, reading
 from probseq_apps.data.parts import MAX_VALIDATION, Part, check_labels, labelled_images
-from probseq_apps.data.pictures import as_seen
+from probseq_apps.data.pictures import as_displayed
 from probseq_apps.data.tables import read_parquet
 from probseq_apps.engine import log
 
@@ -172,7 +172,7 @@ def _read_tables(paths: Sequence[Path], mode: str) -> Part:
                 reading(f"{path}, row {row}", "an image"),
                 Image.open(io.BytesIO(cell["bytes"])) as image,
             ):
-                pixels.append(np.asarray(as_seen(image, mode)[0]))
+                pixels.append(np.asarray(as_displayed(image, mode)[0]))
         labels.append(table[names[1]].to_numpy())
     with reading(paths[-1], "images of one size"):
         return labelled_images(np.stack(pixels), np.concatenate(labels), paths[-1])
@@ -289,7 +289,7 @@ def _sources(folder: Path, names: list[str]) -> str:
 
 def _face(path: Path, image_size: int) -> NDArray[np.uint8]:
     with reading(path, "an image"), Image.open(path) as image:
-        whole, _ = as_seen(image, "RGB")
+        whole, _ = as_displayed(image, "RGB")
     if whole.size != _FACE:
         raise DataError(
             f"{path} must have 178x218 pixels, as the published aligned images, "

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from probseq_apps.data.names import DataError, reading
 from probseq_apps.data.parts import Part, hold_out_validation, permutation, stratified
-from probseq_apps.data.pictures import ORIENTATION, as_seen
+from probseq_apps.data.pictures import ORIENTATION, as_displayed
 
 _ENDINGS = (
     *(".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"),
@@ -268,7 +268,7 @@ def _check_sizes(paths: Sequence[Path], sizes: dict[int, tuple[int, int]]) -> No
 def _decode(path: Path, mode: str, image_size: int | None) -> tuple[Image.Image, list[str]]:
     """Return an image as it is to be seen, and what was done to it."""
     with reading(path, "an image"), Image.open(path) as file:
-        image, changed = as_seen(file, mode)
+        image, changed = as_displayed(file, mode)
     if image_size is not None and image.size != (image_size, image_size):
         if image.width != image.height:
             changed.append("were cropped to their middle square")

@@ -24,7 +24,7 @@ def molecule_graph(molecule: Any) -> Graph:
     """Return the graph of a molecule of RDKit, `rdkit.Chem.MolFromSmiles("CCO")` for one."""
     bonds = list(molecule.GetBonds())
     ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in bonds]
-    kinds = [_one_hot(str(bond.GetBondType()), BONDS) for bond in bonds]
+    kinds = [_indicators(str(bond.GetBondType()), BONDS) for bond in bonds]
     return Graph(
         torch.tensor([_atom_features(atom) for atom in molecule.GetAtoms()]),
         torch.tensor(ends, dtype=torch.int64).reshape(-1, 2),
@@ -34,14 +34,14 @@ def molecule_graph(molecule: Any) -> Graph:
 
 def _atom_features(atom: Any) -> list[float]:
     return [
-        *_one_hot(atom.GetSymbol(), ELEMENTS),
-        *_one_hot(max(-1, min(1, atom.GetFormalCharge())), CHARGES),
-        *_one_hot(atom.GetTotalNumHs(), range(MOST_HYDROGENS + 1)),
+        *_indicators(atom.GetSymbol(), ELEMENTS),
+        *_indicators(max(-1, min(1, atom.GetFormalCharge())), CHARGES),
+        *_indicators(atom.GetTotalNumHs(), range(MOST_HYDROGENS + 1)),
         float(atom.GetIsAromatic()),
     ]
 
 
-def _one_hot(value: object, values: Sequence[object]) -> list[float]:
+def _indicators(value: object, values: Sequence[object]) -> list[float]:
     """Return ones and zeros with a one at the value's place; unknown values have the last."""
     index = values.index(value) if value in values else len(values) - 1
     return [float(index == number) for number in range(len(values))]

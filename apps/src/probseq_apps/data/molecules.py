@@ -164,9 +164,9 @@ def _numbers(name: str, path: Path, target: str, sizes: tuple[int | None, int | 
     rows = read_rows(path, named, lambda *cells: [parse_number(cell) for cell in cells])
     table = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(named))
     split = _split(name, "rows", len(table), sizes)
-    inputs, known = table[:, :-1], table[split[0], :-1]
-    spread = known.std(0)
-    scaled = (inputs - known.mean(0)) / torch.where(spread > 0.0, spread, 1.0)
+    inputs, learned = table[:, :-1], table[split[0], :-1]
+    spread = learned.std(0)
+    scaled = (inputs - learned.mean(0)) / torch.where(spread > 0.0, spread, 1.0)
     size = (len(table), len(columns), 1)
     names = torch.eye(len(columns)).expand(len(table), -1, -1)
     tokens = torch.cat(

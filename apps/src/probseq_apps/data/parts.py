@@ -149,44 +149,25 @@ def wrong_labels(
 
 
 def labelled_images(images: NDArray[Any], labels: NDArray[Any], source: Path) -> Part:
-    """Return images as bytes (N, C, H, W) with their class numbers.
+    """Return images as bytes (N, C, H, W) with their class numbers; the source is for messages.
 
-    Args:
-        images: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels: integers in 0..255, or
-            floating-point numbers in 0..1.
-        labels: integers, (N,) or (N, 1).
-        source: file, named in the messages.
+    Images are bytes (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, labels integers
+    (N,) or (N, 1).
     """
     if images.ndim == 3:
         images = images[:, None]
     elif images.ndim == 4 and images.shape[1] not in (1, 3):
         images = images.transpose(0, 3, 1, 2)
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or images.dtype != np.uint8:
         raise DataError(
-            f"{source}: images must have shape (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 "
-            f"channels and at least one row, got {images.shape}"
+            f"{source}: images must be bytes of shape (N, H, W), (N, H, W, C) or (N, C, H, W) with "
+            f"1 or 3 channels, got {images.dtype} of shape {images.shape}"
         )
-    rows = len(images)
-    if labels.shape not in ((rows,), (rows, 1)) or labels.dtype.kind not in "iu":
+    count = len(images)
+    if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iu":
         raise DataError(
-            f"{source}: {rows} images need integers of shape ({rows},) as labels, got "
+            f"{source}: {count} images need integers of shape ({count},) as labels, got "
             f"{labels.dtype} of shape {labels.shape}"
         )
-    pixels: UInt8[Tensor, "n c h w"] = torch.from_numpy(
-        np.array(_to_bytes(images, source), dtype=np.uint8, order="C")
-    )
+    pixels: UInt8[Tensor, "n c h w"] = torch.from_numpy(np.array(images, order="C"))
     return Part(pixels, torch.from_numpy(labels.reshape(-1).astype(np.int64)))
-
-
-def _to_bytes(images: NDArray[Any], source: Path) -> NDArray[Any]:
-    if images.dtype == np.uint8:
-        return images
-    whole = images.dtype.kind in "iu"
-    high, scale = (255, 1) if whole else (1, 255)
-    # Neither holds for NaN.
-    if not (whole or images.dtype.kind == "f") or not (images.min() >= 0 and images.max() <= high):
-        raise DataError(
-            f"{source}: images must be integers in 0..255 or floating-point numbers in 0..1, got "
-            f"{images.dtype} in {images.min()}..{images.max()}"
-        )
-    return np.rint(images.astype(np.float64) * scale)

@@ -6,7 +6,7 @@ ORIENTATION = 0x0112
 """EXIF's tag of the orientation; 1 is upright."""
 
 
-def as_seen(file: Image.Image, mode: str) -> tuple[Image.Image, list[str]]:
+def as_displayed(file: Image.Image, mode: str) -> tuple[Image.Image, list[str]]:
     """Return an opened picture as it is seen, and what was done to it.
 
     The mode is "L" or "RGB".

@@ -53,8 +53,9 @@ def load_data(
     if data_kind(name) == "image":
         if tokenizer != WORDS or embeddings is not None:
             raise DataError(f"tokenizer and embeddings are for texts, and {name!r} holds images")
-        where: Any = {"data_dir": data_dir, "download": download}
-        return load_images(name, image_size=reading.image_size, **where)
+        return load_images(
+            name, data_dir=data_dir, download=download, image_size=reading.image_size
+        )
     if download and user_path(name) is None:
         raise DataError(f"{name!r} cannot be fetched: put its files under --data-dir yourself")
     if tokenizer != WORDS and embeddings is not None:

@@ -101,8 +101,13 @@ def _rows(
     quoting = csv.QUOTE_NONE if literal_quotes else csv.QUOTE_MINIMAL
     with reading(path, "a table"), path.open(encoding=marks.encoding, newline="") as file:
         # strict: a quote that is never closed would swallow the rest of the file.
-        form: Any = {"delimiter": delimiter, "quoting": quoting, "strict": True}
-        reader = csv.reader(file, skipinitialspace=not literal_quotes, **form)
+        reader = csv.reader(
+            file,
+            delimiter=delimiter,
+            quoting=quoting,
+            strict=True,
+            skipinitialspace=not literal_quotes,
+        )
         for row in reader:
             if row:
                 yield reader.line_num, row
@@ -196,7 +201,7 @@ def read_csv_points(
     values, count = np.array(rows), len(inputs)
     size = min(max(1, round(test_share * len(values))), len(values) - 1)
     y = values[:, count : len(columns)].T if len(targets) > 1 else values[:, count]
-    test, order = _drawn(len(values), size, seed), None if time is None else values[:, -1]
+    test, order = _random_mask(len(values), size, seed), None if time is None else values[:, -1]
     names = (*inputs,), ", ".join(targets)
     return PointTable(f"{CSV_PREFIX}{path}", values[:, :count], y, test, *names, stamps=order)
 
@@ -206,13 +211,13 @@ def _two_moons(seed: int) -> PointTable:
 
     x, y = map(np.asarray, make_moons(_MOONS, noise=_MOONS_NOISE, random_state=seed))
     note = f"{_MOONS} points with noise of standard deviation {_MOONS_NOISE}, drawn for each seed"
-    test = _drawn(_MOONS, _MOONS_TEST, seed)
+    test = _random_mask(_MOONS, _MOONS_TEST, seed)
     return PointTable(
         "two-moons", x.astype(np.float64), y.astype(np.float64), test, ("x0", "x1"), "moon", (note,)
     )
 
 
-def _drawn(count: int, size: int, seed: int) -> Bool[np.ndarray, " n"]:
+def _random_mask(count: int, size: int, seed: int) -> Bool[np.ndarray, " n"]:
     """Return a mask with random rows for testing."""
     test = np.zeros(count, dtype=np.bool_)
     test[np.random.default_rng(seed).permutation(count)[:size]] = True
