@@ -19,7 +19,7 @@ from probseq.errors import require
 from probseq.metrics import calibration_bins, evaluate
 from probseq.metrics.plots import reliability_diagram
 from probseq_apps.data.names import DataError, reading
-from probseq_apps.data.pictures import as_seen
+from probseq_apps.data.pictures import as_displayed
 from probseq_apps.report.report import Report
 from probseq_apps.report.tables import Table
 from probseq_apps.settings.calibrate import CalibrateSettings
@@ -194,7 +194,7 @@ def _stacked(inputs: list[Any]) -> Any:
 
 def _picture(path: Path) -> Image.Image:
     with reading(path, "an image"), Image.open(path) as file:
-        return as_seen(file, "RGB")[0]
+        return as_displayed(file, "RGB")[0]
 
 
 def open_model(name: str, examples: Examples, settings: CalibrateSettings) -> Opened:
