@@ -236,6 +236,7 @@ def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(whole, t
         assert "2 of 2 jobs are finished" in said
         assert {path: path.stat().st_mtime_ns for path in before} == before
         assert_same(kind, whole[kind], folder)
+        (folder / "samples" / f"{name}.npz").unlink()
         shutil.rmtree(folder / "models" / name)
         with pytest.raises(FileNotFoundError, match=rf"delete .*results/{name}\.json"):
             generate(kind, run_dir=folder, resume=True)

@@ -284,7 +284,7 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, tmp_path):
     expected = load_samples(whole / "samples" / f"masked-{JOB.name}.npz")
     assert torch.equal(found.images, expected.images)
     plots = {path.name for path in (tmp_path / "s" / "plots").iterdir()}
-    assert plots == {"samples.png", "samples-videos.png", "samples.gif"}
+    assert plots == {"samples.png", "samples.gif"}
     with Image.open(tmp_path / "png" / "00019.png") as last:
         assert np.array_equal(np.asarray(last), found.images[19, 0].numpy())
 
