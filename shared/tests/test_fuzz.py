@@ -328,6 +328,7 @@ NOT_FUZZED = {
     "ARDKernel": "abstract: its subclasses are",
     "*.spectra": "a share, given by a quadrature",
     "Kernel.extra_repr": "takes nothing",
+    "*.limits": "takes the units of data: tested by fits",
     "FeatureMoments": "made by its method of",
     "KLMatching": "made by its fit, whose scores are fuzzed with what it gives",
     "LPIPS": "needs weights, and its own tests refuse bad ones",

@@ -61,7 +61,7 @@ def test_a_film_ends_in_tables_and_pictures(tmp_path, capsys):
     assert found["matrix"]["rmse"][0][1] is None
     assert np.isfinite(np.array(found["matrix"]["nlpd"][1], dtype=float)).all()
     plots = {path.stem for path in (folder / "plots").glob("*.png")}
-    assert {"frames", "matrix-rmse", "per-task-nlpd", "per-task-rmse", "over-tasks"} <= plots
+    assert {"frames", "per-task-nlpd", "per-task-rmse", "over-tasks"} <= plots
     other = replace(TINY, model=replace(TINY.model, carry=False))
     with pytest.raises(ConfigMismatchError, match="carry"):
         online_vae(other, Options(run_dir=folder, resume=True))

@@ -457,8 +457,6 @@ NOT_FUZZED = {
     "Forecast*": "made by forecast; its laws are tested",
     "*.scaled": "called by update and predict",
     "*.without_learning": "takes nothing",
-    "OnlineGPRegressor*": "tested by scikit-learn's checks",
-    "River*": "tested by river's checks",
     "Refit.due": "called by update",
     **{
         f"OnlineSVGPVAE.{name}": "a part of fit_task"

@@ -18,8 +18,6 @@ from .beyond.means import Level, Regressors, Seasonal, Trend
 from .exact import ExactGP, exact_posterior
 from .hyperparameters import FitInfo, Refit
 from .information_loss import LostInformationWarning
-from .integrations.river import RiverForecaster, RiverRegressor
-from .integrations.sklearn import OnlineGPRegressor
 from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
 from .online import OnlineGP
 from .state import UpdateInfo
@@ -44,7 +42,6 @@ __all__ = [
     "LostInformationWarning",
     "NegativeBinomial",
     "OnlineGP",
-    "OnlineGPRegressor",
     "OnlineSVGPVAE",
     "Path",
     "PivotedCholesky",
@@ -53,8 +50,6 @@ __all__ = [
     "RecurrentFeatures",
     "Refit",
     "Regressors",
-    "RiverForecaster",
-    "RiverRegressor",
     "Seasonal",
     "StudentT",
     "Task",

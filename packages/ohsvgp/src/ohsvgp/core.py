@@ -392,12 +392,12 @@ def filter_stream(
         >>> from probseq.kernels import RBF
         >>> kernel, basis, t = RBF(1).double(), LegS(10), torch.linspace(0, 4, 40).double()
         >>> gp = OnlineGP(kernel, Gaussian(torch.tensor(0.01).double()), basis, alpha=0.0)
-        >>> batches = [(part[:, None], part.sin()) for part in t.chunk(4)]
+        >>> batches = [(x[:, None], x.sin()) for x in t.chunk(4)]
         >>> sets = [basis.inducing(kernel, float(x[-1])) for x, _ in batches]
         >>> for x, y in batches:
         ...     info = gp.update(x[:, 0], y)
-        >>> found = filter_stream(kernel, gp.likelihood.noise, sets, batches, t[:, None])
-        >>> torch.allclose(found.mean, gp.predict(t).mean, atol=1e-6)
+        >>> prediction = filter_stream(kernel, 0.01, sets, batches, t[:, None])
+        >>> torch.allclose(prediction.mean, gp.predict(t).mean, atol=1e-6)
         True
     """
     # Before any data u is the first set and q(v) the prior N(0, I): G = 0 and h = 0.
