@@ -153,14 +153,6 @@ def test_what_an_executor_needs_is_asked_for_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-def test_help_loads_no_library_of_a_cluster():
-    code = "import sys; from probseq_apps.cli import main; main(['--help'])\n"
-    code += "import probseq_apps.run; print([n for n in ('ray',) if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 # -- Workers of Ray that are lost or stopped -------------------------------------------------------
 
 
@@ -225,18 +217,6 @@ def test_ctrl_c_saves_the_running_jobs_of_ray_and_cancels_the_others(tmp_path, s
     assert len(list(folder.glob("*/seed-*"))) < 4
     assert main(["classify", "--resume", "--run-dir", str(folder)]) == 0
     assert numbers(folder)["methods"] == numbers(sequential)["methods"]
-
-
-@pytest.mark.slow
-def test_the_error_of_a_job_of_ray_ends_all_in_one_line(tmp_path):
-    pytest.importorskip("ray", reason="needs the extra cluster")
-    arguments = [*TRAINED, "--learning-rate", "1e30", "--executor", "ray", "--quiet"]
-    done = subprocess.run(
-        command(*arguments, "--run-dir", tmp_path / "run"), capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("probseq: error: the loss is not finite at step")
-    assert done.stderr.count("\n") == 1
 
 
 # -- Progress --------------------------------------------------------------------------------------

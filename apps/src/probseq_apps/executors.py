@@ -33,19 +33,12 @@ _RETRIES = 3  # of a job whose process or machine was lost
 
 
 class Outcome(NamedTuple):
-    """The end of a job.
+    """The end of a job."""
 
-    Attributes:
-        error: that ended it, of a kind that every process can read.
-        stopped: whether a signal ended it, after which it saved its state.
-        text: what it printed.
-        files: contents by path, where the run's folder is not seen.
-    """
-
-    error: Exception | None = None
-    stopped: bool = False
-    text: str = ""
-    files: dict[str, bytes] = {}  # noqa: RUF012
+    error: Exception | None = None  # of a kind that every process can read
+    stopped: bool = False  # by a signal, after which its state was saved
+    text: str = ""  # printed by it
+    files: dict[str, bytes] = {}  # noqa: RUF012  # by path, where the run's folder is not seen
 
 
 @dataclass(frozen=True)
@@ -114,11 +107,9 @@ def stamp_of(at: RunFolder) -> tuple[bytes, int]:
 def do_in_parallel(
     work: Work[Any, Any], jobs: Sequence[Job], count: int, done: Callable[[], object]
 ) -> None:
-    """Do jobs where the options say; their results are files.
+    """Do jobs where the options say, and call `done` after each; their results are files.
 
     The first error ends them all; those that train save their state.
-
-    After each job `done` is called.
     """
     executor = open_executor(work.options, count)
     try:

@@ -29,7 +29,6 @@ def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: s
     process does each job, and the main one writes.
 
     Raises:
-        ValueError: data, settings and folder don't go together.
         OSError: a file cannot be read or written.
         RuntimeError: a job failed; the message names it.
         SystemExit: SIGTERM or SIGINT came, and the state is saved.
@@ -118,10 +117,6 @@ def open_folder(
     """Open the folder of a run for this process alone: a new one, or one to go on with.
 
     After a signal the command is named that goes on, and the file that a full disk did not take.
-
-    Raises:
-        ConfigMismatchError: the experiment to resume has other settings.
-        OSError: the folder is not empty, in use, or cannot be written to.
     """
     kind, data_name = workflow.kind, workflow.data_name(settings, data)
     name = re.sub(r"[^A-Za-z0-9]+", "-", data_name.rpartition("/")[2]).strip("-")
@@ -154,10 +149,9 @@ def open_folder(
 
 def resume_command(command: str, folder: Path, options: Options) -> str:
     """Return the command that goes on; a folder keeps the settings, but not where the data are."""
-    words = ["probseq"]
-    if (count := distributed.world_size()) > 1:
-        words = [*f"torchrun --nproc-per-node {count} -m probseq_apps".split()]
-    words += [*command.split(), "--run-dir", str(folder), "--resume"]
+    count = distributed.world_size()
+    start = f"torchrun --nproc-per-node {count} -m probseq_apps" if count > 1 else "probseq"
+    words = [*start.split(), *command.split(), "--run-dir", str(folder), "--resume"]
     if options.data_dir is not None:
         words += ["--data-dir", str(options.data_dir.resolve())]
     return shlex.join(words)

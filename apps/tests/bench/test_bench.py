@@ -41,19 +41,6 @@ def test_cases_take_turns_and_the_first_turn_is_not_counted():
     assert calls == [*("a", "b") * 3, "a"]
 
 
-def test_the_table_is_printed_and_threads_are_as_before(monkeypatch, capsys):
-    rows = [Timing("a ratio", 123.4), Timing("kept", 2048.0, "bytes")]
-    asked, found = [], [row.result({}) for row in rows]
-    monkeypatch.setattr(online, "measure_online", lambda *given: (asked.append(given), found)[1])
-    threads = torch.get_num_threads()
-    assert main(["bench", "online", "--quick", "--repeats", "2"]) == 0
-    assert asked == [(online.QUICK, 2)]
-    assert torch.get_num_threads() == threads
-    printed = capsys.readouterr().out
-    assert "123x" in printed
-    assert "2,048 bytes" in printed
-
-
 def test_attention_has_every_method_of_a_shape_and_ratios_to_softmax(monkeypatch, capsys):
     monkeypatch.setitem(SHAPES, "cifar", Shape(4, 16, 2, 16, "rbf", ("SGPA", "SCGPT"), inducing=6))
     assert main(["bench", "attention", "--repeats", "1", "--shape", "cifar"]) == 0
@@ -120,41 +107,3 @@ def test_all_of_generation_is_measured_in_groups(monkeypatch):
     # Stages of 4 and four times 5 frames; or of the latent ones, and each context once.
     frames = [row["value"] for row in rows if row["unit"] == "frames"]
     assert frames == [24 * 1000, 8 * 1000 + 16]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lean", [False, True])
-@pytest.mark.parametrize(("frames", "length"), [(1, 1), (3, 4), (5, 8)])
-def test_a_unet_is_given_so_many_frames_in_the_precision_that_the_row_says(
-    frames, length, lean, monkeypatch
-):
-    seen, original = [], torch.nn.Conv2d.forward
-
-    def look(self, x):
-        output = original(self, x)
-        if x.shape[1] in (3, 4) and x.shape[-1] == 16:  # the first of a UNet
-            seen.append((len(x), x.shape[1], torch.is_inference_mode_enabled(), output.dtype))
-        return output
-
-    monkeypatch.setattr(torch.nn.Conv2d, "forward", look)
-    model, clips = generate.unet_model(length, SIZES), generate.noise(2, length, 3, 16, 16)
-    assert generate.forward(model, clips, lean)() > 0
-    before = [parameter.clone() for parameter in model.parameters()]
-    assert generate.step(model, clips, lean)() > 0
-    # Videos have a channel that tells given frames.
-    channels, dtype = 3 if frames == 1 else 4, torch.bfloat16 if lean else torch.float32
-    assert seen == [(2 * frames, channels, inference, dtype) for inference in (True, False)]
-    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-
-
-def test_a_gpu_has_unets_of_the_thesis_and_must_be_there(monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(generate, "groups", lambda *given: (asked.append(given), [])[1])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert main(["bench", "generate", "--device", "cuda"]) == 0
-    assert asked == [(generate.PAPER, torch.device("cuda"))]
-    assert "on the GPU, wall time" in capsys.readouterr().out
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for command in ("generate", "attention"):
-        assert main(["bench", command, "--device", "cuda"]) == 1
-        assert "device must be cpu on a machine without CUDA" in capsys.readouterr().err

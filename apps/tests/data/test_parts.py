@@ -113,12 +113,6 @@ def test_labels_out_of_range_and_data_without_training_rows_are_refused():
             ImageData("mine", train, part(0), part(1), (0.0,), (1.0,), class_names=("a", "b"))
 
 
-def test_images_have_memory_of_their_own(tmp_path):
-    bytes_ = np.ones((1, 8, 8), np.uint8)
-    labelled_images(bytes_, np.array([1]), tmp_path).inputs.zero_()
-    assert bytes_.all()
-
-
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [

@@ -1,16 +1,13 @@
 import json
 
-import numpy as np
 import pytest
 import torch
 
-from probseq.files import DamagedFileError, ForeignFileError, Format, OtherFormatError, write_folder
-from probseq_apps.data.names import reading
+from probseq.files import DamagedFileError, OtherFormatError
 from probseq_apps.engine.checkpoints import Checkpoint, save_checkpoint
 from probseq_apps.engine.files import (
     ConfigMismatchError,
     RunExistsError,
-    load_arrays,
     load_groups,
     prepare_run_dir,
     read_json,
@@ -146,23 +143,3 @@ def test_a_full_disk_names_the_file_and_what_to_do(tmp_path):
         assert line.startswith(f"{tmp_path / name} cannot be written: ")
         assert line.endswith("make room or name another folder, and go on with --resume")
     assert not list(tmp_path.rglob(".tmp-*"))
-
-
-def test_a_models_own_settings_are_not_called_damaged(tmp_path):
-    """They are of an intact folder, which nobody should delete."""
-    with write_folder(tmp_path / "m", Format("model", 2), {}, manifest="config.json"):
-        pass
-    with pytest.raises(ForeignFileError, match="and is a model"):
-        read_json(tmp_path / "m" / "config.json")
-
-
-def test_a_machine_without_memory_is_no_damaged_file(tmp_path, monkeypatch):
-    def load(*_, **__):
-        raise MemoryError("of the machine")
-
-    save_arrays(tmp_path / "a.npz", {"x": torch.ones(3)})
-    monkeypatch.setattr(np, "load", load)
-    with pytest.raises(MemoryError, match="of the machine"):
-        load_arrays(tmp_path / "a.npz")
-    with pytest.raises(MemoryError, match="of the machine"), reading("a.csv", "a table"):
-        load()

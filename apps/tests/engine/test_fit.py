@@ -1,14 +1,12 @@
 """What an uninterrupted run does, in this process: learning, selection, options, faults."""
 
-import sys
 import time
 
 import pytest
 import torch
-from digits_run import DigitsTask, at_step, digits, same_bits, settings, train
+from digits_run import DigitsTask, at_step, digits, same_bits, settings
 
 from probseq_apps.engine import fit as loop
-from probseq_apps.engine import log
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import read_finished
 from probseq_apps.engine.fit import fit
@@ -286,27 +284,6 @@ def test_weight_decay_takes_adamw(run, tmp_path):
     assert state["optimizer"]["param_groups"][0]["decoupled_weight_decay"] is True
 
 
-def test_progress_is_a_bar_on_a_terminal_and_elsewhere_a_line_a_minute(
-    tmp_path, monkeypatch, capsys
-):
-    with log.bar(total=300) as bar:
-        for second in range(300):
-            now = time.monotonic() + second
-            with monkeypatch.context() as patch:
-                patch.setattr(log.time, "monotonic", lambda now=now: now)
-                bar.set_description_str(f"second {second}")
-    shown = capsys.readouterr().err
-    assert shown.count("\n") == 4
-    assert "\r" not in shown
-    for terminal, words in ((False, []), (True, ["mle epoch 1/1", "penalty=", "score="])):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        config = settings(epochs=1, warmup_epochs=0)
-        train(DigitsTask(), digits(), tmp_path / f"{terminal}", config, label="mle")
-        shown = capsys.readouterr().err
-        assert bool(shown) is terminal
-        assert all(word in shown for word in words)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_cuda_a_bad_loss_is_found_later_but_named_with_its_step(run):
     task = DigitsTask(hook=at_step(5, lambda loss: loss * float("nan")))
@@ -344,12 +321,3 @@ def test_means_weigh_each_step_by_its_examples_start_anew_and_go_on_in_the_middl
     assert second.take_means() == {"loss": pytest.approx((10 + 20 + 7 + 14) / 18)}
     add(first, 2.0, size=3)
     assert first.take_means() == {"loss": 2.0}
-
-
-def test_terms_that_change_their_names_or_are_named_like_the_sum_are_refused():
-    monitor = LossMonitor(every=1)
-    add(monitor, 1.0, kl=0.5)
-    with pytest.raises(ValueError, match=r"same parts at each step, .*\['kl'\], got \['penalty'\]"):
-        add(monitor, 1.0, penalty=0.5)
-    with pytest.raises(ValueError, match="none named 'loss'"):
-        add(LossMonitor(every=1), 1.0, **{"loss": 0.5})

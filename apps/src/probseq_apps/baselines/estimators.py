@@ -75,10 +75,8 @@ def fit_estimator(
 ) -> Callable[[Part], Float32[Tensor, "n classes"]]:
     """Fit a classifier and return a function that predicts logarithms of class probabilities.
 
-    Its hyperparameter (C, α or k) is chosen by the likelihood of the validation part, if there is
-    one.
-
-    It is `logreg`, `mlp` (128 hidden units), `knn` or `gp` (RBF kernel, one against the rest).
+    It is `logreg`, `mlp` (128 hidden units), `knn` or `gp` (RBF kernel, one against the rest). Its
+    hyperparameter (C, α or k) is chosen by the likelihood of the validation part, if there is any.
     """
     featurise = _featuriser(data, dense=name == "gp")
     features, labels = featurise(data.train.inputs), data.train.targets.numpy()
@@ -104,9 +102,7 @@ def fit_estimator(
             loss = validation_loss(each) if choose else 0.0
             if loss < lowest:
                 chosen, lowest = each, loss
-            elif (
-                name == "logreg"
-            ):  # behind the minimum weaker penalties are worse, and take longest
+            elif name == "logreg":  # weaker penalties are worse, and take longest
                 break
     return partial(predict, chosen)
 

@@ -41,12 +41,7 @@ class MeanFieldLinear(nn.Module):
     """
 
     def __init__(
-        self,
-        linear: nn.Linear,
-        current: ForwardPass,
-        *,
-        prior_std: float,
-        initial_std: float,
+        self, linear: nn.Linear, current: ForwardPass, *, prior_std: float, initial_std: float
     ) -> None:
         super().__init__()
         self._current, self._prior_std = current, prior_std
@@ -58,21 +53,11 @@ class MeanFieldLinear(nn.Module):
             None if self.bias_mean is None else nn.Parameter(torch.full_like(self.bias_mean, start))
         )
 
-    @property
-    def weight_std(self) -> Float[Tensor, "out in"]:
-        """Standard deviations σ of the weights."""
-        return self.raw_weight_std.exp()
-
-    @property
-    def bias_std(self) -> Float[Tensor, " out"] | None:
-        """Standard deviations of the biases, if the layer has any."""
-        return None if self.raw_bias_std is None else self.raw_bias_std.exp()
-
     def forward(self, x: Float[Tensor, "folded *tokens in"]) -> Float[Tensor, "folded *tokens out"]:
         """Draw the layer's outputs."""
         mean = F.linear(x, self.weight_mean, self.bias_mean)
-        bias_variance = None if self.bias_std is None else self.bias_std.square()
-        variance = F.linear(x.square(), self.weight_std.square(), bias_variance)
+        bias_variance = None if self.raw_bias_std is None else self.raw_bias_std.exp().square()
+        variance = F.linear(x.square(), self.raw_weight_std.exp().square(), bias_variance)
         # The square root has no gradient at zero, where an input of zeros leads.
         std = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
         noise = torch.empty_like(mean).normal_(generator=self._current.generator)
@@ -117,11 +102,7 @@ class MeanFieldTransformer(nn.Module):
 
 
 def mean_field_model(
-    model: Backbone,
-    *,
-    num_data: int,
-    prior_std: float = 1.0,
-    initial_std: float = 0.01,
+    model: Backbone, *, num_data: int, prior_std: float = 1.0, initial_std: float = 0.01
 ) -> MeanFieldTransformer:
     """Give the linear layers of a transformer a mean-field Gaussian posterior.
 
@@ -139,17 +120,15 @@ def mean_field_model(
         num_data: number of training examples.
         prior_std: standard deviation of the weights' prior.
         initial_std: standard deviation of the weights' posterior to start from.
-
-    Returns:
-        A transformer with ``forward(inputs, *, generator, num_samples)`` that always draws.
     """
     current = ForwardPass()
     for module in (model.encoder, model.head):
         for parent in list(module.modules()):
             for name, child in list(parent.named_children()):
                 if isinstance(child, nn.Linear):
-                    stds = {"prior_std": prior_std, "initial_std": initial_std}
-                    layer = MeanFieldLinear(child, current, **stds)
+                    layer = MeanFieldLinear(
+                        child, current, prior_std=prior_std, initial_std=initial_std
+                    )
                     parent.register_module(name, layer)
     for module in model.modules():
         if isinstance(module, nn.Dropout):

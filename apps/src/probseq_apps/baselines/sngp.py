@@ -154,11 +154,7 @@ class SNGPTransformer(nn.Module):
 
 
 def sngp_model(
-    model: Backbone,
-    *,
-    num_data: int,
-    bound: float = 0.95,
-    num_features: int = 1024,
+    model: Backbone, *, num_data: int, bound: float = 0.95, num_features: int = 1024
 ) -> SNGPTransformer:
     """Bound a transformer's residual branches and end it with a Gaussian process.
 
@@ -169,16 +165,14 @@ def sngp_model(
     The thesis draws 10 samples of the logits; here they are integrated over by the mean-field
     formula, as the paper's authors do.
 
+    Call `fit_precision` on the result when it is trained.
+
     Args:
         model: transformer with softmax or kernel attention; it is changed and becomes a part of
             the result.
         num_data: number of training examples.
         bound: the largest spectral norm c; 0.95 is the authors' for BERT.
         num_features: number of random features, even.
-
-    Returns:
-        A transformer with ``forward(inputs, *, generator, num_samples)``. Call `fit_precision` when
-        it is trained.
     """
     linear = model.head.linear
     sizes = (linear.in_features, linear.out_features)

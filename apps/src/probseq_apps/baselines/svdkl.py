@@ -120,10 +120,7 @@ def svdkl_model(
     keeps the grid and interpolates (its trick for many of them, in one dimension no gain for 32);
     each posterior is a full Gaussian; the constant means stand in for a bias of the mixing.
 
-    The transformer is changed and becomes a part of the result.
-
-    Returns:
-        A transformer with ``forward(inputs, *, generator, num_samples)`` that always draws.
+    The transformer is changed and becomes a part of the result, which always draws.
 
     Raises:
         MissingExtraError: gpytorch is not installed.

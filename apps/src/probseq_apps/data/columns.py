@@ -35,20 +35,11 @@ class StampColumn:
         return stamp.value / 10**9 if stamp.calendar else stamp.value
 
     def in_order(
-        self,
-        times: Sequence[float],
-        values: NDArray[np.float64],
-        unit: Literal["hours", "days"],
+        self, times: Sequence[float], values: NDArray[np.float64], unit: Literal["hours", "days"]
     ) -> tuple[NDArray[np.float64], str, NDArray[np.float64], tuple[str, ...]]:
-        """Sort rows by time; dates are counted from the first one.
+        """Sort rows (n, ...) by their times (n,); dates are counted from the first one.
 
-        Args:
-            times: stamps that were parsed, shape (n,).
-            values: rows beside them, shape (n, ...).
-            unit: that dates are counted in.
-
-        Returns:
-            Times, what they are counted in, rows, and a note if they were sorted.
+        Return times, what they are counted in, rows, and a note if they were sorted.
         """
         time, notes = np.array(times), ()
         if (np.diff(time) < 0.0).any():

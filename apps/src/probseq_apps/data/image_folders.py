@@ -53,15 +53,11 @@ class Decoded:
 
 
 def read_folder(
-    root: Path,
-    *,
-    image_size: int | None = None,
-    classes: bool = False,
-    skip_unreadable: bool = False,
+    root: Path, *, image_size: int | None, classes: bool = False, skip_unreadable: bool = False
 ) -> tuple[list[Part], tuple[str, ...], tuple[str, ...]]:
-    """Return training, validation and test part, the class names (none without), and notes.
+    """Return training, validation and test part, the class names, and notes.
 
-    The module's text tells the layout. With `classes` every part needs folders of classes.
+    With `classes` every part needs folders of classes; without, there may be none, nor names.
     """
     unknown: Counter[str] = Counter()
     split = _folder_parts if (root / "train").is_dir() else _split
@@ -82,12 +78,9 @@ def read_folder(
         endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(unknown.items()))
         notes.append(f"{unknown.total()} files were passed over because of their ending: {endings}")
     trained = {_digest(image) for image in loaded[0].inputs}
-    for number, what in ((1, "validation"), (2, "test")):
-        count = sum(_digest(image) in trained for image in loaded[number].inputs)
-        if count:
-            notes.append(
-                f"{count} of {len(loaded[number])} {what} images are in the training part, too"
-            )
+    for part, what in zip(loaded[1:], ("validation", "test"), strict=True):
+        if count := sum(_digest(image) in trained for image in part.inputs):
+            notes.append(f"{count} of {len(part)} {what} images are in the training part, too")
     return loaded, names, tuple(f"{root.name}: {note}" for note in notes)
 
 
@@ -97,20 +90,14 @@ def _digest(image: Tensor) -> bytes:
 
 def list_all(root: Path) -> _Listing:
     """Return the images of ``ROOT/test``, or else of the folder; raise if there are none."""
-    return _list(root / "test" if (root / "test").is_dir() else root, mixed=True)
+    folder = root / "test" if (root / "test").is_dir() else root
+    return _list(folder, False, Counter(), mixed=True)
 
 
-def _list(
-    folder: Path,
-    *,
-    classes: bool = False,
-    mixed: bool = False,
-    unknown: Counter[str] | None = None,
-) -> _Listing:
-    """Return the images of a folder and of those in it, at any depth, without hidden ones.
+def _list(folder: Path, classes: bool, unknown: Counter[str], *, mixed: bool = False) -> _Listing:
+    """Return the images of a folder and of those in it, at any depth, and count other endings.
 
-    With `mixed`, images may lie in the folder itself and in folders; `unknown` counts the endings
-    of files that are passed over.
+    With `mixed`, images may lie in the folder itself and in folders.
     """
     if not folder.is_dir():
         raise DataError(f"image folder {folder} does not exist or is no directory")
@@ -128,7 +115,7 @@ def _list(
                 continue
             if path.suffix.lower() in _ENDINGS:
                 images.append((path, name))
-            elif unknown is not None:
+            else:
                 unknown[path.suffix.lower() or "none"] += 1
         if classes and not images:
             raise DataError(f"{folder / name} holds no images ({', '.join(_ENDINGS)})")
@@ -151,7 +138,7 @@ def _folder_parts(root: Path, classes: bool, unknown: Counter[str]) -> list[_Lis
         raise DataError(f"{root} has a folder train but no folder test: add it")
     validation = [root / n for n in _VALIDATION_FOLDERS if (root / n).is_dir()][:1]
     folders = [root / "train", *validation, root / "test"]
-    parts = [_list(folder, classes=classes, unknown=unknown) for folder in folders]
+    parts = [_list(folder, classes, unknown) for folder in folders]
     classes_learned = {name for _, name in parts[0]}
     for folder, part in zip(folders, parts, strict=True):
         if classes and (lacking := sorted({name for _, name in part} - classes_learned)):
@@ -170,7 +157,7 @@ def _folder_parts(root: Path, classes: bool, unknown: Counter[str]) -> list[_Lis
 
 
 def _split(root: Path, classes: bool, unknown: Counter[str]) -> list[_Listing]:
-    listing = _list(root, classes=classes, unknown=unknown)
+    listing = _list(root, classes, unknown)
     count = len(listing)
     if classes:
         names = sorted({name for _, name in listing})
@@ -195,13 +182,7 @@ def _rows(listing: _Listing, numbers: Tensor) -> _Listing:
 def read_images(
     paths: Sequence[Path], image_size: int | None, *, skip_unreadable: bool = False
 ) -> Decoded:
-    """Read image files, all grey or all in colour, see the module's text.
-
-    Args:
-        paths: of the files.
-        image_size: side in pixels to crop and resize to; None: all are square and of one size.
-        skip_unreadable: leave files out that can't be read, instead of refusing all.
-    """
+    """Read image files, all grey or all in colour; without a size all must be square and equal."""
     # First the headers alone: what can't be read, or has another size, is refused before anything
     # is decoded.
     broken: dict[int, str] = {}

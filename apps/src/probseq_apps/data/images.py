@@ -17,19 +17,8 @@ from torch.nn import functional
 from probseq.images import channel_statistics, match_images, to_bytes
 from probseq_apps.data.image_files import IMAGE_INFO, read_celeba, read_part
 from probseq_apps.data.image_folders import list_all, read_folder, read_images
-from probseq_apps.data.names import (
-    DataError,
-    check_generation_name,
-    data_kind,
-    user_path,
-)
-from probseq_apps.data.parts import (
-    SPLIT_SEED,
-    Part,
-    Parts,
-    hold_out_validation,
-    stratified,
-)
+from probseq_apps.data.names import DataError, check_generation_name, data_kind, user_path
+from probseq_apps.data.parts import SPLIT_SEED, Part, Parts, hold_out_validation, stratified
 from pseudovideo.beyond.gaussian_images import gaussian_images
 
 
@@ -109,13 +98,7 @@ def load_images(
     Validation of the standard sets is 10% of the training images, at most 5,000, by a fixed
     permutation: CIFAR has 45,000 / 5,000 / 10,000 images. They are normalised by the customary
     constants of ``IMAGE_INFO``, the digits (split 60/20/20), sets of them and folders by those of
-    the training part.
-
-    Args:
-        name: one of ``IMAGE_NAMES`` or ``folder:PATH``, see above.
-        data_dir: directory that holds the files of the standard sets.
-        download: fetch missing files of these.
-        image_size: side to resize the images of a folder to.
+    the training part. ``image_size`` is the side to resize the images of a folder to.
     """
     path, notes = user_path(name), ()
     if path is not None:
@@ -174,19 +157,14 @@ def _standard(name: str, data_dir: Path | None, download: bool) -> ImageData:
     whole = read_part(name, "train", data_dir, download)
     test = read_part(name, "test", data_dir, download)
     train, validation = map(whole.rows, hold_out_validation(len(whole)))
+    counts = (("train", len(whole), info.train_count), ("test", len(test), info.test_count))
     notes = tuple(
         f"{name}: the {part} files hold {count:,} of the standard {expected:,} images"
-        for part, count, expected in (
-            ("train", len(whole), info.train_count),
-            ("test", len(test), info.test_count),
-        )
+        for part, count, expected in counts
         if count != expected
     )
-    return ImageData(
-        *(name, train, validation, test, info.mean, info.std),
-        class_names=info.class_names,
-        notes=notes,
-    )
+    parts = (train, validation, test, info.mean, info.std)
+    return ImageData(name, *parts, class_names=info.class_names, notes=notes)
 
 
 def load_test_images(name: str, *, data_dir: Path | None = None, download: bool = False) -> Part:
@@ -203,10 +181,9 @@ def load_ood_images(
 ) -> Part:
     """Load test images of another set as out-of-distribution data for a model of ``like``.
 
-    Of a folder all images are taken; it needs neither classes nor parts. Images are given the
-    channels and the size of ``like``. Those that occur, pixel for pixel, in ``like`` are dropped,
-    and so are repeats: two images of CIFAR-100 are in CIFAR-10 too. Targets are those of the other
-    set, zeros for a folder.
+    A folder needs neither classes nor parts; its targets are zeros. Images are given the channels
+    and the size of ``like``. Those that occur, pixel for pixel, in ``like`` are dropped, and so are
+    repeats: two images of CIFAR-100 are in CIFAR-10 too.
     """
     if name == like.name:
         raise DataError(f"out-of-distribution data must differ from {like.name!r} itself")
@@ -244,16 +221,9 @@ def load_generation_data(
     - ``celeba``: aligned faces, the middle 140 pixels resized to 64.
     - ``folder:PATH``: images of one's own, see above.
 
-    MNIST and CIFAR hold out a tenth of the training images, at most 5,000, for validation.
-
-    Args:
-        name: one of these.
-        image_size: another side in pixels. Images grow bilinearly (MNIST by padding) and shrink by
-            the mean of whole blocks where these fit, CIFAR from 32 to 16 for one, else bilinearly
-            with antialiasing.
-        data_dir: directory of the files of the standard sets but for ``digits``.
-        download: fetch missing files into ``data_dir``.
-        skip_unreadable: leave files of a folder out that can't be read; the notes count them.
+    To another ``image_size`` images grow bilinearly (MNIST by padding) and shrink by the mean of
+    whole blocks where these fit, CIFAR from 32 to 16 for example, else bilinearly with
+    antialiasing. ``skip_unreadable`` leaves files of a folder out that can't be read.
     """
     check_generation_name(name)
     path = user_path(name)

@@ -38,16 +38,9 @@ def load_data(
 ) -> ClassData:
     """Load a data set: read, check, split, and turn texts into tokens.
 
-    Splits are fixed, so that every run holds out the same rows; of labels, see `with_labels`.
-    Nothing is written but by ``download``.
-
-    Args:
-        name: one of ``DATA_NAMES``, ``folder:PATH`` (see ``images``) or ``csv:PATH``
-            (texts, see ``texts``).
-        reading: how it is read.
-        data_dir: directory of the files; not needed for ``digits``, ``folder:`` and ``csv:``.
-        download: fetch missing files of the standard image sets into ``data_dir``.
-        max_length: longest text in tokens; by default 64 for CoLA, 512 for IMDB, 256 for a CSV.
+    The set is one of ``DATA_NAMES``, ``folder:PATH`` (images) or ``csv:PATH`` (texts). Splits are
+    fixed, so that every run holds out the same rows; of labels, see `with_labels`. Nothing is
+    written but by ``download``, which fetches missing files of the standard image sets.
     """
     tokenizer, embeddings = reading.tokenizer, reading.embeddings
     if data_kind(name) == "image":

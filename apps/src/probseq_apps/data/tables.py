@@ -15,13 +15,7 @@ from jaxtyping import Bool, Float64
 from probseq.checks import parse_number
 from probseq.errors import require
 from probseq_apps.data.columns import StampColumn
-from probseq_apps.data.names import (
-    CSV_PREFIX,
-    DataError,
-    data_folder,
-    nearest_name,
-    reading,
-)
+from probseq_apps.data.names import CSV_PREFIX, DataError, data_folder, nearest_name, reading
 
 T = TypeVar("T")
 
@@ -55,15 +49,11 @@ def read_rows(
     literal_quotes: bool = False,
     marks: Marks = _PLAIN,
 ) -> list[T]:
-    """Parse the rows of a table that aren't blank and return the results.
+    """Parse the rows of a table that aren't blank; spaces after separators are dropped.
 
-    Args:
-        path: the file.
-        columns: names of the columns in the header, and what they are for; or the number of columns
-            of a file without a header.
-        parse: takes their cells; its `ValueError` becomes a `DataError` with file and line.
-        literal_quotes: quotation marks are letters like any other.
-        marks: separator, decimal mark and encoding; spaces after separators are dropped.
+    Columns are names in the header, and what they are for, or the number of columns of a file
+    without a header. `parse` takes their cells; its `ValueError` becomes a `DataError` with file
+    and line. With `literal_quotes` quotation marks are letters like any other.
     """
     rows = _rows(path, literal_quotes, marks)
     if isinstance(columns, int):

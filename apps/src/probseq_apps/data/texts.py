@@ -2,22 +2,19 @@
 
 Splits:
 
-- ``cola``, ``split="thesis"`` (app. B.4): the 9,078 in-domain sentences (training and in-domain
-  development file together) are split at random, by a fixed seed, into 7,262 for training
-  and 1,816 for test; there is no validation part. The 516 out-of-domain sentences are the extra
-  test set ``"out-of-domain"``. ``split="official"``: training file for training; both development
-  files, which are GLUE's development set, for test; each of the two is an extra test set too.
+- ``cola``, ``split="thesis"`` (app. B.4): the 9,078 in-domain sentences of training and development
+  file are split by a fixed seed into 7,262 for training and 1,816 for test, none for validation.
+  The 516 out-of-domain sentences are the extra test set ``"out-of-domain"``. ``split="official"``:
+  training file for training; both development files for test, and each as an extra test set.
 - ``imdb``, ``split="thesis"``: the 50,000 reviews are split at random, by a fixed seed, into
   35,000 / 5,000 / 10,000. ``split="official"``: 25,000 for test as published; of the other 25,000 a
   fixed tenth is for validation.
 - CSV: a fixed split, 80/10/10 with equal shares of each class.
 
 A text that occurs in a test set is dropped from training and validation, and one that occurs in
-validation from training, so that no part is tested on what another has learned; hence the parts can
-be a little smaller than above. ``notes`` says how many were dropped.
-
-Longest texts, by default: 64 tokens for CoLA, 512 for IMDB, 256 for a CSV. Tokens are words or byte
-pairs learned from the training texts, or those of a pretrained tokenizer; nothing is fetched.
+validation from training; ``notes`` says how many were dropped. By default the longest texts have 64
+tokens in CoLA, 512 in IMDB, 256 in a CSV. Tokens are words or byte pairs learned from the training
+texts, or those of a pretrained tokenizer.
 """
 
 from collections.abc import Sequence

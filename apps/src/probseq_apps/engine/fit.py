@@ -61,7 +61,7 @@ def fit(
         model: the model to train.
         train: tensors of equal first dimension, one example a row; moved to the device whole.
         config: the settings.
-        folder: of the run: of the one to go on with, or an empty or new one.
+        folder: of the run.
         loss: the objective to minimise.
         score: metrics of the weights: the first selects the best ones, all are logged.
         held_out: data to score on, as `train`; None exactly if `score` is.

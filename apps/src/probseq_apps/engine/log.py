@@ -17,12 +17,7 @@ from tqdm import tqdm
 
 from probseq.files import DamagedFileError, sha256
 from probseq_apps.engine import distributed
-from probseq_apps.engine.files import (
-    METRICS,
-    read_finished,
-    write_atomic,
-    writing,
-)
+from probseq_apps.engine.files import METRICS, read_finished, write_atomic, writing
 
 _LINE_SECONDS = 60.0
 quiet = False  # set by `run` for --quiet
@@ -53,8 +48,7 @@ class LossMonitor:
     def add(self, step: int, loss: Tensor, terms: Mapping[str, Tensor], *, size: int) -> bool:
         """Record a step's loss and its terms; return whether losses were checked now.
 
-        The loss is a mean over the global batch, of `size` examples, or this rank's part of the
-        sum; terms have the same names at each step.
+        The loss is a mean over the global batch of `size` examples, or this rank's part of it.
         """
         names = ["loss", *terms]
         if "loss" in terms or names != (self._names or names):
@@ -65,8 +59,7 @@ class LossMonitor:
         self._names = names
         values = torch.stack([value.detach().float() for value in (loss, *terms.values())])
         self._unchecked.append((step, size, values))
-        due = len(self._unchecked) >= self._every
-        if due:
+        if due := len(self._unchecked) >= self._every:
             self.flush()
         return due
 
@@ -151,7 +144,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class _Lines(io.TextIOBase):
-    """Standard error for a bar whose states would pile up in a file: a line a minute."""
+    """Standard error for a bar, as a line a minute."""
 
     def __init__(self) -> None:
         self._last_line = time.monotonic()
@@ -192,10 +185,9 @@ def jobs_bar(total: int, finished: int) -> Generator[JobsBar]:
     Bars inside stand below it, and vanish when they are done.
     """
     global _jobs
+    form = "{l_bar}{bar}| {n_fmt}/{total_fmt} jobs [{elapsed}<{remaining}{postfix}]"
     options: dict[str, Any] = _bar_options() | {"leave": True, "unit": " jobs"}
-    options["bar_format"] = (
-        "{l_bar}{bar}| {n_fmt}/{total_fmt} jobs [{elapsed}<{remaining}{postfix}]"
-    )
+    options["bar_format"] = form
     over = Event()
 
     def tick() -> None:
