@@ -94,7 +94,7 @@ class Summary:
 
     @property
     def resolved(self) -> bool:
-        """Whether the mean's interval leaves out 0; False without an interval."""
+        """True if the mean's interval leaves out 0; False without an interval."""
         return self.interval is not None and abs(self.mean or 0.0) > self.interval
 
 
@@ -151,7 +151,7 @@ def mean_of(summaries: Iterable[Summary]) -> Summary:
 def average_ranks(tasks: Iterable[Mapping[str, float]], direction: Direction) -> dict[str, float]:
     """Rank the methods of each task, 1 being the best, and average over the tasks.
 
-    Equal values share the mean of their places. A method's mean is over the tasks that have it, and
+    Equal values share the mean of their ranks. A method's mean is over the tasks that have it, and
     it is ranked among the methods of each: a task with fewer methods has fewer ranks to give. Tasks
     with a single method are left out.
 
@@ -167,10 +167,10 @@ def average_ranks(tasks: Iterable[Mapping[str, float]], direction: Direction) ->
     for values in tasks:
         if len(values) < 2:
             continue
-        places = _stats().rankdata([sign * value for value in values.values()])
-        for method, place in zip(values, places, strict=True):
-            ranks.setdefault(method, []).append(float(place))
-    return {method: sum(places) / len(places) for method, places in ranks.items()}
+        order = _stats().rankdata([sign * value for value in values.values()])
+        for method, rank in zip(values, order, strict=True):
+            ranks.setdefault(method, []).append(float(rank))
+    return {method: sum(numbers) / len(numbers) for method, numbers in ranks.items()}
 
 
 @dataclass(frozen=True)
