@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_LABELS = "labels"
-
 
 def read_batches(
     data: Iterable[Any],
@@ -31,16 +29,15 @@ def read_batches(
         classes: what labels are called, in the order of the model's outputs.
     """
     for batch in [data] if _is_batch(data) else data:
-        if isinstance(batch, Mapping) and _LABELS in batch:
-            inputs = {key: value for key, value in batch.items() if key != _LABELS}
-            labels = batch[_LABELS]
+        if isinstance(batch, Mapping) and "labels" in batch:
+            inputs = {key: value for key, value in batch.items() if key != "labels"}
+            labels = batch["labels"]
         elif isinstance(batch, tuple | list) and len(batch) == 2:
             inputs, labels = batch
         else:
             what = list(batch) if isinstance(batch, Mapping) else type(batch).__name__
             raise ValueError(
-                f"{name} must hold pairs of inputs and labels, or mappings with {_LABELS!r}, "
-                f"got {what}"
+                f"{name} must hold pairs of inputs and labels, or mappings with labels, got {what}"
             )
         numbers = read_labels(labels, name, classes)
         if len(numbers):
@@ -53,16 +50,14 @@ def read_labels(labels: Any, name: str, classes: Sequence[Any] | None = None) ->
     words = classes is not None and all(isinstance(each, str) for each in classes)
     if classes is not None and array.ndim == 1 and not (words and array.dtype.kind in "iu"):
         number = {value: index for index, value in enumerate(classes)}
-        unknown = [value for value in dict.fromkeys(array.tolist()) if value not in number]
-        if unknown:
+        if unknown := [value for value in dict.fromkeys(array.tolist()) if value not in number]:
             raise ValueError(
                 f"{name} must have labels among the classes {list(classes)[:20]}, got "
                 f"{unknown[:5]}: classes must name them as the labels do"
             )
         array = np.array([number[value] for value in array.tolist()], dtype=np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        words = array.dtype.kind in "OUS"
-        hint = ": name the classes in the order of the outputs" if words else ""
+        hint = ": name the classes in the order of the outputs" * (array.dtype.kind in "OUS")
         raise ValueError(
             f"{name} must have labels that are whole numbers of shape (batch,), "
             f"got {array.dtype} of shape {array.shape}{hint}"
@@ -70,18 +65,11 @@ def read_labels(labels: Any, name: str, classes: Sequence[Any] | None = None) ->
     return torch.from_numpy(array.astype(np.int64))
 
 
-def read_logits(
-    outputs: Any, output: str | int | Callable[[Any], Any] | None = None, *, name: str = "model"
-) -> Tensor:
+def read_logits(outputs: Any, output: str | int | Callable[[Any], Any] | None = None) -> Tensor:
     """Return the logits among the outputs of a model.
 
     These are a tensor, or what stands under ``logits``, or the only tensor in a mapping, a tuple or
-    a dataclass.
-
-    Args:
-        outputs: what the model returned.
-        output: the key, the attribute or the number of the logits in it, or a function to them.
-        name: of the model in messages.
+    a dataclass; or `output` is their key, attribute or number, or a function to them.
     """
     if callable(output):
         outputs = output(outputs)
@@ -94,13 +82,11 @@ def read_logits(
     logits = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
     if isinstance(logits, Tensor):
         return logits
-    values: dict[Any, Any]
+    values: dict[Any, Any] = vars(outputs) if dataclasses.is_dataclass(outputs) else {}
     if isinstance(outputs, Mapping):
         values = dict(outputs)
     elif isinstance(outputs, tuple | list):
         values = dict(enumerate(outputs))
-    else:
-        values = vars(outputs) if dataclasses.is_dataclass(outputs) else {}
     if isinstance(values.get("logits"), Tensor):
         return values["logits"]
     tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
@@ -108,7 +94,7 @@ def read_logits(
         return next(iter(tensors.values()))
     shapes = ", ".join(f"{key!r} of shape {tuple(value.shape)}" for key, value in tensors.items())
     raise ValueError(
-        f"{name} must return logits: a tensor, or an output called logits; got "
+        "model must return logits: a tensor, or an output called logits; got "
         f"{type(outputs).__name__}{f' with {shapes}: output must say which' if shapes else ''}"
     )
 

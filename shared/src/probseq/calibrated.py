@@ -89,7 +89,7 @@ class Calibrated(nn.Module):
         return self.facts["chosen"]
 
     def train(self, mode: bool = True) -> "Calibrated":
-        """Set this flag; models go into evaluation mode, and into no other."""
+        """Set this flag; models go into evaluation mode alone."""
         self.training = mode
         if not mode:
             self.models.eval()
@@ -112,15 +112,12 @@ class Calibrated(nn.Module):
         return (mean / self.temperature.to(mean)).log_softmax(-1)
 
     def _logits(self, member: Any, arguments: Any) -> Tensor:
-        if not isinstance(member, nn.Module):
-            return read_logits(member(arguments), self.output)
         if self.variance is None:
-            with evaluating(member):
-                return read_logits(call_model(member, arguments), self.output)
+            return predict(member, arguments, self.output)
         calls: list[tuple[nn.Module, Tensor]] = []
         reset = _CALLS.set(calls)
-        try:
-            with evaluating(member):
+        try:  # written out, and not `predict`, which torch.compile cannot follow with calls noted
+            with _evaluating(member):
                 logits = read_logits(call_model(member, arguments), self.output)
         finally:
             _CALLS.reset(reset)
@@ -199,8 +196,16 @@ def load_calibrated(folder: str | Path, *models: nn.Module, output: Any = None) 
     return calibrated
 
 
+def predict(model: Any, inputs: Any, output: Any) -> Tensor:
+    """Return the logits of a function, or of a model in evaluation mode."""
+    if not isinstance(model, nn.Module):
+        return read_logits(model(inputs), output)
+    with _evaluating(model):
+        return read_logits(call_model(model, inputs), output)
+
+
 @contextmanager
-def evaluating(model: nn.Module) -> Generator[None]:
+def _evaluating(model: nn.Module) -> Generator[None]:
     """Keep a model in evaluation mode, whichever threads do so at the same time; restore it."""
     if torch.compiler.is_compiling():
         if any(module.training for module in model.modules()):
@@ -244,12 +249,9 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
         lines.append(f"{name:22}" + " ".join(f"{mean:z.3f} ± {half:.3f} " for mean, half in pairs))
     heat = f", T = {facts['temperature']:.3f}" if "temperature" in facts["chosen"] else ""
-    nothing = facts["chosen"] == "as it is"
-    lines.append(
-        "Nothing is better than the model as it is."
-        if nothing
-        else f"Chosen: {facts['chosen']}{heat}."
-    )
+    chosen = f"Chosen: {facts['chosen']}{heat}."
+    nothing = "Nothing is better than the model as it is."
+    lines.append(nothing if facts["chosen"] == "as it is" else chosen)
     if decision := facts.get("decision"):
         lines.append(
             "At most {error_rate:.1%} wrong, with probability {level:.0%}: accept a confidence "

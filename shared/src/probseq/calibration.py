@@ -15,15 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from probseq.batches import (
-    call_model,
-    output_kind,
-    read_batches,
-    read_labels,
-    read_logits,
-    to_log_probs,
-)
-from probseq.calibrated import Calibrated, CandidateRow, entropy, evaluating
+from probseq.batches import output_kind, read_batches, read_labels, to_log_probs
+from probseq.calibrated import Calibrated, CandidateRow, entropy, predict
 from probseq.laplace import (
     LogitVariance,
     Structure,
@@ -35,9 +28,14 @@ from probseq.laplace import (
 from probseq.metrics import auroc, select_with_error
 from probseq.metrics.post_hoc import is_bound, search_temperature
 
-# Prior precisions δ of the Laplace posterior, and most rows that choose among them.
-_PRECISIONS, _ROWS = torch.logspace(-4, 4, 17).tolist(), 2000
+_PRECISIONS = torch.logspace(-4, 4, 17).tolist()  # δ of the prior of the Laplace posterior
+_ROWS = 2000  # that choose among them
 _BATCH = 256
+_TEMPERED = {
+    "as it is": "temperature",
+    "mean of the models": "mean, temperature",
+    "Laplace": "Laplace, temperature",
+}
 
 
 @torch.no_grad()
@@ -57,25 +55,21 @@ def calibrate(
 ) -> Calibrated:
     """Calibrate a classifier on held-out data.
 
-    Tried are the model as it is, a temperature (Guo et al. 2017), a Laplace posterior of its last
-    layer where that is linear, also with a temperature, and of several models the mean of their
-    probabilities.
+    Tried are the model as it is, the mean of several models' probabilities, and a Laplace posterior
+    of a linear last layer, each also with a temperature (Guo et al. 2017).
 
     Args:
         model: of torch, an estimator with ``predict_proba``, a function from inputs to outputs, or
             several of them; or logits or probabilities, (examples, classes). One column is that of
             the second of two classes. Rows of probabilities are recognised.
-        held_out: data that the model was not trained on, see
-            :func:`~probseq.batches.read_batches`; beside logits their labels.
-        error_rate: share of errors among what is accepted that must not be exceeded, with the
-            probability `level`, whichever candidate is chosen (Geifman and El-Yaniv 2017).
-        coverage: of prediction sets: they hold the true class of so many new examples (split
-            conformal prediction).
+        held_out: data not trained on, see :func:`~probseq.batches.read_batches`; or just labels.
+        error_rate: most errors among what is accepted, with probability `level`, whichever
+            candidate is chosen (Geifman and El-Yaniv 2017).
+        coverage: share of new examples whose class is in their prediction set (split conformal).
         level: probability of the error rate.
-        train: training data, for the curvature of the Laplace posterior; ``None``: the half that
-            fits, so that the posterior is that of as few examples.
-        unknown: inputs of no class, without labels: a tensor, or an iterable of batches; for the
-            entropy above which an input is unknown. Of known inputs a share of 1 - `level` is.
+        train: training data, for the Laplace posterior's curvature, in place of the half that fits.
+        unknown: inputs of no class, a tensor or batches without labels, for the entropy above which
+            an input is unknown. Of known inputs a share of 1 - `level` is.
         classes: what labels are called, in the order of the outputs.
         output: key, attribute or number of the logits among several outputs, or a function.
         structure: of the Laplace posterior's curvature; ``None`` leaves it out.
@@ -101,25 +95,22 @@ def calibrate(
         *_warnings(members[0], read.features, labels, fit, choose),
         *_notes(read.logits, kinds),
     ]
-    log_probs: dict[str, Tensor] = {}  # of the half that did not fit
-    fitted: dict[str, tuple[float, LogitVariance | None]] = {}
 
-    def add(
-        name: str, tempered: str, values: Tensor, variance: LogitVariance | None = None
-    ) -> None:
-        temperature = search_temperature(values[fit], labels[fit])
-        measured = values[choose]
-        log_probs[name], fitted[name] = measured, (1.0, variance)
-        log_probs[tempered] = (measured / temperature).log_softmax(-1)
-        fitted[tempered] = temperature, variance
-
-    add("as it is", "temperature", members[0])
+    candidates: dict[str, tuple[Tensor, LogitVariance | None]] = {"as it is": (members[0], None)}
     if len(members) > 1:
         mean = torch.logsumexp(torch.stack(members), 0) - math.log(len(members))
-        add("mean of the models", "mean, temperature", mean)
+        candidates["mean of the models"] = mean, None
     elif structure is not None and read.layer is not None and kinds == ["logits"]:
-        scaled, variance = _posterior(models[0], read, train, output, structure, fit, labels)
-        add("Laplace", "Laplace, temperature", scaled, variance)
+        candidates["Laplace"] = _posterior(models[0], read, train, output, structure, fit)
+    log_probs: dict[str, Tensor] = {}  # of the half that did not fit
+    fitted: dict[str, tuple[float, LogitVariance | None]] = {}
+    for name, (values, variance) in candidates.items():
+        tempered = _TEMPERED[name]
+        temperature = search_temperature(values[fit], labels[fit])
+        log_probs[name], fitted[name] = values[choose], (1.0, variance)
+        log_probs[tempered] = (values[choose] / temperature).log_softmax(-1)
+        fitted[tempered] = temperature, variance
+
     chosen, rows = _choose(log_probs, labels[choose])
     temperature, variance = fitted[chosen]
     if is_bound(temperature):
@@ -142,12 +133,9 @@ def calibrate(
     calibrated.temperature.fill_(temperature)
     if variance is not None and read.layer is not None:
         calibrated.set_variance(read.layer, variance)
-    values = log_probs[chosen]
-    # Each candidate could have been chosen: all of their guarantees hold together.
-    union = 1.0 - (1.0 - level) / len(rows)
-    _decide(calibrated, values, labels[choose], error_rate, coverage, (level, union))
+    _decide(calibrated, log_probs[chosen], labels[choose], error_rate, coverage, level)
     if unknown is not None:
-        _detect(calibrated, values, unknown, level)
+        _detect(calibrated, log_probs[chosen], unknown, level)
     return calibrated
 
 
@@ -156,6 +144,9 @@ def split_evenly(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     order = order[labels[order].argsort(stable=True)]
     return order[::2], order[1::2]
+
+
+# Outputs of models on held-out data
 
 
 class _Read(NamedTuple):
@@ -170,7 +161,7 @@ def _models(model: Any, classes: Sequence[Any] | None) -> tuple[list[Any], Seque
     models = list(model) if isinstance(model, list | tuple) else [model]
     if not models:
         raise ValueError("model must be one model or several, got none")
-    if isinstance(models[0], Tensor) or hasattr(models[0], "__array__"):
+    if hasattr(models[0], "__array__"):
         return [], classes
     if classes is None:
         classes = getattr(models[0], "classes_", None)
@@ -188,24 +179,24 @@ def _models(model: Any, classes: Sequence[Any] | None) -> tuple[list[Any], Seque
 
 def _stored(model: Any, labels: Any, classes: Sequence[Any] | None) -> _Read:
     members = model if isinstance(model, list | tuple) else [model]
-    logits = [torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x) for x in members]
-    return _Read(
-        [_rows(x.detach().cpu(), None) for x in logits], read_labels(labels, "held_out", classes)
-    )
+    logits = [x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x)) for x in members]
+    rows = [_rows(x.detach().cpu(), None) for x in logits]
+    return _Read(rows, read_labels(labels, "held_out", classes))
 
 
 def _read(models: list[Any], data: Any, classes: Sequence[Any] | None, output: Any) -> _Read:
     """Call models on batches; where the last layer is linear, note what goes into it."""
-    only = models[0] if isinstance(models[0], nn.Module) else None
-    layers = {} if only is None or len(models) > 1 else linear_layers(only)
+    first = models[0] if isinstance(models[0], nn.Module) else None
+    layers = {} if first is None or len(models) > 1 else linear_layers(first)
     logits: list[list[Tensor]] = [[] for _ in models]
     labels, features = list[Tensor](), list[Tensor]()
-    for inputs, numbers in read_batches(data, only, name="held_out", classes=classes):
-        for piece, rows in _pieces(inputs, len(numbers) if only is not None else None):
+    for inputs, numbers in read_batches(data, first, name="held_out", classes=classes):
+        whole = [(inputs, len(numbers))]
+        for piece, rows in whole if first is None else _pieces(inputs, len(numbers)):
             with watch_layers(layers) as calls:
-                outputs = [_call(each, piece, output) for each in models]
+                outputs = [predict(each, piece, output) for each in models]
             for each, values in zip(logits, outputs, strict=True):
-                each.append(_rows(values.detach(), rows or len(numbers)).cpu())
+                each.append(_rows(values.detach(), rows).cpu())
             last = last_call(calls, outputs[0])
             layers = {} if last is None else {last.name: layers[last.name]}
             features += [] if last is None else [last.features.detach().cpu()]
@@ -217,37 +208,29 @@ def _read(models: list[Any], data: Any, classes: Sequence[Any] | None, output: A
     return _Read(joined, torch.cat(labels), layer, torch.cat(features) if layer else None)
 
 
-def _call(model: Any, inputs: Any, output: Any) -> Tensor:
-    if not isinstance(model, nn.Module):
-        return read_logits(model(inputs), output)
-    with evaluating(model):
-        return read_logits(call_model(model, inputs), output)
-
-
-def _pieces(inputs: Any, rows: int | None) -> Iterator[tuple[Any, int | None]]:
+def _pieces(inputs: Any, rows: int) -> Iterator[tuple[Any, int]]:
     """Cut a large batch of tensors with a row an example into pieces."""
     flat, spec = tree_flatten(inputs)
     tensors = all(isinstance(each, Tensor | np.ndarray) and len(each) == rows for each in flat)
-    if rows is None or rows <= _BATCH or not tensors:
-        yield inputs, rows
-        return
-    for start in range(0, rows, _BATCH):
-        piece = [each[start : start + _BATCH] for each in flat]
-        yield tree_unflatten(piece, spec), len(piece[0])
+    for start in range(0, rows, _BATCH if tensors else rows):
+        piece = [each[start : start + _BATCH] for each in flat] if tensors else flat
+        yield tree_unflatten(piece, spec), min(_BATCH, rows - start) if tensors else rows
 
 
 def _rows(outputs: Tensor, rows: int | None) -> Tensor:
     """Return outputs of one row an example, of one class column or several."""
     shape = tuple(outputs.shape)
     if outputs.ndim not in (1, 2) or rows not in (None, shape[0]) or not outputs.numel():
-        expected = "examples" if rows is None else str(rows)
         raise ValueError(
-            f"model must give one row of logits an example, ({expected}, classes), got {shape}: "
-            "logits of several tokens or pixels are no classification of an example"
+            f"model must give one row of logits an example, ({rows or 'examples'}, classes), got "
+            f"{shape}: logits of several tokens or pixels are no classification of an example"
         )
     if not outputs.is_floating_point():
         raise ValueError(f"model must give floating-point logits, got {outputs.dtype}")
     return outputs.float() if outputs.dtype.itemsize < 4 else outputs
+
+
+# What speaks against the data
 
 
 def _check_classes(members: list[Tensor], labels: Tensor, classes: Sequence[Any] | None) -> None:
@@ -261,11 +244,9 @@ def _check_classes(members: list[Tensor], labels: Tensor, classes: Sequence[Any]
         raise ValueError(f"held_out must have 10 examples at least, got {count}")
     if classes is not None and len(classes) != size:
         raise ValueError(f"classes must be as many as outputs, {size}, got {len(classes)}")
-    lowest, highest = int(labels.min()), int(labels.max())
-    if lowest < 0 or highest >= size:
-        raise ValueError(
-            f"held_out must have labels from 0 to {size - 1}, got {lowest} to {highest}"
-        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= size:
+        raise ValueError(f"held_out must have labels from 0 to {size - 1}, got {low} to {high}")
     shares = labels.bincount(minlength=size) / count
     accuracy = float((members[0].argmax(-1) == labels).double().mean())
     if accuracy >= float(shares.max()):
@@ -278,8 +259,7 @@ def _check_classes(members: list[Tensor], labels: Tensor, classes: Sequence[Any]
     raise ValueError(
         f"model must be right more often than the commonest class is, {float(shares.max()):.3f}, "
         f"and is in {accuracy:.3f}: the order of the classes is probably another than that of the "
-        f"labels (the best one has {right:.3f}), or inputs are prepared in another way than in "
-        "training"
+        f"labels (the best has {right:.3f}), or inputs are prepared in another way than in training"
     )
 
 
@@ -295,94 +275,94 @@ def _warnings(
     log_probs: Tensor, features: Tensor | None, labels: Tensor, fit: Tensor, choose: Tensor
 ) -> list[str]:
     """Return what speaks for wrong inputs or another order of classes."""
-    right, truth = (log_probs.argmax(-1) == labels)[choose], labels[choose]
+    truth, output = labels[choose], log_probs.argmax(-1)
+    right = (output[choose] == truth).double()
     order, _ = _best_order(log_probs[fit], labels[fit])
-    moved = order[log_probs[choose].argmax(-1)] == truth
-    predicted = log_probs.argmax(-1).unique()
-    distinct = len(order[predicted].unique()) == len(predicted)
-    if distinct and _is_better(moved, right):
+    moved = (order[output[choose]] == truth).double()
+    predicted = output.unique()
+    if len(order[predicted].unique()) == len(predicted) and _is_better(moved, right):
         wrong = [f"{i} for {int(order[i])}" for i in predicted.tolist() if int(order[i]) != i][:5]
         return [
             f"classes are probably in another order: with outputs {', '.join(wrong)} accuracy is "
-            f"{float(moved.double().mean()):.3f} in place of {float(right.double().mean()):.3f}"
+            f"{float(moved.mean()):.3f} in place of {float(right.mean()):.3f}"
         ]
-    # Ridge regression of the classes on the features, or on the logits.
-    x = (log_probs if features is None else features).float()
-    rows = fit[:_ROWS]
-    mean, scale = x[rows].mean(0), x[rows].std(0).clamp_min(1e-6)
-    x = F.pad((x - mean) / scale, (0, 1), value=1.0)
+    if features is None:
+        return []
+    # Ridge regression of the classes on the features, standardised, with a one.
+    rows, x = fit[:_ROWS], features.float()
+    x = (x - x[rows].mean(0)) / x[rows].std(0).clamp_min(1e-6)
+    x = F.pad(x, (0, 1), value=1.0)
     target = F.one_hot(labels[rows], log_probs.shape[-1]).float()
     ridge = 0.01 * len(rows) * torch.eye(x.shape[-1])
     weights = torch.linalg.solve(x[rows].mT @ x[rows] + ridge, x[rows].mT @ target)
-    probe = (x[choose] @ weights).argmax(-1) == truth
-    if features is not None and _is_better(probe, right):
-        return [
-            "inputs are probably prepared in another way than in training: a linear head on the "
-            f"model's own features is right in {float(probe.double().mean()):.3f}, the model in "
-            f"{float(right.double().mean()):.3f}"
-        ]
-    return []
+    probe = ((x[choose] @ weights).argmax(-1) == truth).double()
+    if not _is_better(probe, right):
+        return []
+    return [
+        "inputs are probably prepared in another way than in training: a linear head on the "
+        f"model's own features is right in {float(probe.mean()):.3f}, the model in "
+        f"{float(right.mean()):.3f}"
+    ]
 
 
 def _is_better(right: Tensor, other: Tensor) -> bool:
     """Return whether accuracy is higher by .05 and by three standard errors of paired examples."""
-    difference = right.double() - other.double()
-    gain = float(difference.mean())
-    return gain > 0.05 and gain > 3 * float(difference.std()) / math.sqrt(len(difference))
+    gain, half = _interval(right - other)
+    return gain > max(0.05, 3.0 / 1.96 * half)
 
 
 def _notes(logits: list[Tensor], kinds: list[str]) -> list[str]:
-    notes = [f"outputs are {kind}: their logarithms are taken" for kind in kinds if "prob" in kind]
-    zeros = sum(int((x == 0).sum()) for x, k in zip(logits, kinds, strict=True) if "prob" in k)
-    return [*notes[:1], *([f"{zeros} probabilities of 0 count as 1e-12"] if zeros else [])]
+    probs = [(x, kind) for x, kind in zip(logits, kinds, strict=True) if "prob" in kind]
+    notes = [f"outputs are {kind}: their logarithms are taken" for _, kind in probs[:1]]
+    zeros = sum(int((x == 0).sum()) for x, _ in probs)
+    return [*notes, f"{zeros} probabilities of 0 count as 1e-12"] if zeros else notes
+
+
+# Candidates
 
 
 def _posterior(
-    model: nn.Module,
-    read: _Read,
-    train: Any,
-    output: Any,
-    structure: Structure,
-    fit: Tensor,
-    labels: Tensor,
+    model: nn.Module, read: _Read, train: Any, output: Any, structure: Structure, fit: Tensor
 ) -> tuple[Tensor, LogitVariance]:
     """Return scaled log probabilities, and the variances at the best prior precision."""
-    linear: Any = model.get_submodule(cast("str", read.layer))
-    features, logits, device = cast("Tensor", read.features), read.logits[0], linear.weight.device
-    data, truth = (features[fit], labels[fit]), labels[fit[:_ROWS]]
+    linear = cast("nn.Linear", model.get_submodule(cast("str", read.layer)))
+    features, logits = cast("Tensor", read.features), read.logits[0]
+    data, rows = (features[fit], read.labels[fit]), fit[:_ROWS]
     if train is not None:
         learned = _read([model], train, None, output)
         if learned.layer != read.layer or learned.features is None:
             raise ValueError("train must be data of which the model's last layer gives the logits")
         data = learned.features, learned.labels
-    batches = zip(*(each.to(device).split(_BATCH) for each in data), strict=True)
+    batches = zip(*(each.to(linear.weight.device).split(_BATCH) for each in data), strict=True)
     curvature = fit_curvature(linear, batches, structure)
 
-    def at(precision: float) -> LogitVariance:
-        return curvature.variance(precision).float().cpu()
-
     def loss(variance: LogitVariance) -> float:
-        scaled = variance.scale(logits[fit[:_ROWS]], features[fit[:_ROWS]])
-        return float(F.nll_loss(scaled.double().log_softmax(-1), truth))
+        scaled = variance.scale(logits[rows], features[rows])
+        return float(F.nll_loss(scaled.double().log_softmax(-1), read.labels[rows]))
 
-    variance = min(map(at, _PRECISIONS), key=loss)
+    variances = (curvature.variance(precision).float().cpu() for precision in _PRECISIONS)
+    variance = min(variances, key=loss)
     return variance.scale(logits, features).log_softmax(-1), variance
 
 
 def _choose(log_probs: Mapping[str, Tensor], labels: Tensor) -> tuple[str, list[CandidateRow]]:
     """Measure candidates; return the last that is better than those before by more than chance."""
     losses = {k: F.nll_loss(v, labels, reduction="none").double() for k, v in log_probs.items()}
-    chosen, rows, root = "as it is", list[CandidateRow](), math.sqrt(len(labels))
+    chosen, rows = "as it is", list[CandidateRow]()
     for name, values in log_probs.items():
-        gain = losses[name] - losses[chosen]
-        if float(gain.mean()) + 1.96 * float(gain.std()) / root < 0.0:
+        gain, half = _interval(losses[name] - losses[chosen])
+        if gain + half < 0.0:
             chosen = name
         right = (values.argmax(-1) == labels).double()
-        difference = losses[name] - losses["as it is"]
-        pairs = [(float(e.mean()), 1.96 * float(e.std()) / root) for e in (right, difference)]
-        nll = float(losses[name].mean()), 1.96 * float(losses[name].std()) / root
-        rows.append(CandidateRow(name, *nll, *_ece(values, right), *pairs[0], *pairs[1]))
+        nll, accuracy = _interval(losses[name]), _interval(right)
+        difference = _interval(losses[name] - losses["as it is"])
+        rows.append(CandidateRow(name, *nll, *_ece(values, right), *accuracy, *difference))
     return chosen, rows
+
+
+def _interval(values: Tensor) -> tuple[float, float]:
+    """Return the mean, and half of its 95 % interval."""
+    return float(values.mean()), 1.96 * float(values.std()) / math.sqrt(len(values))
 
 
 def _ece(log_probs: Tensor, right: Tensor) -> tuple[float, float]:
@@ -401,34 +381,38 @@ def _ece(log_probs: Tensor, right: Tensor) -> tuple[float, float]:
     return float(error(torch.arange(count)[None])), 1.96 * float(torch.cat(draws).std())
 
 
+# Decisions
+
+
 def _decide(
     calibrated: Calibrated,
     log_probs: Tensor,
     labels: Tensor,
     error_rate: float | None,
     coverage: float,
-    levels: tuple[float, float],
+    level: float,
 ) -> None:
     """Set the threshold of the error rate, and the least probability of prediction sets."""
-    facts, count = calibrated.facts, len(labels)
-    confidence, label = log_probs.exp().double().max(-1)
+    facts, probs, count = calibrated.facts, log_probs.exp().double(), len(labels)
     if error_rate is not None:
-        selection = select_with_error(confidence, label == labels, error_rate, level=levels[1])
+        confidence, label = probs.max(-1)
+        # Each candidate could have been chosen: all of their guarantees hold together.
+        union = 1.0 - (1.0 - level) / len(calibrated.rows)
+        selection = select_with_error(confidence, label == labels, error_rate, level=union)
         calibrated.threshold.fill_(selection.threshold)
         facts["decision"] = {
             "error_rate": error_rate,
-            "level": levels[0],
+            "level": level,
             "threshold": f"{selection.threshold:.4f}",
             "accepted": selection.coverage,
             "error": selection.error,
         }
     # Split conformal: the true class's probability that so many of n + 1 examples reach.
-    probs = log_probs.exp().double()
-    missed = 1.0 - probs.gather(-1, labels[:, None])[:, 0]
+    true = probs.gather(-1, labels[:, None])[:, 0].sort(descending=True).values
     rank = math.ceil((count + 1) * coverage)
-    worst = float(missed.sort().values[rank - 1]) if rank <= count else 1.0
-    calibrated.least_probability.fill_(1.0 - worst)
-    sizes = (probs >= 1.0 - worst).sum(-1).double()
+    least = float(true[rank - 1]) if rank <= count else 0.0
+    calibrated.least_probability.fill_(least)
+    sizes = (probs >= least).sum(-1).double()
     facts["sets"] = {"coverage": coverage, "size": float(sizes.mean())}
 
 

@@ -45,19 +45,19 @@ _END_OF_ZIP, _END_SIZE = b"PK\x05\x06", 22
 
 
 class DamagedFileError(ValueError):
-    """A file is not what was written; the message names it."""
+    """A file is not what was written."""
 
 
 class OtherFormatError(ValueError):
-    """A file is of another number of its format; the message names it."""
+    """A file is of another number of its format."""
 
 
 class ForeignFileError(ValueError):
-    """A file is of another kind, or none of probseq's; the message names it."""
+    """A file is of another kind, or none of probseq's."""
 
 
 class InUseError(OSError):
-    """Another process has the lock of a file or folder; the message names it."""
+    """Another process has the lock of a file or folder."""
 
 
 class Format(NamedTuple):
@@ -140,10 +140,7 @@ def sha256(path: Path) -> str:
 def sole_use(path: Path) -> Generator[None]:
     """Keep other processes out of a file or folder; one that dies gives it back.
 
-    The lock is a file `.lock` in the folder, or `.NAME.lock` beside the file.
-
-    Raises:
-        InUseError: another process has it.
+    The lock is a file `.lock` in the folder, or `.NAME.lock` beside the file. Raises an InUseError.
     """
     lock = FileLock(path / LOCK if path.is_dir() else path.with_name(f".{path.name}{LOCK}"))
     try:
@@ -232,9 +229,9 @@ def unpack_tensors(
     content: bytes, form: Format, source: str
 ) -> tuple[dict[str, Any], dict[str, "Tensor"]]:
     """Read the bytes of `pack_tensors`; the source is the name of them in errors."""
-    head = unpack_head(content, form, source)
     from safetensors.torch import load
 
+    head = unpack_head(content, form, source)
     return head, dict(sorted(load(content).items()))  # their order is another each time
 
 
@@ -339,10 +336,7 @@ def _hash(content: bytes | bytearray | mmap.mmap, first: int) -> str:
 
 
 def unpack_head(content: bytes | mmap.mmap, form: Format, source: str) -> dict[str, Any]:
-    """Return the values in a file of a format, without torch, and check all of it.
-
-    The source is the name of these bytes in errors.
-    """
+    """Return the values in a file of a format, without torch, and check all of it."""
     try:
         start, end = _head_span(content)
         text = content[start:end]

@@ -167,14 +167,11 @@ def laplace_model(
 ) -> M:
     """Give the last layer of a trained classifier a Laplace posterior.
 
-    A softmax doesn't see what is added to all logits alike, but the curvature is zero there, so
-    that the posterior's variance is the prior's: it dominates the plain variances. With
-    ``variance="centred"`` a logit's variance is that of its difference from the mean of the logits,
-    times C/(C − 1): the same where logits are independent and alike, and free of that addend.
-    ``"plain"`` takes the diagonal of the logits' covariance, as the authors' code does.
-
-    Another difference from laplace-torch: there the Kronecker factors of weights and biases are
-    separate, without what connects them. Without a bias both are the same.
+    A softmax doesn't see what is added to all logits alike; the curvature is zero there, and the
+    prior's variance dominates the plain variances. With ``variance="centred"`` a logit's variance
+    is that of its difference from the mean of the logits, times C/(C − 1): the same where logits
+    are independent and alike. ``"plain"`` takes the diagonal of the logits' covariance, as the
+    authors' code does. laplace-torch has separate Kronecker factors of weights and biases.
 
     Args:
         model: any classifier whose logits are the outputs of an ``nn.Linear``; it is copied.
@@ -182,15 +179,14 @@ def laplace_model(
         prior_precision: δ of the prior N(0, I/δ); ``None`` for the best of `PRECISIONS`, by the
             evidence or by the validation data where there are any.
         validation: batches like the training set's; δ then has the smallest negative log likelihood
-            on them. The evidence needs none, but trusts a model that is surer of its training
-            data than of any others.
+            on them. The evidence trusts a model that is too sure of its training data.
         structure: of the curvature; the full one has (features · classes)² entries.
         variance: which variance scales the logits.
         call: calls a model on inputs, for models that need more than inputs; models that draw may
             fold S samples into the batch, sample-major, over which the curvature is a mean.
 
     Returns:
-        A copy of the model in eval mode, of the same kind, whose logits are probit-scaled.
+        A copy of the model in eval mode, whose logits are probit-scaled.
     """
     if prior_precision is not None:
         check_positive(prior_precision=prior_precision)
@@ -198,10 +194,10 @@ def laplace_model(
     if prior_precision is not None and validation is not None:
         raise ValueError("prior_precision must be left out when validation data choose it")
     changed = copy.deepcopy(model).eval().requires_grad_(False)
-    name, data = last_linear(changed, batches, call=call)
+    name, data = _last_linear(changed, batches, call)
     linear, held_out = cast("nn.Linear", changed.get_submodule(name)), None
     if validation is not None:
-        held_out = list(last_linear(changed, validation, call=call, name="validation")[1])
+        held_out = list(_last_linear(changed, validation, call, "validation")[1])
     curvature = fit_curvature(linear, data, structure)
 
     def layer_at(precision: float) -> LaplaceLinear:
@@ -260,39 +256,35 @@ def last_call(calls: list[LayerCall], logits: Tensor) -> LayerCall | None:
     return next((each for each in calls[::-1] if torch.equal(each.output.flatten(), flat)), None)
 
 
-def last_linear(
-    model: nn.Module, batches: Iterable[Any], *, call: Call = call_model, name: str = "batches"
+def _last_linear(
+    model: nn.Module, data: Iterable[Any], call: Call, source: str = "batches"
 ) -> tuple[str, Iterator[tuple[Float[Tensor, "rows features"], Tensor]]]:
     """Return the name of the layer that gives the logits, and its inputs and labels by batch."""
     layers = linear_layers(model)
-    data = _last_inputs(model, layers, batches, call, name)
-    first = next(data, None)
+
+    @torch.no_grad()
+    def read() -> Iterator[tuple[Tensor, Tensor]]:
+        for inputs, labels in read_batches(data, model, name=source):
+            with watch_layers(layers) as calls:
+                logits = read_logits(call(model, inputs))
+            last = last_call(calls, logits)
+            if last is None:
+                called = ", ".join(dict.fromkeys(each.name for each in calls)) or "none"
+                raise ValueError(
+                    "model must end with an nn.Linear, and its logits do not: "
+                    f"{type(model).__name__}, whose linear layers that were called are: {called}"
+                )
+            for other in layers.keys() - {last.name}:
+                del layers[other]
+            classes = labels.to(logits.device)
+            check_labels(classes, logits)
+            yield last.features, classes
+
+    pairs = read()
+    first = next(pairs, None)
     if first is None:
-        raise ValueError(f"{name} must hold data, got none")
-    (layer,) = layers
-    return layer, chain([first], data)
-
-
-@torch.no_grad()
-def _last_inputs(
-    model: nn.Module, layers: dict[str, nn.Linear], batches: Iterable[Any], call: Call, name: str
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield inputs of the last layer and labels; all other layers are taken out of the mapping."""
-    for inputs, labels in read_batches(batches, model, name=name):
-        with watch_layers(layers) as calls:
-            logits = read_logits(call(model, inputs))
-        last = last_call(calls, logits)
-        if last is None:
-            called = ", ".join(dict.fromkeys(each.name for each in calls)) or "none"
-            raise ValueError(
-                "model must end with an nn.Linear, and its logits do not: "
-                f"{type(model).__name__}, whose linear layers that were called are: {called}"
-            )
-        for other in layers.keys() - {last.name}:
-            del layers[other]
-        classes = labels.to(logits.device)
-        check_labels(classes, logits)
-        yield last.features, classes
+        raise ValueError(f"{source} must hold data, got none")
+    return next(iter(layers)), chain([first], pairs)
 
 
 def _log_likelihood(layer: LaplaceLinear, data: Iterable[tuple[Tensor, Tensor]]) -> float:
@@ -306,9 +298,11 @@ def _log_likelihood(layer: LaplaceLinear, data: Iterable[tuple[Tensor, Tensor]])
 
 def _centred(basis: Tensor, axis: int) -> Tensor:
     classes = basis.shape[axis]
-    if classes == 1:
-        return basis
-    return (basis - basis.mean(axis, keepdim=True)) * math.sqrt(classes / (classes - 1))
+    return (
+        basis
+        if classes == 1
+        else (basis - basis.mean(axis, keepdim=True)) * math.sqrt(classes / (classes - 1))
+    )
 
 
 def _at_least_single(x: Tensor) -> Tensor:
