@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torchvision import transforms
+from torchvision.models import get_model
 
 from probseq.calibrated import FILE, Calibrated, describe
 from probseq.calibration import calibrate
@@ -51,28 +52,30 @@ def calibrate_command(settings: CalibrateSettings) -> None:
     """Calibrate a model or its stored outputs, print the decision and write the report."""
     source = settings.logits or settings.data
     assert source is not None
-    if settings.logits:
-        examples, opened, lines = read_outputs(source, settings.separator), [], []
-    else:
-        examples = read_examples(source, settings.separator)
-        opened = [open_model(name, examples, settings) for name in settings.model]
-        lines = [
-            f"{name}: {each.preparation}" for name, each in zip(settings.model, opened, strict=True)
-        ]
+    read = read_outputs if settings.logits else read_examples
+    examples = read(source, settings.separator)
+    opened = [open_model(name, examples, settings) for name in settings.model]
+    lines = [f"{n}: {each.preparation}" for n, each in zip(settings.model, opened, strict=True)]
     classes, order = class_order(settings, examples, opened)
     if any(each[2:4] != opened[0][2:4] for each in opened):
         raise DataError("models must be of the same classes and preparation to be one ensemble")
     lines = [f"{source}: {len(examples.labels):,} held-out examples", *lines, order]
     numbers = numbered(examples.labels, classes)
-    options: dict[str, Any] = {"error_rate": settings.error_rate, "coverage": settings.coverage}
-    options |= {"level": settings.level, "classes": classes, "seed": settings.seed}
-    if settings.logits:
-        calibrated = calibrate(torch.as_tensor(examples.inputs), numbers, **options)
+    if opened:
+        models: Any = [each.model for each in opened]
+        held_out: Any = batches(examples, numbers, opened[0], settings.batch_size)
     else:
-        structure = "kronecker" if settings.laplace else None
-        pairs = batches(examples, numbers, opened[0], settings.batch_size)
-        models = [each.model for each in opened]
-        calibrated = calibrate(models, pairs, structure=structure, **options)
+        models, held_out = torch.as_tensor(examples.inputs), numbers
+    calibrated = calibrate(
+        models,
+        held_out,
+        error_rate=settings.error_rate,
+        coverage=settings.coverage,
+        level=settings.level,
+        classes=classes,
+        structure="kronecker" if settings.laplace else None,
+        seed=settings.seed,
+    )
     folder = settings.output_dir
     calibrated.save(folder)
     measured = _test(settings, calibrated, classes, opened)
@@ -111,9 +114,8 @@ def read_examples(path: Path, separator: str) -> Examples:
         return Examples(files, labels, tuple(sorted(set(labels))))
     _, rows = _table(path, separator, ("text", "label"))
     labels = [row["label"] for row in rows]
-    return Examples(
-        [row["text"] for row in rows], labels, tuple(sorted(set(labels), key=_by_value))
-    )
+    classes = tuple(sorted(set(labels), key=_by_value))
+    return Examples([row["text"] for row in rows], labels, classes)
 
 
 def _table(
@@ -124,9 +126,7 @@ def _table(
         rows = list(table)
     heads = list(table.fieldnames or ())
     if missing := [name for name in needed if name not in heads]:
-        other = next(
-            (s for s in (";", "\t", ",", "|") if s in "".join(heads) and s != separator), None
-        )
+        other = next((s for s in ";\t,|" if s in "".join(heads) and s != separator), None)
         hint = f": --separator {other!r} parts its cells" if other and len(heads) == 1 else ""
         raise DataError(f"{path} must have columns {', '.join(missing)}, and has {heads}{hint}")
     if not rows:
@@ -178,18 +178,17 @@ def batches(
     examples: Examples, numbers: Sequence[int], opened: Opened, size: int
 ) -> Iterator[tuple[Any, list[int]]]:
     """Yield prepared inputs and labels."""
-    prepare = opened.prepare
     for start in range(0, len(numbers), size):
-        chosen = examples.inputs[start : start + size]
-        if isinstance(chosen[0], Path):
-            chosen = [_picture(path) for path in chosen]
-        inputs = [each if prepare is None else prepare(each) for each in chosen]
-        collate = opened.collate or _stacked
-        yield collate(inputs), list(numbers[start : start + size])
-
-
-def _stacked(inputs: list[Any]) -> Any:
-    return torch.stack(inputs) if isinstance(inputs[0], Tensor) else inputs
+        inputs: Any = examples.inputs[start : start + size]
+        if isinstance(inputs[0], Path):
+            inputs = [_picture(path) for path in inputs]
+        if opened.prepare is not None:
+            inputs = [opened.prepare(each) for each in inputs]
+        if opened.collate is not None:
+            inputs = opened.collate(inputs)
+        elif isinstance(inputs[0], Tensor):
+            inputs = torch.stack(inputs)
+        yield inputs, list(numbers[start : start + size])
 
 
 def _picture(path: Path) -> Image.Image:
@@ -198,28 +197,21 @@ def _picture(path: Path) -> Image.Image:
 
 
 def open_model(name: str, examples: Examples, settings: CalibrateSettings) -> Opened:
-    """Open a model; how inputs are prepared comes from its folder, its function, or flags.
-
-    Raises:
-        DataError: files cannot be read, or nothing says how inputs are prepared.
-        MissingExtraError: its library is not installed.
-    """
+    """Open a model; how inputs are prepared comes from its folder, its function, or flags."""
     kind, _, tail = name.partition(":")
     folder = Path(name).expanduser()
     if folder.is_dir():
         opened = _of_folder(folder, examples, settings)
     elif kind in ("timm", "torchvision"):
         architecture, _, file = tail.partition("+")
-        make = (
-            _timm().create_model
-            if kind == "timm"
-            else import_module("torchvision").models.get_model
-        )
+        make = _timm().create_model if kind == "timm" else get_model
         with reading(name, f"a model of {kind}, as {kind}:NAME+FILE"):
             state = _state(Path(file).expanduser())
-            model = make(architecture, num_classes=_outputs_of(state))
+            # As many classes as the last bias or weight has rows.
+            last = next(value for value in reversed(state.values()) if value.ndim in (1, 2))
+            model = make(architecture, num_classes=len(last))
             model.load_state_dict(state)
-        opened = Opened(model, None, "", ())
+        opened = Opened(model, None, "")
     elif tail:
         with reading(name, "a model, as MODULE:FUNCTION"):
             result = getattr(import_module(kind), tail)()
@@ -232,7 +224,8 @@ def open_model(name: str, examples: Examples, settings: CalibrateSettings) -> Op
         )
     images = isinstance(examples.inputs[0], Path)
     if images and settings.mean:
-        opened = opened._replace(**_by_flags(settings))
+        prepare, preparation = _by_flags(settings)
+        opened = opened._replace(prepare=prepare, preparation=preparation)
     if not opened.preparation and images:
         raise DataError(
             f"model {name!r} must come with the preparation of its images, and nothing says it: "
@@ -293,7 +286,7 @@ def _of_folder(folder: Path, examples: Examples, settings: CalibrateSettings) ->
     return Opened(model, pixels, words, names)
 
 
-def _by_flags(settings: CalibrateSettings) -> dict[str, Any]:
+def _by_flags(settings: CalibrateSettings) -> tuple[Prepare, str]:
     size, mean, std = cast("int", settings.size), settings.mean, settings.std
     steps = [transforms.Grayscale()] if len(mean) == 1 else []
     steps += [transforms.Resize(round(size / settings.crop)), transforms.CenterCrop(size)]
@@ -301,7 +294,7 @@ def _by_flags(settings: CalibrateSettings) -> dict[str, Any]:
     values = {"mean": mean, "std": std, "size": size, "crop": settings.crop}
     colour = "grey" if len(mean) == 1 else "RGB"
     words = f"images by your flags: {colour} from 0 to 1, {_in_words(values, values.keys())}"
-    return {"prepare": transforms.Compose(steps), "preparation": words}
+    return transforms.Compose(steps), words
 
 
 def _in_words(values: Mapping[str, Any], keys: Iterable[str]) -> str:
@@ -320,16 +313,10 @@ def _state(file: Path) -> dict[str, Tensor]:
     return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _outputs_of(state: dict[str, Tensor]) -> int:
-    """Return the number of classes: the length of the last bias or weight."""
-    return len(next(value for value in reversed(state.values()) if value.ndim in (1, 2)))
-
-
 class _Measured(NamedTuple):
     lines: list[str]
     numbers: dict[str, Any]
-    probs: Tensor | None
-    labels: Tensor | None
+    bins: dict[str, Any]  # of the figure
 
 
 def _test(
@@ -340,7 +327,7 @@ def _test(
 ) -> _Measured:
     """Measure the calibrated model on other data."""
     if settings.test is None:
-        return _Measured([], {}, None, None)
+        return _Measured([], {}, {})
     if settings.logits:
         examples = read_outputs(settings.test, settings.separator)
         pairs: Any = [(torch.as_tensor(examples.inputs), numbered(examples.labels, classes))]
@@ -349,23 +336,21 @@ def _test(
         numbers = numbered(examples.labels, classes)
         pairs = batches(examples, numbers, opened[0], settings.batch_size)
     decided = [
-        (calibrated(inputs).exp().cpu(), calibrated.decide(inputs), torch.tensor(numbers))
+        (calibrated(inputs).exp(), *calibrated.decide(inputs)[2:4], torch.tensor(numbers))
         for inputs, numbers in pairs
     ]
-    probs, labels = torch.cat([e[0] for e in decided]), torch.cat([e[2] for e in decided])
-    accepted = torch.cat([e[1].accepted.cpu() for e in decided])
-    sets = torch.cat([e[1].sets.cpu() for e in decided])
+    probs, accepted, sets, labels = (torch.cat(e).cpu() for e in zip(*decided, strict=True))
     values = {name: value for name, value in evaluate(probs, labels).items() if value is not None}
     means = ", ".join(f"{name} {values[name]:.3f}" for name in ("nll", "ece", "accuracy"))
     lines = [f"Test, {len(labels):,} examples: {means}."]
     if settings.error_rate is not None:
         wrong = (probs.argmax(-1) != labels)[accepted].double()
-        values["accepted"], values["wrong"] = float(accepted.double().mean()), 0.0
+        values["accepted"] = float(accepted.double().mean())
         values["wrong"] = float(wrong.mean()) if len(wrong) else 0.0
         lines.append("Accepted: {accepted:.1%}, of which {wrong:.1%} are wrong.".format(**values))
     values["inside"] = float(sets.gather(1, labels[:, None]).double().mean())
     lines.append("Sets hold the class of {inside:.1%}.".format(**values))
-    return _Measured(lines, values, probs, labels)
+    return _Measured(lines, values, {"calibrated": calibration_bins(probs, labels)})
 
 
 def _report(
@@ -376,15 +361,10 @@ def _report(
     measured: _Measured,
 ) -> Report:
     rows = [
-        [
-            row.name,
-            *(f"{mean:z.3f} ± {half:.3f}" for mean, half in zip(row[1::2], row[2::2], strict=True)),
-        ]
-        for row in calibrated.rows
+        [name, *(f"{numbers[i]:z.3f} ± {numbers[i + 1]:.3f}" for i in range(0, len(numbers), 2))]
+        for name, *numbers in calibrated.facts["rows"]
     ]
-    bins = {}
-    if measured.probs is not None and measured.labels is not None:
-        bins = {"calibrated": calibration_bins(measured.probs, measured.labels)}
+    bins = measured.bins
     return Report(
         experiment="calibrate",
         recipe="none",
