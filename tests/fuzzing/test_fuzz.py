@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from fuzzing.arguments import COUNTS, SCALES, covariance, show, tensors
+from fuzzing.arguments import COUNTS, SCALES, show, tensors
 from fuzzing.fuzz import Target, fuzz, uncovered, undocumented
 from probseq.errors import CholeskyError, JitterWarning
 
@@ -140,30 +140,8 @@ def test_the_same_calls_are_made_every_time():
     assert len(set(seen[0])) > 15
 
 
-def test_calls_are_shown_as_code_that_makes_them():
-    target = Target(lookup, {"x": X})
-    finding = next(iter(fuzz(target, calls=60).findings.values()))
-    with pytest.raises(IndexError):
-        eval(finding.example, {"lookup": lookup, "torch": torch})
-
-
-@pytest.mark.parametrize(
-    ("value", "least"),
-    [
-        (torch.eye(2), 4),
-        (torch.arange(3), 4),
-        (1, 4),
-        (0.5, 4),
-        ("rbf", 4),
-        ((1, 2), 4),
-        ({"a": torch.eye(2)}, 4),
-        (True, 2),  # the other one
-        (None, 1),  # nothing stands for objects of other types
-        (len, 1),
-    ],
-    ids=show,
-)
-def test_hostile_values_leave_the_good_one_as_it_is(value, least):
+@pytest.mark.parametrize("value", [torch.eye(2), 1, 0.5, "rbf", (1, 2)], ids=show)
+def test_hostile_values_leave_the_good_one_as_it_is(value):
     before = show(value)
     found = set()
 
@@ -172,19 +150,8 @@ def test_hostile_values_leave_the_good_one_as_it_is(value, least):
         return 0.0
 
     fuzz(Target(collect, {"replaced": st.just(value)}), calls=60)
-    assert len(found) >= least
+    assert len(found) >= 4
     assert show(value) == before
-
-
-def test_sizes_of_the_same_name_and_dtypes_agree_and_covariances_are_positive():
-    def agree(self):
-        x, z = self
-        assert x.shape[1:] == z.shape[1:] == z.shape[:1]
-        assert x.dtype == z.dtype
-        assert (torch.linalg.eigvalsh(z.double()) > 0).all()
-
-    pairs = st.tuples(tensors("n d"), tensors("d d", covariance))
-    assert not fuzz(Target(agree, {"self": pairs}), calls=20).findings
 
 
 class Public:
@@ -216,27 +183,3 @@ def test_public_names_without_a_target_or_a_reason_are_listed():
     assert not uncovered([module], targets, {"*.other": "takes nothing"})
     with pytest.raises(ValueError, match=r"got \['\*\.method'\]"):
         uncovered([module], targets, {"*.method": "takes nothing", "*.other": "takes nothing"})
-
-
-class Layer(torch.nn.Linear):
-    def forward(self, x):
-        if self.weight.dtype != torch.float64:
-            raise ValueError("parameters must be float64")
-        return checked(x) @ self.weight.T
-
-
-def test_a_refusal_may_name_the_parameters_of_a_module():
-    report = fuzz(Target(Layer.forward, {"self": st.just(Layer(1, 1)), "x": X}), calls=30)
-    assert [finding.summary for finding in report.findings.values()] == [
-        "Layer.forward refuses whatever it is given"
-    ]
-
-
-def allocated(size):
-    return torch.empty(size, size, size, dtype=torch.uint8)[0, 0] * 0 if size > 0 else size
-
-
-def test_more_memory_than_there_is_is_no_finding():
-    report = fuzz(Target(allocated, {"size": st.just(10**6)}), calls=1)
-    assert not report.outcomes["finding"]
-    assert report.outcomes["memory"] == 1

@@ -9,16 +9,14 @@ import torch
 from hypothesis import strategies as st
 
 import ohsvgp
+from fuzzing.annotations import derive
 from fuzzing.arguments import (
     COUNTS,
     GENERATORS,
-    PASSES,
     SCALES,
-    SHARES,
     bools,
     built,
     normal,
-    positive,
     size,
     tensors,
 )
@@ -188,85 +186,17 @@ def model_targets():
     )
 
 
-GP_ARGUMENTS = dict(
-    kernel=kernel(),
-    likelihood=LIKELIHOODS,
-    basis=TIME_BASES,
-    mean=st.sampled_from([None, means.Trend(), means.Level() + means.Seasonal(2.0, 1)]),
-    alpha=SHARES,
-    rel_jitter=st.sampled_from([None, 1e-5]),
-    t0=st.none(),
-    rebase=st.sampled_from(["task", "grow:1.05", "manual"]),
-    time_unit=st.sampled_from(["D", "h"]),
-    inference=st.just("natural") | ADAM,
-    dtype=DTYPES,
-    seed=st.integers(0, 9),
+POINT_GP = Target(
+    OnlineGP,
+    dict(
+        kernel=kernel(2),
+        likelihood=LIKELIHOODS,
+        basis=POINT_BASES,
+        mean=st.sampled_from([None, means.Trend(), means.Level() + means.Seasonal(2.0, 1)]),
+        inference=st.just("natural") | ADAM,
+        dtype=DTYPES,
+    ),
 )
-POINT_GP_ARGUMENTS = GP_ARGUMENTS | dict(
-    kernel=kernel(2), basis=POINT_BASES, rebase=st.just("task")
-)
-
-
-MEAN_TARGETS = [
-    Target(
-        ohsvgp.Refit,
-        dict(
-            when=st.sampled_from(["first", "every:2", "every:0", "drift", "x"]),
-            steps=COUNTS,
-            restarts=st.integers(-1, 2),
-        ),
-    ),
-    Target(means.Level, dict(deviation=SCALES)),
-    Target(means.Trend, dict(level=SCALES, slope=SCALES)),
-    Target(means.Seasonal, dict(period=SCALES, harmonics=COUNTS, deviation=SCALES)),
-    Target(means.Regressors, dict(function=st.just(torch.sin), count=COUNTS, deviation=SCALES)),
-]
-
-BASIS_TARGETS = [
-    Target(bases.AdamSteps, dict(steps=COUNTS, learning_rate=SCALES)),
-    *(
-        Target(kind, dict(num_inducing=MEMBERS, **more))
-        for kind, more in (
-            (bases.LegS, dict(num_nodes=st.none() | st.integers(4, 8))),
-            (bases.Cosine, dict(num_nodes=st.none() | st.integers(4, 8))),
-            (bases.LegT, dict(window=SCALES, num_nodes=st.none() | st.integers(4, 8))),
-            (bases.LagT, dict(timescale=SCALES, num_nodes=st.none() | st.integers(4, 8))),
-            (bases.FouT, dict(window=SCALES, num_nodes=st.none() | st.integers(4, 8))),
-            (bases.UniformGrid, {}),
-            (bases.Fading, {}),
-            (bases.PivotedCholesky, dict(learn=st.none() | ADAM)),
-            (bases.RandomSubset, dict(learn=st.none() | ADAM)),
-            (bases.VariationalFourier, dict(start=st.just(0.0), end=SCALES)),
-        )
-    ),
-    Target(
-        bases.RecurrentFeatures,
-        dict(
-            basis=HIPPO,
-            num_features=COUNTS,
-            step=st.sampled_from(["euler", "bilinear", "exact", "closed"]),
-            step_size=st.none() | SCALES,
-        ),
-    ),
-    Target(
-        bases.Path,
-        dict(
-            num_inducing=MEMBERS,
-            memory=st.sampled_from(["features", "inputs"]),
-            num_features=COUNTS,
-            order=st.sampled_from(["given", "kernel-max", "kernel-min", "random"]),
-        ),
-    ),
-]
-
-LIKELIHOOD_TARGETS = [
-    Target(likelihoods.Gaussian, dict(noise=SCALES | tensors("b", positive))),
-    Target(likelihoods.NegativeBinomial, dict(dispersion=SCALES)),
-    Target(
-        likelihoods.StudentT,
-        dict(df=st.just(4.0), scale=SCALES),
-    ),
-]
 
 # -- The autoencoder --------------------------------------------------------------------------
 
@@ -304,7 +234,6 @@ def online_vae(batches, **arguments):
 
 
 VAES = built(online_vae, batches=st.integers(0, 1), **VAE_ARGUMENTS)
-DRAWS = dict(num_samples=COUNTS, generator=GENERATORS)
 
 
 @functools.wraps(OnlineSVGPVAE.fit_task)
@@ -313,161 +242,101 @@ def fit_task(self, t, y, *, epochs, **options):
     return OnlineSVGPVAE.fit_task(self, t, y, epochs=2 if epochs == 10**6 else epochs, **options)
 
 
-VAE_TARGETS = [
-    Target(vae.MLPEncoder, dict(channels=COUNTS, latents=COUNTS, hidden=COUNTS)),
-    Target(vae.MLPDecoder, dict(latents=COUNTS, channels=COUNTS, hidden=COUNTS)),
-    Target(
-        vae.MLPEncoder.forward,
-        dict(self=NETWORKS["encoder"], y=tensors("n 3", dtype=torch.float32)),
-        non_finite=PASSES,
+FIT_TASK = Target(
+    fit_task,
+    dict(
+        self=VAES,
+        t=times(2.0),
+        y=CHANNELS,
+        epochs=st.just(1),
+        batch_size=st.none() | COUNTS,
+        learning_rate=st.just(0.01),
+        num_samples=COUNTS,
+        learn_kernel=st.just(False),
+        learn_inducing=st.just(False),
     ),
-    Target(
-        vae.MLPDecoder.forward,
-        dict(self=NETWORKS["decoder"], f=tensors("n 2", dtype=torch.float32)),
-        non_finite=PASSES,
-    ),
-    Target(vae.SharedSet, dict(basis=POINTS)),
-    Target(OnlineSVGPVAE, VAE_ARGUMENTS),
-    Target(
-        fit_task,
-        dict(
-            self=VAES,
-            t=times(2.0),
-            y=CHANNELS,
-            epochs=st.just(1),
-            batch_size=st.none() | COUNTS,
-            learning_rate=st.just(0.01),
-            num_samples=COUNTS,
-            learn_kernel=st.just(False),
-            learn_inducing=st.just(False),
-        ),
-    ),
-    Target(OnlineSVGPVAE.bound, dict(self=VAES, t=times(2.0), y=CHANNELS, num_samples=COUNTS)),
-    Target(OnlineSVGPVAE.latent, dict(self=VAES, t=times(0.5))),
-    *(
-        Target(method, dict(self=VAES, t=times(0.5), include_noise=st.booleans(), **DRAWS))
-        for method in (OnlineSVGPVAE.sample, OnlineSVGPVAE.predict)
-    ),
-    Target(OnlineSVGPVAE.log_prob, dict(self=VAES, t=times(0.5), y=CHANNELS, **DRAWS)),
-]
+)
 
-# -- Mathematics beneath ----------------------------------------------------------------------
+# -- Exact processes --------------------------------------------------------------------------
 
 
 @st.composite
-def exact_models(draw, dim):
+def exact_models(draw):
     """Exact processes that have seen one batch."""
 
     def exact_gp(kernel, noise):
         gp = ohsvgp.ExactGP(kernel, ohsvgp.Gaussian(noise))
-        x = torch.arange(3 * dim, dtype=DOUBLE).reshape(3, dim)
+        x = torch.arange(6, dtype=DOUBLE).reshape(3, 2)
         gp.update(x, x.sin().sum(-1))
         return gp
 
-    return draw(built(exact_gp, kernel=kernel(dim), noise=SCALES))
+    return draw(built(exact_gp, kernel=kernel(2), noise=SCALES))
 
 
-OTHER_TARGETS = [
-    *(
-        target
-        for dim, t in ((1, tensors("n", dtype=DOUBLE)), (2, tensors("n 2", dtype=DOUBLE)))
-        for target in (
-            Target(
-                ohsvgp.ExactGP.update,
-                dict(self=exact_models(dim), t=t, y=tensors("n", dtype=DOUBLE)),
-            ),
-            Target(
-                ohsvgp.ExactGP.predict,
-                dict(self=exact_models(dim), t=t, include_noise=st.booleans()),
-            ),
-        )
+ENTRIES = {
+    "*": dict(
+        kernel=kernel(),
+        likelihood=LIKELIHOODS,
+        basis=TIME_BASES,
+        num_inducing=MEMBERS,
+        learn=st.none() | ADAM,
     ),
-    Target(
-        ohsvgp.ExactGP,
-        dict(kernel=kernel(), likelihood=built(ohsvgp.Gaussian, noise=SCALES)),
+    "VariationalFourier": dict(num_inducing=st.just(3), start=st.just(0.0), end=SCALES),
+    "RecurrentFeatures": dict(basis=HIPPO),
+    "SharedSet": dict(basis=POINTS),
+    "OnlineGP": dict(inference=st.just("natural") | ADAM, t0=st.none()),
+    "Refit": dict(when=st.sampled_from(["first", "every:2", "every:0", "drift", "x"])),
+    "Regressors": dict(function=st.just(torch.sin)),
+    "OnlineSVGPVAE": VAE_ARGUMENTS,
+    "OnlineSVGPVAE.*": dict(self=VAES, t=times(0.5), y=CHANNELS),
+    "ExactGP.*": dict(
+        self=exact_models(), t=tensors("n 2", dtype=DOUBLE), y=tensors("n", dtype=DOUBLE)
     ),
-    Target(
-        ohsvgp.exact_posterior,
-        dict(
-            kernel=kernel(2).map(lambda module: module.double()),
-            noise=SCALES,
-            x=tensors("n 2", dtype=DOUBLE),
-            y=tensors("n", dtype=DOUBLE),
-            x_new=tensors("m 2", dtype=DOUBLE),
-        ),
-    ),
-    *(
-        Target(function, dict(M=MEMBERS, **more))
-        for function, more in (
-            (transitions.legs_system, {}),
-            (transitions.legt_system, dict(window=SCALES)),
-            (transitions.lagt_system, dict(timescale=SCALES)),
-            (transitions.fout_system, dict(window=SCALES)),
-        )
-    ),
-]
-
-TARGETS = [
-    Target(OnlineGP, GP_ARGUMENTS),
-    Target(OnlineGP, POINT_GP_ARGUMENTS),
-    *model_targets(),
-    *MEAN_TARGETS,
-    *BASIS_TARGETS,
-    *LIKELIHOOD_TARGETS,
-    *VAE_TARGETS,
-    *OTHER_TARGETS,
-]
+    "exact_posterior": dict(kernel=kernel(2).map(lambda module: module.double()), noise=SCALES)
+    | {"x": tensors("n 2", dtype=DOUBLE), "x_new": tensors("m 2", dtype=DOUBLE)}
+    | {"y": tensors("n", dtype=DOUBLE)},
+}
 
 CALLED = "called by OnlineGP and OnlineSVGPVAE, which check"
+UNCHECKED = (
+    "*.advance *.bind *.prior *.choose *.functions *.inducing *.refine *.check_targets "
+    "*.derivatives *.expectations *.limits *.log_prob *.start *.predictive_* *.arrival "
+    "Bernoulli.quantile Gaussian.quantile StudentT.quantile Bernoulli.sample Gaussian.sample "
+    "Poisson.sample NegativeBinomial.sample StudentT.sample *.scaled Refit.due"
+)
+OF_FIT_TASK = (
+    "OnlineSVGPVAE.consolidated OnlineSVGPVAE.prepare OnlineSVGPVAE.task_bound "
+    "OnlineSVGPVAE.amortised OnlineSVGPVAE.window Consolidation* diagonal_fisher"
+)
 NOT_FUZZED = {
     "Advance": "made by OnlineGP",
     "Basis": "abstract; each kind is a target",
-    **dict.fromkeys(
-        [
-            f"*.{name}"
-            for name in ("advance", "bind", "prior", "choose", "functions", "inducing", "refine")
-        ],
-        CALLED,
-    ),
+    **dict.fromkeys(UNCHECKED.split(), CALLED),
+    **dict.fromkeys(OF_FIT_TASK.split(), "a part of OnlineSVGPVAE.fit_task"),
     "*.*tensors": "part of the state, whose loading is fuzzed",
     "*.restore": "part of the state, whose loading is fuzzed",
-    **dict.fromkeys(
-        [
-            f"*.{name}"
-            for name in (
-                "check_targets",
-                "derivatives",
-                "expectations",
-                "limits",
-                "log_prob",
-                "start",
-            )
-        ],
-        CALLED,
-    ),
-    "*.limits": CALLED,
-    "*.predictive_*": CALLED,
-    "*.arrival": CALLED,
-    **{f"{kind}.quantile": CALLED for kind in ("Bernoulli", "Gaussian", "StudentT")},
-    **{f"{kind}.sample": CALLED for kind in ("Bernoulli", "Gaussian", "Poisson")},
-    **{f"{kind}.sample": CALLED for kind in ("NegativeBinomial", "StudentT")},
     "OnlineGP.posterior_coefficients": "takes nothing",
     "OnlineGP.state_dict": "takes nothing",
     "OnlineGP.user_inputs": "takes what inputs returns",
     "Forecast*": "made by forecast; its laws are tested",
-    "*.scaled": "called by update and predict",
     "*.without_learning": "takes nothing",
-    "Refit.due": "called by update",
-    **{
-        f"OnlineSVGPVAE.{name}": "a part of fit_task"
-        for name in ("consolidated", "prepare", "task_bound", "amortised", "window")
-    },
-    "Consolidation*": "a part of OnlineSVGPVAE.fit_task",
-    "diagonal_fisher": "a part of OnlineSVGPVAE.fit_task",
 }
+MODULES = (ohsvgp, bases, likelihoods, vae)
+INHERITED = (bases.LegS, bases.Cosine, bases.UniformGrid, bases.PivotedCholesky, bases.RandomSubset)
+OTHERS = [
+    *model_targets(),
+    POINT_GP,
+    FIT_TASK,
+    *(Target(kind, dict(num_inducing=MEMBERS)) for kind in INHERITED),
+    Target(transitions.legs_system, dict(M=MEMBERS)),
+    Target(transitions.legt_system, dict(M=MEMBERS, window=SCALES)),
+    Target(transitions.lagt_system, dict(M=MEMBERS, timescale=SCALES)),
+    Target(transitions.fout_system, dict(M=MEMBERS, window=SCALES)),
+]
+TARGETS = derive(MODULES, NOT_FUZZED, OTHERS, entries=ENTRIES)
 
 
 class TestFuzz(FuzzSuite):
-    modules = (ohsvgp, bases, likelihoods, vae)
+    modules = MODULES
     targets = TARGETS
     reasons = NOT_FUZZED

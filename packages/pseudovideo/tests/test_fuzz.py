@@ -14,7 +14,6 @@ from fuzzing.arguments import (
     GENERATORS,
     bools,
     built,
-    images,
     labels,
     positive,
     tensors,
@@ -61,11 +60,6 @@ VIDEO = dict(
     beta_max=st.just(0.05),
 )
 VIDEOS = built(corruptions.PseudoVideoConfig, **VIDEO)
-NOISES = built(
-    corruptions.PseudoVideoConfig,
-    **VIDEO | dict(kind=st.sampled_from([k for k in corruptions.CORRUPTIONS if "noise" in k])),
-)
-SPECTRUM = tensors("d", positive)
 
 
 UNET = arguments(
@@ -87,7 +81,6 @@ VIDEO_DIFFUSION = IMAGE_DIFFUSION | dict(
     masks=st.sampled_from(["stages", "random"]),
     one_way=st.booleans(),
 )
-UNETS = built(diffusion.UNetConfig, **UNET)
 PROCESSES = built(diffusion.GaussianDiffusion.make, num_steps=30, schedule=SCHEDULES)
 IMAGE_CONFIGS = built(diffusion.ImageDiffusionConfig, **IMAGE_DIFFUSION)
 VIDEO_CONFIGS = built(diffusion.VideoDiffusionConfig, **VIDEO_DIFFUSION)
@@ -255,15 +248,7 @@ OBJECTIVES = built(
 )
 TRAINING = dict(images=IMAGES, videos=FRAMES, t=STEPS, labels=st.none(), generator=GENERATORS)
 ENTRIES = {
-    "pseudo_videos": dict(images=images("b c 8 8"), config=VIDEOS, index=labels("b", "100")),
-    "counter_normal": dict(index=labels("b", "100")),
-    "noise_coefficients": dict(config=NOISES),
     "prediction_error": dict(frame=st.just(1), context=st.sampled_from([(0,), ()])),
-    "prediction_error*": dict(spectrum=SPECTRUM, config=NOISES),
-    "image_spectrum": dict(images=images("5 c h w")),
-    "*_betas": dict(num_steps=st.integers(25, 40)),
-    "channel_multipliers_for": dict(image_size=st.sampled_from([16, 28, 32])),
-    "build_unet": dict(config=UNETS, in_channels=st.just(1), out_channels=st.just(2)),
     "GaussianDiffusion": dict(
         betas=st.integers(25, 40).map(diffusion.linear_betas),
         timesteps=st.none(),
@@ -273,13 +258,9 @@ ENTRIES = {
         **dict(self=PROCESSES, t=STEPS, count=FEW_STEPS, eta=st.sampled_from([0.0, 0.5, 1.0])),
         **dict.fromkeys(("x0", "x_t", "noise", "eps", "predicted"), STATE),
     ),
-    "GaussianDiffusion.add_noise": dict(t=STEPS | st.integers(0, 29)),
     "GaussianDiffusion.make": dict(num_steps=st.just(30)),
     **dict.fromkeys(("GaussianDiffusion.p_mean*", "GaussianDiffusion.*step"), TWO_OUTPUTS),
     "hybrid_losses": dict(diffusion=PROCESSES, x0=ONE_CHANNEL, t=STEPS, **TWO_OUTPUTS),
-    "ImportanceTimes.*": dict(self=built(diffusion.ImportanceTimes, num_steps=3)),
-    "ImportanceTimes.update": dict(t=labels("b", "3"), losses=tensors("b", positive)),
-    "ImageDiffusion": dict(config=IMAGE_CONFIGS),
     "ImageDiffusion.*": dict(self=IMAGE_MODELS, x_t=IMAGES, progress=st.none(), **TRAINING)
     | dict(times=tensors("b", positive, SINGLE)),
     "VideoDiffusion": dict(config=VIDEO_CONFIGS),
@@ -289,7 +270,6 @@ ENTRIES = {
         self=built(diffusion.DiffusionObjective, model=VIDEO_MODELS, importance=st.booleans()),
         **TRAINING,
     ),
-    **{key: dict(config=HVAE_CONFIGS) for key in ("HeatHVAE", "LearnedEncoderHVAE")},
     "HVAE.*": dict(self=HVAE_MODELS, z=IMAGES, **TRAINING | dict(t=LEVEL)),
     **{
         f"{kind.__name__}.*": dict(
@@ -297,7 +277,6 @@ ENTRIES = {
         )
         for kind in (hvae.HeatHVAE, hvae.LearnedEncoderHVAE)
     },
-    "TokenGrid": dict(shape=st.just((2, 2, 2))),
     "VectorQuantizer": QUANTIZER,
     "VectorQuantizer.*": dict(self=QUANTIZERS, z=tensors("b n 6", dtype=SINGLE)),
     "build_tokenizer": dict(config=VIDEO_SIZES | IMAGE_SIZES),
@@ -323,8 +302,6 @@ ENTRIES = {
         perceptual=st.none(),
     ),
     "TokenizerObjective.*": dict(self=OBJECTIVES, videos=CLIPS, step=st.integers(0, 3)),
-    "AutoregressivePrior": dict(config=AUTOREGRESSIVE),
-    "MaskedPrior": dict(config=MASKED),
     "AutoregressivePrior.*": dict(self=CAUSAL_PRIORS, tokens=TOKENS, labels=st.none()),
     "MaskedPrior.*": dict(self=MASKED_PRIORS, tokens=TOKENS, labels=st.none()),
     "MaskedPrior.forward": dict(tokens=labels("b 8", "8"), masked=bools("b 8"), indices=st.none()),
