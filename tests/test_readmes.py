@@ -243,24 +243,6 @@ def test_shell_blocks_are_accepted_by_their_programs(readme: Path, programs: Pro
     assert not refused, "\n\n".join(refused)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "probseq classify --no-such-flag",
-        "uv run probseq no-such-experiment",
-        "uv run --no-such-option pytest",
-        "uv run --package sgpa pytest packages/nowhere",
-        "uv sink",
-        "pip install ./packages/nowhere",
-        "NAME=value pip install ./tests",
-        "no-such-program",
-    ],
-)
-def test_a_wrong_command_is_recognised(command: str, programs: Programs) -> None:
-    with pytest.raises(AssertionError):
-        check_command(command.split(), programs)
-
-
 @cache
 def known_words() -> set[str]:
     """Return all words of sources, settings, and tests."""

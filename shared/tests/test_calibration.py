@@ -363,38 +363,46 @@ def test_one_column_is_that_of_the_second_of_two_classes(column):
     assert_close(squashed(z.sigmoid()), found(z), rtol=1e-2, atol=1e-2)
 
 
+RANDOM, ZEROS = torch.randn(20, 3), torch.zeros(20).long()
+TOKENS = torch.randn(20, 20, 4), ZEROS
+
+
 @pytest.mark.parametrize(
-    ("outputs", "labels", "message"),
+    ("outputs", "held_out", "message"),
     [
-        (torch.randn(20, 5, 20), torch.zeros(20).long(), r"one row of logits .* got \(20, 5, 20\)"),
+        (torch.randn(20, 5, 20), ZEROS, r"one row of logits .* got \(20, 5, 20\)"),
         (torch.randn(20, 5), torch.zeros(20, 20).long(), r"labels .* of shape \(20, 20\)"),
-        (torch.randn(100, 3), torch.zeros(20).long(), "a label a row, got 20 for 100 rows"),
-        (torch.randn(20, 3), torch.full((20,), 3), "labels from 0 to 2, got 3 to 3"),
+        (torch.randn(100, 3), ZEROS, "a label a row, got 20 for 100 rows"),
+        (RANDOM, torch.full((20,), 3), "labels from 0 to 2, got 3 to 3"),
         (torch.randn(4, 3), torch.zeros(4).long(), "10 examples at least, got 4"),
-        (torch.full((20, 3), math.nan), torch.zeros(20).long(), "finite outputs, got NaN"),
-        (torch.randn(20, 3), torch.zeros(20), "labels that are whole numbers"),
-        (torch.zeros(20, 3).long(), torch.zeros(20).long(), "floating-point logits"),
-        (object(), torch.zeros(20).long(), "a function, an estimator .* got object"),
-        ([], torch.zeros(20).long(), "one model or several, got none"),
+        (torch.full((20, 3), math.nan), ZEROS, "finite outputs, got NaN"),
+        (RANDOM, torch.zeros(20), "labels that are whole numbers"),
+        (torch.zeros(20, 3).long(), ZEROS, "floating-point logits"),
+        (object(), ZEROS, "a function, an estimator .* got object"),
+        ([], ZEROS, "one model or several, got none"),
+        (nn.Linear(4, 3), TOKENS, "logits of several tokens or pixels"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Flatten(0, 1)), TOKENS, "logits of several tokens or"),
+        (lambda x: torch.randn(20, 3, 20), TOKENS, "logits of several tokens or pixels"),
+        (Net(), (X, ["a"] * 600), "whole numbers .*: name the classes in the order"),
+        (Net(), [], "held_out must hold data, got none"),
+        (Net(), [(X[:0], Y[:0])], "held_out must hold data, got none"),
+        (Net(), [(X, Y, Y)], "held_out must hold pairs of inputs and labels, .* got tuple"),
     ],
 )
-def test_what_is_no_classification_is_refused_by_name(outputs, labels, message):
+def test_what_is_no_classification_and_no_data_is_refused_by_name(outputs, held_out, message):
     with pytest.raises(ValueError, match=message):
-        calibrate(outputs, labels)
-
-
-def test_tokens_and_flattened_rows_are_refused_by_name():
-    tokens, labels = torch.randn(20, 20, 4), torch.zeros(20).long()
-    for model in (
-        nn.Linear(4, 3),
-        nn.Sequential(nn.Linear(4, 3), nn.Flatten(0, 1)),
-        lambda x: torch.randn(20, 3, 20),
-    ):
-        with pytest.raises(ValueError, match="logits of several tokens or pixels"):
-            calibrate(model, (tokens, labels))
+        calibrate(outputs, held_out)
 
 
 # What the order of classes and the preparation of inputs give away
+
+
+def first_words(*arguments):
+    """Return the first line of the report, or the refusal."""
+    try:
+        return str(calibrate(*arguments)).splitlines()[0]
+    except ValueError as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("order", [(1, 0), (2, 0, 1)])
@@ -410,10 +418,7 @@ def test_some_classes_in_another_order_are_said_first(swap):
     y = torch.arange(600) % 10
     z = 5.0 * F.one_hot(y, 10) + torch.randn(600, 10, generator=seeded(0))
     order = [swap.get(i, i) for i in range(10)]
-    try:
-        first = str(calibrate(z[:, order], y)).splitlines()[0]
-    except ValueError as error:
-        first = str(error)
+    first = first_words(z[:, order], y)
     assert "in another order" in first or "the order of the classes is probably" in first
     assert "another order" not in str(calibrate(z, y))
 
@@ -424,25 +429,15 @@ def test_a_model_of_rare_classes_that_knows_something_is_taken():
     assert calibrate(score + 0.4, y).facts["classes"] == 2
 
 
-def scaled(factor, shift):
-    class Scaled(Net):
-        def forward(self, x):
-            return super().forward(x * factor + shift)
-
-    return Scaled()
-
-
 @pytest.mark.parametrize(("factor", "shift"), [(255.0, 0.0), (0.3, 1.0), (1.0, 2.5)])
 def test_inputs_that_are_prepared_in_another_way_are_said_first(factor, shift):
     x = torch.randn(1000, 4, generator=seeded(2))
     with torch.no_grad():
         y = Net().eval()(x).argmax(-1)
-    model = scaled(factor, shift)
-    try:
-        first = str(calibrate(model, (x, y))).splitlines()[0]
-    except ValueError as error:
-        first = str(error)
-    assert "prepared in another way than in training" in first
+    net = Net().eval()
+    assert "prepared in another way than in training" in first_words(
+        lambda x: net(x * factor + shift), (x, y)
+    )
     assert "prepared" not in str(calibrate(Net(), (x, y)))
 
 
@@ -619,19 +614,15 @@ def test_tuples_mappings_words_and_empty_batches_are_taken():
 
 
 @pytest.mark.parametrize(
-    ("held_out", "classes", "message"),
+    ("labels", "classes", "message"),
     [
-        ((X, ["a"] * 600), None, "labels that are whole numbers .*: name the classes in the order"),
-        ((X, ["a"] * 600), ("x", "y", "z"), r"among the classes .* got \['a'\]: classes must name"),
-        ((X, Y), ("x", "y"), "classes must be as many as outputs, 3, got 2"),
-        ([], None, "held_out must hold data, got none"),
-        ([(X[:0], Y[:0])], None, "held_out must hold data, got none"),
-        ([(X, Y, Y)], None, "held_out must hold pairs of inputs and labels, .* got tuple"),
+        (["a"] * 600, ("x", "y", "z"), r"among the classes .* got \['a'\]: classes must name"),
+        (Y, ("x", "y"), "classes must be as many as outputs, 3, got 2"),
     ],
 )
-def test_what_is_no_data_is_refused_by_name(held_out, classes, message):
+def test_classes_that_do_not_fit_are_refused(labels, classes, message):
     with pytest.raises(ValueError, match=message):
-        calibrate(Net(), held_out, classes=classes)
+        calibrate(Net(), (X, labels), classes=classes)
 
 
 def test_pandas_estimators_and_functions_are_taken():

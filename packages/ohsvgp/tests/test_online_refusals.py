@@ -42,61 +42,27 @@ def assert_unchanged(gp: OnlineGP, act: Callable[[], object]) -> None:
     assert gp.state is state
 
 
-@pytest.mark.usefixtures("plain_calls")
-@pytest.mark.parametrize(
-    ("part", "message"),
-    [
-        ({"kernel": "rbf"}, "kernel must be a Kernel, got 'rbf'"),
-        ({"kernel": RBF}, "kernel must be a Kernel, got <class"),
-        ({"likelihood": 0.1}, "likelihood must be a Likelihood, got 0.1"),
-        ({"basis": 10}, "basis must be a Basis, got 10"),
-        ({"mean": 3.0}, "mean must be a PriorMean, got 3.0"),
-        ({"alpha": "a"}, "alpha must be from 0 to 1, got 'a'"),
-    ],
-)
-def test_what_is_no_part_of_a_model_is_refused_by_name(part, message) -> None:
-    parts: dict[str, Any] = {"kernel": RBF(1), "likelihood": Gaussian(0.1), "basis": LegS(6)}
-    with pytest.raises(ValueError, match=re.escape(message)):
-        OnlineGP(**(parts | part))
-
-
-BAD_UPDATES: list[tuple[str, tuple[Any, Any], dict[str, Any], str]] = [
-    ("NaN stamp", ([6.0, NAN], [0.0, 0.0]), {}, "t must be finite, got nan at position 1"),
-    ("infinite stamp", ([INF], [0.0]), {}, "t must be finite, got inf at position 0"),
-    ("NaN target", ([6.0, 7.0], [0.0, NAN]), {}, "y must be finite, got 1 NaN or infinite"),
-    ("infinite target", ([6.0], [-INF]), {}, "y must be finite"),
-    ("infinite target kept", ([6.0, 7.0], [INF, 0.0]), {"missing": "drop"}, "y must be finite"),
-    ("before t0", ([-0.5, 6.0], [0.0, 0.0]), {}, "t must not lie before t0=0.0, got -0.5"),
-    ("unsorted", ([7.0, 6.0], [0.0, 0.0]), {}, "t must be sorted"),
-    ("two-dimensional stamps", (np.zeros((2, 1)), [0.0, 0.0]), {}, "t must have shape (n,)"),
-    ("fewer targets", ([6.0, 7.0], [0.0]), {}, "y must have shape (..., 2) for 2 inputs, got (1,)"),
-    ("transposed", ([6.0, 7.0], np.zeros((2, 3))), {}, "y must have shape (..., 2)"),
-    ("mask of another shape", ([6.0], [0.0]), {"mask": [True, True]}, "mask must have y's shape"),
-    ("mask of numbers", ([6.0], [0.0]), {"mask": [1]}, "mask must be boolean"),
-    ("mask and drop", ([6.0], [0.0]), {"mask": [True], "missing": "drop"}, "exclude each other"),
-    ("other word for missing", ([6.0], [0.0]), {"missing": "skip"}, 'missing must be "raise"'),
-    ("calendar after numbers", (pd.to_datetime(["2020-01-01"]), [0.0]), {}, "t must hold numbers"),
-    (
-        "calendar t_end",
-        ([6.0], [0.0]),
-        {"t_end": pd.Timestamp("2020-01-01")},
-        "t_end must hold num",
-    ),
-    ("NaN t_end", ([6.0], [0.0]), {"t_end": NAN}, "t_end must be finite"),
-    ("two t_end", ([6.0], [0.0]), {"t_end": [7.0, 8.0]}, "t_end must be one stamp, got 2"),
-    ("words", (["a"], [0.0]), {}, "t must hold finite numbers or ISO dates"),
-    ("words as targets", ([6.0], ["a"]), {}, "y must be an array of real numbers"),
+BAD_UPDATES: list[tuple[Any, Any, dict[str, Any], str]] = [
+    ([6.0, NAN], [0.0, 0.0], {}, "t must be finite, got nan at position 1"),
+    ([6.0, 7.0], [0.0, NAN], {}, "y must be finite, got 1 NaN or infinite"),
+    ([6.0, 7.0], [INF, 0.0], {"missing": "drop"}, "y must be finite"),
+    ([-0.5, 6.0], [0.0, 0.0], {}, "t must not lie before t0=0.0, got -0.5"),
+    ([7.0, 6.0], [0.0, 0.0], {}, "t must be sorted"),
+    (np.zeros((2, 1)), [0.0, 0.0], {}, "t must have shape (n,)"),
+    ([6.0, 7.0], [0.0], {}, "y must have shape (..., 2) for 2 inputs, got (1,)"),
+    ([6.0], [0.0], {"mask": [True, True]}, "mask must have y's shape"),
+    ([6.0], [0.0], {"mask": [1]}, "mask must be boolean"),
+    ([6.0], [0.0], {"mask": [True], "missing": "drop"}, "exclude each other"),
+    (pd.to_datetime(["2020-01-01"]), [0.0], {}, "t must hold numbers"),
+    ([6.0], [0.0], {"t_end": pd.Timestamp("2020-01-01")}, "t_end must hold num"),
+    ([6.0], [0.0], {"t_end": [7.0, 8.0]}, "t_end must be one stamp, got 2"),
 ]
 
 
 @pytest.mark.usefixtures("plain_calls")
-@pytest.mark.parametrize(
-    ("data", "options", "message"),
-    [case[1:] for case in BAD_UPDATES],
-    ids=[case[0] for case in BAD_UPDATES],
-)
+@pytest.mark.parametrize(("t", "y", "options", "message"), BAD_UPDATES)
 def test_a_bad_update_is_refused_and_the_model_stays(
-    data: tuple[Any, Any], options: dict[str, Any], message: str
+    t: Any, y: Any, options: dict[str, Any], message: str
 ) -> None:
     gp = model(t0=0.0)
     gp.update(T, Y)
@@ -104,20 +70,9 @@ def test_a_bad_update_is_refused_and_the_model_stays(
     def act() -> None:
         for call in (gp.update, gp.partial_fit, gp.updated, gp.energy):
             with pytest.raises(ValueError, match=re.escape(message)):
-                call(*data, **options)
+                call(t, y, **options)
 
     assert_unchanged(gp, act)
-
-
-def test_a_bad_first_update_leaves_no_clock() -> None:
-    gp = model()
-
-    def act() -> None:
-        with pytest.raises(ValueError, match="y must be finite"):
-            gp.update([3.0, 4.0], [0.0, NAN])
-
-    assert_unchanged(gp, act)
-    assert gp.update([1.0, 2.0], [0.0, 0.0]).t_end == 2.0
 
 
 def test_unsorted_stamps_are_sorted_on_demand_with_their_targets_and_mask() -> None:
@@ -133,40 +88,26 @@ def test_unsorted_stamps_are_sorted_on_demand_with_their_targets_and_mask() -> N
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "y", "message"),
+    ("likelihood", "y"),
     [
-        (Bernoulli(), [0.0, 1.0, 2.0], "y must"),
-        (Bernoulli(), [0.0, 0.5, 1.0], "y must"),
-        (Poisson(), [0.0, 3.0, -1.0], "y must"),
-        (Poisson(), [0.0, 3.0, 1.5], "y must"),
+        (Bernoulli(), [0.0, 1.0, 2.0]),
+        (Bernoulli(), [0.0, 0.5, 1.0]),
+        (Poisson(), [0.0, 3.0, -1.0]),
+        (Poisson(), [0.0, 3.0, 1.5]),
     ],
 )
 def test_targets_outside_the_support_are_refused_unless_hidden(
-    likelihood: Any, y: list[float], message: str
+    likelihood: Any, y: list[float]
 ) -> None:
     gp = OnlineGP(RBF(1), likelihood, LegS(4))
     good = [float(value in (0.0, 1.0, 3.0)) for value in y]
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="y must"):
         gp.update([0.0, 1.0, 2.0], y)
     assert gp.state is None
     info = gp.update([0.0, 1.0, 2.0], y, mask=np.array(good, dtype=bool))
     assert bool(info.energy.isfinite())
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="y must"):
         gp.log_prob([0.0, 1.0, 2.0], y)
-
-
-class _Positive(Gaussian):
-    def check_targets(self, y: Tensor) -> None:
-        if not bool((y > 0).all()):
-            raise ValueError("y must be above 0")
-
-
-def test_hidden_targets_are_not_held_against_a_support_without_zero() -> None:
-    gp = OnlineGP(RBF(1), _Positive(0.02), LegS(4))
-    with pytest.raises(ValueError, match="y must be above 0"):
-        gp.update([0.0, 1.0, 2.0], [1.0, 0.0, 2.0])
-    info = gp.update([0.0, 1.0, 2.0], [1.0, NAN, 2.0], missing="drop")
-    assert bool(info.energy.isfinite())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 
-from ohsvgp import Gaussian, LegS, OnlineGP, Path, RandomSubset
+from ohsvgp import Gaussian, LegS, OnlineGP, RandomSubset
 from ohsvgp.exact import exact_posterior
 from ohsvgp.plots import (
     Band,
@@ -19,14 +19,11 @@ from ohsvgp.plots import (
     boundaries_plot,
     coefficients_plot,
     fit_plot,
-    frames_plot,
     metric_figures,
     metrics_plot,
-    per_task_plot,
     prediction_figures,
 )
 from ohsvgp.plots.coefficients import coefficient_path
-from ohsvgp.plots.fits import value_limits
 from probseq.kernels import RBF
 
 K = 3
@@ -106,12 +103,6 @@ def test_calendar_stamps_are_drawn_as_dates() -> None:
     assert list(pd.to_datetime(np.asarray(line.get_xdata()))) == list(days)
 
 
-def test_models_of_points_have_no_curve() -> None:
-    gp = OnlineGP(RBF(2), Gaussian(0.1), Path(4))
-    with pytest.raises(ValueError, match="points of dim 2"):
-        fit_plot(gp, torch.zeros(3, 2), torch.zeros(3))
-
-
 def test_each_panel_has_its_prediction_its_points_and_its_inducing_locations() -> None:
     shown = fits()
     figure = after_tasks_plot(shown, labels=LABELS)
@@ -127,33 +118,6 @@ def test_each_panel_has_its_prediction_its_points_and_its_inducing_locations() -
     # What is not there yet is NaN.
     assert named(figure.axes[0], "inducing locations")[:, 0] == pytest.approx([0.0, 0.5])
     assert named(figure.axes[2], "inducing locations")[:, 0] == pytest.approx([0.0, 1.5, 3.0])
-
-
-def test_the_axis_follows_the_data_where_a_band_explodes() -> None:
-    wild = fits(sd=1e3 * fits().sd)
-    low, high = value_limits([(wild, task) for task in range(K)])
-    assert -1.5 < low < -0.5
-    assert 1.2 < high < 2.0
-
-
-def test_counts_have_neither_an_axis_nor_a_band_below_zero() -> None:
-    t, _, task = fits().train
-    counts = fits(
-        train=(t, np.arange(12), task),
-        test=(np.array([0.1]), np.array([1.0]), np.array([0])),
-        sd=30 * fits().sd,
-    )
-    low, high = value_limits([(counts, task) for task in range(K)])
-    assert low == 0.0
-    assert 11 < high < 20
-    for number, axes in enumerate(after_tasks_plot(counts, labels=LABELS).axes):
-        assert edges(axes).min() == 0.0
-        upper = np.sin(counts.t + number) + 6.0 * (number + 1)
-        assert edges(axes).max() == pytest.approx(upper.max())
-        # Below are points, of which many are zero.
-        assert (named(axes, "inducing locations")[:, 1] > 0.9).all()
-    # Values below zero are no counts, even if all are whole.
-    assert not fits(train=(t, np.arange(12) - 1.0, task), test=None).of_counts
 
 
 def test_boundaries_lie_where_the_probability_is_one_half() -> None:
@@ -175,25 +139,6 @@ def test_lines_are_means_with_bands_of_three_seeds_and_more() -> None:
     assert len(axes.collections) == 1
     assert edges(axes).max() == pytest.approx(4.5)
     assert named(axes, "grid")[:, 1] == pytest.approx([0.5, 1.5, 2.5])
-
-
-def test_a_task_s_panel_begins_when_it_is_learned() -> None:
-    figure = per_task_plot(NLPD, {"ohsvgp": one(matrix(1.0))}, ["ohsvgp"])
-    for task, axes in enumerate(figure.axes):
-        expected = [[j + 1, 1 + 10 * task + j] for j in range(task, K)]
-        assert named(axes, "ohsvgp") == pytest.approx(np.array(expected))
-
-
-def test_a_method_that_explodes_is_cut_off_and_named() -> None:
-    calm, wild = one([0.1, 0.2, 0.3]), one([0.1, 5.0, 1e6])
-    methods = {"ohsvgp": calm, "grid": calm, "ovc": calm, "osgpr": wild}
-    (axes,) = metrics_plot([(RMSE, methods)], list(methods)).axes
-    low, high = axes.get_ylim()
-    assert -0.1 < low < 0.1
-    assert 0.3 < high < 1.0
-    assert "osgpr up to 1e+06" in axes.get_title(loc="left")
-    (quiet,) = metrics_plot([(RMSE, {"ohsvgp": calm})], ["ohsvgp"]).axes
-    assert quiet.get_title(loc="left") == ""
 
 
 def test_scores_are_drawn_over_the_seeds() -> None:
@@ -272,13 +217,3 @@ def test_twelve_inducing_variables_show_what_the_exact_process_shows() -> None:
     np.testing.assert_allclose(exact, wanted, atol=1e-6)
     np.testing.assert_allclose(online, exact, atol=5e-3)
     np.testing.assert_allclose(rebuilt, exact[1:], atol=2e-2)
-
-
-def test_each_task_has_its_column_and_each_model_two_rows() -> None:
-    arrays = {name: np.full((3, 4), 0.5) for name in ("truth", "learned", "last")}
-    figure = frames_plot({"ohsvgp": arrays, "ovc": arrays}, (2, 2))
-    assert len(figure.axes) == 15
-    assert [axes.get_ylabel() for axes in figure.axes[::3]] == [
-        "truth",
-        *(f"{name}\n{when}" for name in ("ohsvgp", "ovc") for when in ("then", "at the end")),
-    ]

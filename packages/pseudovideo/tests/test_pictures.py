@@ -5,19 +5,13 @@ import pytest
 import torch
 from PIL import Image, ImageSequence
 
-from probseq.errors import MissingExtraError
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.plots import (
     FrameErrors,
     frame_errors_plot,
-    frame_heads,
-    images,
     save_gif,
     save_grid,
-    save_grids,
     save_pngs,
-    save_rows,
-    save_theorem,
     tiles,
 )
 from pseudovideo.plots.images import BETWEEN, GAP
@@ -80,35 +74,6 @@ def test_no_images_and_odd_channels_are_refused(tmp_path, shape):
         save_grid(torch.zeros(shape), tmp_path / "grid.png")
 
 
-def test_rows_stand_below_each_other_with_labels_on_the_left(tmp_path):
-    black, grey, white = (torch.full((4, 1, 16, 16), v) for v in (-1.0, 0.0, 1.0))
-    file = tmp_path / "reconstructions.png"
-    labels = ["truth", "8-frame, layernorm", "1-frame"]
-    save_rows(labels, [black, grey, white * 0.5], file, frame_heads(4))
-    found = pixels(file)[..., 0]
-    # A column through the last image.
-    column = found[:, int(found.shape[1] * 0.95)]
-    levels = [int(column[int(len(column) * share)]) for share in (0.25, 0.5, 0.8)]
-    assert levels == [0, 128, 191]
-    # Labels stand on the left, on white, and none is cut off.
-    assert (found[:, :2] == 255).all()
-    assert (found[:, : int(found.shape[1] * 0.2)] < 128).any()
-    with pytest.raises(ValueError, match=r"row 'a' must have the first row's shape \(4, 1"):
-        save_rows(["truth", "a"], [random_images(4), random_images(3)], file)
-
-
-def test_frames_are_numbered_and_the_last_is_the_image():
-    assert frame_heads(4) == ["1", "2", "3", "image"]
-
-
-def test_samples_of_several_models_stand_side_by_side(tmp_path):
-    grey, black = torch.zeros(4, 1, 16, 16), torch.full((1, 1, 16, 16), -1.0)
-    found = pixels(save_grids({"a": grey, "b": black}, tmp_path / "samples.png", title="samples"))
-    middle = found[int(0.6 * found.shape[0]), :, 0]
-    left, right = (middle[int(share * len(middle))] for share in (0.2, 0.75))
-    assert (left, right) == (128, 0)
-
-
 @pytest.mark.parametrize("c", [1, 3])
 def test_a_gif_has_the_frames_in_order_and_stays_at_the_image(tmp_path, c):
     smooth = torch.nn.functional.interpolate(random_images(3, c), 64, mode="bilinear")
@@ -123,21 +88,6 @@ def test_a_gif_has_the_frames_in_order_and_stays_at_the_image(tmp_path, c):
         error = np.abs(second - as_bytes(videos[1, frame]))
         # Grey is exact; colours are the nearest of 256.
         assert error.max() == 0 if c == 1 else error.mean() < 12
-
-
-def test_without_pillow_its_extra_is_named(tmp_path, monkeypatch):
-    def missing(module, **names):
-        raise MissingExtraError(f"{module} {names['distribution']}[{names['extra']}]")
-
-    monkeypatch.setattr(images, "require", missing)
-    with pytest.raises(MissingExtraError, match=r"PIL\.Image pseudovideo\[plots\]"):
-        save_gif(torch.zeros(1, 2, 1, 8, 8), tmp_path / "v.gif")
-
-
-def test_the_theorem_is_drawn_for_a_data_set(tmp_path):
-    config = PseudoVideoConfig(num_frames=4, kind="blur")
-    file = save_theorem(random_images(50), tmp_path / "plots" / "theorem.png", config, context=2)
-    assert (pixels(file) < 128).any()
 
 
 def test_errors_of_frames_are_shown_beside_the_exact_ones_and_as_their_multiples():

@@ -14,7 +14,6 @@ from probseq.files import DamagedFileError
 from probseq.testing.damage import flipped_bits
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pretrained import fingerprint
-from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
 from pseudovideo.spec import TokenizerConfig
 from pseudovideo.token_cache import TokenCache, cached_tokens, hash_images, write_token_cache
 from pseudovideo.tokenizers.tokenizer import Tokenizer, build_tokenizer
@@ -85,27 +84,6 @@ def test_tokens_are_mapped_from_a_plain_numpy_file_that_nothing_changes(
     assert file.read_bytes() == before
 
 
-def test_encoding_leaves_a_tokenizer_in_training_as_it_was(
-    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states: list[tuple[bool, bool]] = []
-    encode = Tokenizer.encode
-
-    def spy(self: Tokenizer, videos: Tensor) -> Tensor:
-        states.append((self.training, torch.is_inference_mode_enabled()))
-        return encode(self, videos)
-
-    monkeypatch.setattr(Tokenizer, "encode", spy)
-    before = fingerprint(tokenizer)
-    training = write_token_cache(tmp_path / "a", tokenizer.train(), digits[:40], BLUR)
-    assert tokenizer.training
-    evaluating = write_token_cache(tmp_path / "b", tokenizer.eval(), digits[:40], BLUR)
-    assert not tokenizer.training
-    assert states == [(False, True), (False, True)]
-    assert fingerprint(tokenizer) == before
-    assert torch.equal(training.tokens, evaluating.tokens)
-
-
 def test_noise_is_the_draw_of_seed_and_epoch_zero_whatever_the_batches(
     tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
 ) -> None:
@@ -130,30 +108,6 @@ def test_bytes_are_encoded_as_values_between_minus_one_and_one(
     write_token_cache(tmp_path, tokenizer, pixels, BLUR)
     expected = torch.tensor([2 * level / 255 - 1 for level in range(256)])
     torch.testing.assert_close(seen[0][0, -1].flatten(), expected, rtol=0, atol=1e-6)
-
-
-def test_a_prior_learns_from_the_stored_tokens_themselves(
-    tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
-) -> None:
-    cache = write_token_cache(tmp_path, tokenizer, digits[:16], BLUR)
-    prior = MaskedPrior(
-        MaskedConfig(
-            codebook_size=64,
-            grid=cache.grid.shape,
-            tokenizer_fingerprint=cache.tokenizer_fingerprint,
-            dim=8,
-            depth=1,
-            num_heads=2,
-        )
-    )
-    prior.check_cache(cache)
-    rows = torch.tensor([3, 1, 15])
-    losses = [
-        prior.loss(tokens[rows], generator=torch.Generator().manual_seed(0))
-        for tokens in (cache.tokens, cache.tokens.long())
-    ]
-    assert losses[0] == losses[1]
-    losses[0].backward()
 
 
 # What does not fit

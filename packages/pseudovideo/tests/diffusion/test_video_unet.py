@@ -168,35 +168,6 @@ def test_padding_changes_nothing(networks, one_way):
             torch.testing.assert_close(out, network(x, TIMES, alone), rtol=0, atol=1e-11)
 
 
-def test_the_observed_pixels_the_indicator_and_the_frame_numbers_matter(networks):
-    x = pixels(2, 3)
-    for network in networks:
-        out = network(x, TIMES, WINDOW)[:, 2]
-        other = x.clone()
-        other[:, 0] += 0.5
-        assert far(network(other, TIMES, WINDOW)[:, 2], out)
-        moved = WINDOW._replace(frames=torch.tensor([[0, 2, 3]]).expand(2, -1))
-        assert far(network(x, TIMES, moved)[:, 2], out)
-        swapped = FrameWindow(WINDOW.frames, torch.zeros_like(WINDOW.observed), ~WINDOW.latent)
-        assert far(
-            network(x, TIMES, swapped._replace(latent=torch.ones_like(WINDOW.latent)))[:, 2], out
-        )
-
-
-def test_observed_frames_of_one_way_networks_do_not_see_the_latent_ones_nor_time(networks):
-    x = pixels(2, 3)
-    other = x.clone()
-    other[:, 2] = pixels(2, 1, seed=9)[:, 0]
-    two_way, one_way = networks
-    out = one_way(x, TIMES, WINDOW)[:, :2]
-    assert torch.equal(one_way(other, TIMES, WINDOW)[:, :2], out)
-    assert torch.equal(one_way(other, TIMES / 3, WINDOW)[:, :2], out)
-    # They are at time 0 and attend to each other.
-    only = stage_window(Stage((1, 2), ()), 2)
-    torch.testing.assert_close(one_way(x[:, :2], 0 * TIMES, only), out, rtol=0, atol=1e-11)
-    assert far(two_way(other, TIMES, WINDOW)[:, :2], two_way(x, TIMES, WINDOW)[:, :2])
-
-
 def test_what_is_remembered_of_observed_frames_replaces_them(networks):
     one_way = networks[1]
     x = pixels(2, 3)

@@ -158,28 +158,6 @@ def test_half_precision_is_stored_and_read_as_such(tmp_path, dtype):
         assert torch.equal(value, state[name]), name
 
 
-class Wrapper(torch.nn.Module):
-    """As DistributedDataParallel holds what it is around."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, *args, **options):
-        return self.module(*args, **options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrap", [torch.compile, Wrapper])
-def test_a_pipeline_with_a_wrapped_network_comes_back(tmp_path, wrap):
-    model = image_model()
-    expected = {name: value.clone() for name, value in model.state_dict().items()}
-    model.unet = wrap(model.unet)
-    pipeline_of(model).save_pretrained(tmp_path)
-    state = PseudoVideoPipeline.from_pretrained(tmp_path).model.state_dict()
-    assert all(torch.equal(value, state[name]) for name, value in expected.items())
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -254,22 +232,6 @@ def test_videos_are_those_of_the_formulas_stage_by_stage(monkeypatch, one_way):
     assert 0.1 < expected[:3].std() < 6
 
 
-def test_the_three_types_of_output_are_the_same_pixels():
-    pipeline = pipeline_of(video_model())
-    tensor, array, pictures = (drawn(pipeline, output_type=kind) for kind in ("pt", "np", "pil"))
-    assert tensor.frames.shape == (2, 4, 1, 8, 8)
-    assert torch.equal(tensor.images, tensor.frames[:, -1])
-    np.testing.assert_array_equal(array.frames, tensor.frames.movedim(2, -1).numpy())
-    np.testing.assert_array_equal(array.images, array.frames[:, -1])
-    assert [len(video) for video in pictures.frames] == [4, 4]
-    for picture, pixels in zip(pictures.images, array.images[..., 0], strict=True):
-        assert picture.mode == "L"
-        np.testing.assert_array_equal(np.asarray(picture), (pixels * 255).round().astype("uint8"))
-    images, frames = drawn(pipeline, output_type="pt", return_dict=False)
-    assert torch.equal(images, tensor.images)
-    assert torch.equal(frames, tensor.frames)
-
-
 def test_a_folder_of_videos_comes_back_with_scheduler_and_card(tmp_path):
     pipeline = pipeline_of(video_model(), trained_on="digits of scikit-learn", license="mit")
     pipeline.scheduler = diffusers.DDIMScheduler.from_config(pipeline.scheduler.config)
@@ -284,25 +246,6 @@ def test_a_folder_of_videos_comes_back_with_scheduler_and_card(tmp_path):
     assert f"{sum(p.numel() for p in again.model.parameters()):,} parameters" in card.text
     weights = [path.suffix for path in tmp_path.rglob("*") if path.stat().st_size > 10_000]
     assert weights == [".safetensors"]
-
-
-def test_the_code_of_a_card_runs(tmp_path, monkeypatch):
-    for name, model in (("videos", video_model()), ("images", image_model())):
-        pipeline_of(model).save_pretrained(tmp_path / name)
-        text = (tmp_path / name / "README.md").read_text()
-        code = text.split("```python\n")[1].split("```")[0].replace("steps=50", "steps=2")
-        monkeypatch.chdir(tmp_path)
-        space = {}
-        exec(code, space)
-        assert len(space["images"]) == 4
-
-
-def test_models_that_diffusers_has_no_unet_for_are_saved_as_our_own(tmp_path):
-    pipeline = pipeline_of(image_model(attention_sizes=(8, 4)))
-    pipeline.save_pretrained(tmp_path)
-    assert (tmp_path / "model" / "model.safetensors").is_file()
-    again = PseudoVideoPipeline.from_pretrained(tmp_path)
-    np.testing.assert_array_equal(drawn(again).images, drawn(pipeline).images)
 
 
 def test_other_precisions_are_stored_loaded_and_sampled(tmp_path):
