@@ -23,7 +23,6 @@ __all__ = [
     "GENERATORS",
     "PASSES",
     "SCALES",
-    "SHARES",
     "TEXT_BACKBONE",
     "Draw",
     "attended",
@@ -50,10 +49,9 @@ DTYPES: SearchStrategy[torch.dtype] = st.shared(
     key="dtype",
 )
 
-# Strategies of numbers, of shares in [0, 1], and of generators.
+# Strategies of numbers and of generators.
 COUNTS = st.integers(1, 3)
 SCALES = st.sampled_from([0.5, 1.0, 2.0])
-SHARES = st.sampled_from([0.0, 0.5, 1.0])
 GENERATORS = st.none() | st.builds(torch.Generator)
 PASSES = "NaN and infinity in a tensor reach the result"
 """Sentence in the documentation of functions that don't look at the values."""
