@@ -126,19 +126,6 @@ def test_errors_come_back_as_outcomes_and_with_debug_as_they_are(tmp_path):
         work(tmp_path, failing, debug=True)(JOBS[0])
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--executor", "dask"], "executor must be local, ray or ray:ADDRESS, got 'dask'"),
-        (["--executor", "ray:"], "executor must be local, ray or ray:ADDRESS, got 'ray:'"),
-    ],
-)
-def test_unknown_executors_are_refused(words, message, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["classify", *words])
-    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
-
-
 def test_what_an_executor_needs_is_asked_for_before_anything_is_written(
     tmp_path, monkeypatch, capsys
 ):

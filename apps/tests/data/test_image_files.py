@@ -7,7 +7,6 @@ import pickle
 import shutil
 import struct
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -164,13 +163,10 @@ def test_a_damaged_file_is_named_in_one_line(put, tmp_path, name, content):
 
 
 def test_missing_files_images_of_another_size_and_other_labels_are_named(put, tmp_path):
-    for data_dir, message in ((None, "--data-dir"), (tmp_path / "none", "none does not exist")):
-        with pytest.raises(DataError, match=message):
-            load_images("mnist", data_dir=data_dir, download=data_dir is None)
+    with pytest.raises(DataError, match="none does not exist"):
+        load_images("mnist", data_dir=tmp_path / "none")
     with pytest.raises(DataError, match=r"no files of 'mnist' under .*those of torchvision there"):
         load_images("mnist", data_dir=tmp_path)
-    with pytest.raises(DataError, match="holds texts"):
-        load_test_images("cola")
     for side, label, message in (
         (27, 0, r"\(1, 28, 28\), got \(1, 27, 27\)"),
         (28, 10, "row 1 has 10"),
@@ -181,26 +177,23 @@ def test_missing_files_images_of_another_size_and_other_labels_are_named(put, tm
             load_test_images("mnist", data_dir=tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "SVHN"])
+@pytest.mark.parametrize("name", IMAGE_INFO)
 def test_missing_files_are_fetched_by_torchvision_and_those_there_are_not(
-    put, tmp_path, monkeypatch, kind
+    put, tmp_path, monkeypatch, name
 ):
-    name = kind.lower().replace("fashion", "fashion-")
-    fetched = []
+    info, fetched = IMAGE_INFO[name], []
 
     def fetch(root, **options):
         fetched.append((root, options["download"]))
         raise RuntimeError("no network")
 
-    monkeypatch.setattr(f"torchvision.datasets.{kind}", fetch)
+    monkeypatch.setattr(f"torchvision.datasets.{info.published}", fetch)
     with pytest.raises(DataError, match=f"'{name}' could not be fetched: no network; put .*"):
         load_test_images(name, data_dir=tmp_path / "new", download=True)
     assert fetched == [(str(tmp_path / "new"), True)]
-    info = IMAGE_INFO[name]
     images = random_bytes(3, info.size, info.size, info.channels).squeeze()
     put(f"{name}/a.npz", npz_bytes(x_test=images, y_test=np.arange(3)))
-    found = load_test_images(name, data_dir=tmp_path, download=True)
-    assert torch.equal(found.targets, torch.arange(3))
+    assert len(load_test_images(name, data_dir=tmp_path, download=True)) == 3
 
 
 @pytest.fixture
@@ -308,8 +301,6 @@ def test_celeba_that_is_missing_or_of_another_kind_is_refused(faces, monkeypatch
     refused(r"partition\.txt cannot be read as lines of a file name and 0, 1 or 2")
     partition.unlink()
     refused("no files of 'celeba'")
-    (faces / "celeba" / "img_align_celeba").rename(faces / "celeba" / "aside")
-    monkeypatch.setattr("torchvision.datasets.CelebA", lambda *_, **__: 1 / 0)
-    for module, message in ((None, "gdown is needed"), (types.ModuleType("gdown"), "by zero")):
-        monkeypatch.setitem(sys.modules, "gdown", module)
-        refused(message, download=True)
+    face.parent.rename(faces / "celeba" / "aside")
+    monkeypatch.setitem(sys.modules, "gdown", None)
+    refused("gdown is needed", download=True)

@@ -88,17 +88,14 @@ def test_a_folder_to_generate_is_split_by_a_fixed_permutation(save, tmp_path, fo
             assert [value % 2 for value in values] == labels.tolist()
 
 
-def test_folders_that_make_no_data_set_are_refused_with_the_reason(save, put, tmp_path):
+def test_folders_that_make_no_data_set_are_refused_with_the_reason(save, tmp_path):
     name = f"folder:{tmp_path}"
 
     def refused(load, message, name=name, **options):
         with pytest.raises(DataError, match=message):
             load(name, **options)
 
-    for load in (load_images, load_generation_data):
-        refused(load, "none does not exist", name=f"{name}/none")
-    refused(load_images, "at least two sub-folders, one for each class, it has 0")
-    refused(load_generation_data, "holds no images")
+    refused(load_images, "none does not exist", name=f"{name}/none")
     for number in range(19):
         save(f"{number}.png")
     refused(load_generation_data, "at least 20 images.* holds 19")
@@ -110,17 +107,12 @@ def test_folders_that_make_no_data_set_are_refused_with_the_reason(save, put, tm
     assert load_generation_data(name, image_size=6).train.shape[1:] == (3, 6, 6)
     save("more/x.png")
     refused(load_generation_data, r"images and folders of images \(more\)", image_size=8)
-    put("void/notes.txt", "no image")
-    refused(load_images, "void holds no images")
-    save("void/x.png", size=(9, 8))
-    refused(load_images, "class 'more' has 1 rows")
     save("train/a/0.png")
     save("train/b/0.png")
     refused(load_images, "a folder train but no folder test")
     save("test/c/0.png")
     save("test/a/0.png")
     refused(load_images, "classes that the training part lacks: c")
-    refused(load_generation_data, "needs at least 10 images, of which a tenth")
 
 
 def test_a_picture_is_read_as_it_is_seen(tmp_path):
@@ -176,10 +168,6 @@ def test_folders_are_read_at_any_depth_and_what_was_changed_or_passed_over_is_to
     notes = load_images(f"folder:{root}", image_size=12).notes
     assert any("1 of 25 images were cropped to their middle square" in note for note in notes)
     assert any("25 of 25 images were enlarged to 12 pixels" in note for note in notes)
-    assert any(
-        "1 of 25 images were reduced to 8" in n
-        for n in load_images(f"folder:{root}", image_size=8).notes
-    )
 
 
 def test_images_of_the_training_part_among_the_others_are_counted(save, tmp_path):
@@ -241,11 +229,6 @@ def test_images_that_occur_in_both_sets_are_no_out_of_distribution_data(write_mn
     ood = load_ood_images("mnist", like, data_dir=tmp_path)
     assert torch.equal(ood.inputs[:, 0], images[[1, 3, 4]])
     assert ood.targets.tolist() == [1, 3, 4]
-    digits = load_images("digits")
-    with pytest.raises(DataError, match="must differ"):
-        load_ood_images("digits", digits)
-    with pytest.raises(DataError, match="holds texts"):
-        load_ood_images("cola", digits)
 
 
 @pytest.fixture

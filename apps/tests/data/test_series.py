@@ -64,14 +64,11 @@ def test_dates_become_days_or_hours_since_the_first_and_rows_are_sorted(read, pu
             "line 3: .*one form, got .* and .*, a date with zone",
         ),
         (["t,y", "0,1", "1,two"], "line 3: a value must be a number, got 'two'"),
-        (["t,y", "0,1", "soon,2"], "line 3.*'soon'"),
         (["t,y", "0,1", "inf,2"], "line 3.*finite"),
-        (["t,y", "0,1", "2020-01-01,2"], "line 3.*one form, got '0', a number, and"),
         (["t,y", "0,1,2"], "line 2: expected 2 columns, got 3"),
         (["t,y", "0,"], "no values"),
         (["t,y", '0,"1'], "cannot be read as a table"),
         (["t,y", "0,1e200", "1,2"], r"column 'y'.*1e\+200.*overflow"),
-        (["t,y", "0,1", "1e200,2"], r"column 't'.*overflow"),
         (["t,y", "0,0", "1,1e-200"], r"column 'y'.*1e-200.*vanishes"),
     ],
 )
@@ -112,8 +109,6 @@ def test_series_in_rows_stand_side_by_side_at_stamps_that_all_have(read):
     assert "1 stamps that not all series have" in series.notes[0]
     with pytest.raises(DataError, match="'a' has the stamp 0 twice"):
         read(*rows, "0,a,5", series="who")
-    with pytest.raises(DataError, match="no stamp that all"):
-        read("t,who,y", "0,a,1", "1,b,1", series="who")
 
 
 @pytest.mark.parametrize(
@@ -175,9 +170,7 @@ def test_all_columns_but_time_are_channels_and_bad_ones_are_refused(put):
     for text, message in (
         ("time,u\n0,1\n1,\n", "line 3: every channel needs a value"),
         ("time\n0\n", "at least one channel"),
-        ("time,u,u\n0,1,2\n", "needs one column 'u' for the channel"),
         ("time,u\n", "a header and no rows"),
-        ("", "needs one column 'time'"),
     ):
         with pytest.raises(DataError, match=message):
             read_csv_channels(put("bad.csv", text))
@@ -207,5 +200,3 @@ def test_points_are_read_from_the_named_columns_and_a_share_is_for_testing(put):
     assert (table.test.sum(), table.columns) == (5, ("b", "a"))
     one = read_csv_points(path, ("b", "a"), ("y",), test_share=0.25, seed=0)
     assert np.array_equal(one.y, table.y[0])
-    with pytest.raises(DataError, match="holds 1 points"):
-        read_csv_points(put("one.csv", "a,y\n1,2\n"), ("a",), ("y",), test_share=0.1, seed=0)

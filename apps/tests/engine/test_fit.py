@@ -240,7 +240,6 @@ def test_the_loss_is_told_step_and_epoch_and_how_much_is_done(run, total):
     ("train", "held_out", "match"),
     [
         ((torch.zeros(3), torch.zeros(4)), None, r"train must be tensors .* got \[3, 4\]"),
-        ((torch.zeros(0),), None, r"train must be tensors .* got \[0\]"),
         ((), None, "train must be tensors"),
         ((torch.zeros(3),), (torch.zeros(2), torch.zeros(1)), "held_out must be tensors"),
         ((torch.zeros(3),), None, "needs validation data"),

@@ -17,9 +17,8 @@ from probseq_apps.baselines.backbone import Backbone
 class GaussianProcesses(nn.Module):
     """Independent sparse variational Gaussian processes, each of one scalar input.
 
-    Each has a constant mean, an RBF kernel, and inducing inputs of its own, whitened.
-
-    Inducing inputs start evenly spaced from -2 to 2.
+    Each has a constant mean, an RBF kernel, and whitened inducing inputs of its own, which start
+    evenly spaced from -2 to 2.
     """
 
     def __init__(self, num_processes: int, num_inducing: int) -> None:
@@ -71,8 +70,6 @@ class SVDKLTransformer(nn.Module):
     The pooled features h become G numbers, each the input of a Gaussian process of its own, and
     the logits are linear combinations of these (Wilson et al. 2016, Eqs. 5-6):
     :math:`f_g \sim GP, \quad y \sim \operatorname{softmax}(A f(B h + b))`.
-
-    The model's last layer is taken off.
     """
 
     def __init__(

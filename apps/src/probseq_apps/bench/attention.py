@@ -68,8 +68,7 @@ _LAYERS: dict[str, Callable[[Shape], nn.Module]] = {
 }
 
 
-# Costs of each method: medians of its passes, and memory saved in between.
-Costs = dict[str, dict[str, float]]
+Costs = dict[str, dict[str, float]]  # of each method: medians of its passes, and memory
 
 
 def bench_attention(settings: BenchSettings) -> None:
@@ -99,19 +98,16 @@ def measure_shape(name: str, repeats: int, device: torch.device) -> Costs:
                 ((output.values * weights).sum() + output.penalty).backward()
                 layer.zero_grad(set_to_none=True)
 
-    forward, both = (
-        {
-            m: timed(partial(work, layer, back), device, gradients=True)
-            for m, layer in layers.items()
-        }
+    cases = {
+        (method, back): timed(partial(work, layer, back), device, gradients=True)
+        for method, layer in layers.items()
         for back in (False, True)
-    )
-    cases = [case for method in layers for case in (forward[method], both[method])]
-    seconds = interleaved(dict.fromkeys(cases, repeats), name)
+    }
+    seconds = interleaved(dict.fromkeys(cases.values(), repeats), name)
     return {
         method: {
-            "forward_ms": 1e3 * seconds[forward[method]],
-            "both_ms": 1e3 * seconds[both[method]],
+            "forward_ms": 1e3 * seconds[cases[method, False]],
+            "both_ms": 1e3 * seconds[cases[method, True]],
             "kept_mib": saved_bytes(layer, x) / 2**20,
         }
         for method, layer in layers.items()

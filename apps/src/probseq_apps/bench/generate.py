@@ -65,11 +65,6 @@ def groups(sizes: ModelSizes, device: torch.device) -> Iterator[list[Timing]]:
     yield videos(sizes, device)
 
 
-def noise(*shape: int) -> Tensor:
-    """Return colour noise in −1..1."""
-    return 2 * torch.rand(shape, generator=torch.Generator().manual_seed(0)) - 1
-
-
 def samplers() -> list[Timing]:
     """Return the rows of drawing tokens by the priors of thesis Tables D.2 and D.3."""
     prior = AutoregressivePrior(AutoregressiveConfig(codebook_size=_CODES, grid=_GRID))
@@ -96,7 +91,8 @@ def unets(sizes: ModelSizes, device: torch.device) -> list[Timing]:
     rows: list[Timing] = []
     images: dict[str, Case] = {}
     for length in LENGTHS:
-        frames, clips = 1 + length // 2, noise(sizes.clips, length, 3, side, side).to(device)
+        frames = 1 + length // 2
+        clips = torch.rand(sizes.clips, length, 3, side, side, device=device)
         exact, lean = (unet_model(length, sizes).to(device) for _ in range(2))
         lean.to(memory_format=torch.channels_last)
         of = f"UNet {sizes.base_channels}, {sizes.clips}x{frames} frames of 3x{side}x{side}"

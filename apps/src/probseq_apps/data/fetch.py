@@ -51,16 +51,14 @@ def download_online(name: str, data_dir: Path) -> None:
         require("pyarrow.parquet", extra="parquet", distribution="probseq-apps")
     failures: list[str] = []
     for folder in published.folders:
-        address = folder
+        contents: list[bytes] = []
         try:
-            contents: list[bytes] = []
             for file in published.files:
-                address = f"{folder}/{file}"
-                with urlopen(address, timeout=_SECONDS) as answer:
+                with urlopen(f"{folder}/{file}", timeout=_SECONDS) as answer:
                     contents.append(answer.read())
             break
         except (OSError, HTTPException) as error:
-            failures.append(f"{address}: {error}")
+            failures.append(f"{folder}/{published.files[len(contents)]}: {error}")
     else:
         raise DataError(
             f"{name!r} could not be fetched: {'; '.join(failures)}; make {target} by hand"

@@ -100,8 +100,7 @@ def load_molecules(
     """Load molecules, or a table of numbers, as tokens. Nothing is written.
 
     The set is `zinc`, or `csv:PATH`, a file of one's own. A SMILES that stands in the file twice is
-    taken once. A file of one's own whose header has no `smiles` is a table of numbers: each column
-    but the target is a token, see `_numbers`.
+    taken once. A file of one's own whose header has no `smiles` is a table of numbers.
     """
     paths, sizes = _find(name, data_dir), (reading.validation_size, reading.test_size)
     unnamed = user_path(name) and reading.smiles_column == "smiles"

@@ -38,13 +38,9 @@ class TextTokenizer:
     """A tokenizer of the library `tokenizers`, its numbers moved so that 0 is padding.
 
     If it has a padding token, that one becomes 0 and those before it move up by one; otherwise all
-    move up by one. Unknown words and special tokens ([CLS], [SEP]) are the tokenizer's own matter:
-    it adds its special tokens, and they count in `max_length` and survive cutting off. HTML line
-    breaks are dropped first.
-
-    Args:
-        tokenizer: the tokenizer; its own padding and cutting off are switched off.
-        empty: number of a text without any token; None: one more at the end.
+    move up by one. Its special tokens ([CLS], [SEP]) count in `max_length` and survive cutting off.
+    HTML line breaks are dropped first. `empty` is the number of a text without any token, None for
+    one more at the end.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, empty: int | None = None) -> None:
@@ -63,11 +59,7 @@ class TextTokenizer:
         return self._size
 
     def encode_all(self, texts: Iterable[str], max_length: int) -> Iterator[list[int]]:
-        """Yield 1 to `max_length` numbers for each text.
-
-        Raises:
-            ValueError: special tokens leave no room, or the tokenizer cannot read a text.
-        """
+        """Yield 1 to `max_length` numbers for each text."""
         special = self._tokenizer.num_special_tokens_to_add(False)
         if max_length <= special:
             raise ValueError(

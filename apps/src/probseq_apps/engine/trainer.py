@@ -63,12 +63,7 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        train: Batch,
-        config: TrainConfig,
-        device: torch.device,
-        loss: Loss,
+        self, model: nn.Module, train: Batch, config: TrainConfig, device: torch.device, loss: Loss
     ) -> None:
         self._loss, self._config, self.device = loss, config, device
         self._train = tuple(tensor.to(device) for tensor in train)
@@ -196,9 +191,7 @@ class Trainer:
             "last_score": self.last_score,
             "seconds": self.seconds,
         }
-        ema = None
-        if self._average is not None:
-            ema = self._average.state_dict()
+        ema = None if self._average is None else self._average.state_dict()
         return Checkpoint(self.step, copy_weights(self._model), self._best, state, ema)
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -235,16 +228,11 @@ class Trainer:
             torch.cuda.set_rng_state(random["cuda"], self.device)
 
     def _accumulate_gradients(self) -> bool:
-        """Add up the gradients of the pieces of the next batch, over all ranks, each by its share.
-
-        Returns whether the losses were checked.
-        """
+        """Add up the gradients of the next batch's pieces; return whether losses were checked."""
         chosen, pieces = self._next_batch()
         epoch, progress = self.step // self.steps_per_epoch, self.step / self.total_steps
-        step, ranks = (
-            TrainStep(self.step, epoch, progress, self._generator),
-            distributed.world_size(),
-        )
+        step = TrainStep(self.step, epoch, progress, self._generator)
+        ranks = distributed.world_size()
         loss, terms = torch.zeros(()), dict[str, Tensor]()
         for number, rows in enumerate(pieces, 1):
             share = (rows.stop - rows.start) / len(chosen)
