@@ -94,14 +94,3 @@ def test_bfloat16_autocast_leaves_divergences_and_processes_in_full_precision(ma
     assert penalty.dtype == torch.float32
     torch.testing.assert_close(penalty, expected)
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-
-
-@pytest.mark.parametrize("name", ["mean-field", "laplace"])
-def test_what_has_a_posterior_gets_no_laplace_approximation(make, make_model, name):
-    if name == "laplace":
-        inputs = make_model()[1]
-        model = laplace_model(make_model()[0], [(inputs, LABELS)])
-    else:
-        model, inputs = make(name)
-    with pytest.raises(ValueError, match=r"must end with an nn\.Linear"):
-        laplace_model(model, [(inputs, LABELS)])

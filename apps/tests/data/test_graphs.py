@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from probseq.transformers import SequenceTransformer, SoftmaxAttention, TransformerConfig
 from probseq_apps.data.graphs import (
     Graph,
     TokenLayout,
@@ -134,26 +133,6 @@ def test_renumbering_the_nodes_permutes_the_tokens():
     forth = [SIZE + edges - 1 - number for number in range(edges)]
     rows = [*ORDER, *forth, *(row + edges for row in forth)]
     torch.testing.assert_close(again, tokens[rows], rtol=0, atol=1e-5)
-
-
-def test_a_transformer_without_positions_predicts_the_same_for_renumbered_nodes():
-    torch.manual_seed(0)
-    config = TransformerConfig(depth=2, dim=16, num_heads=2, hidden_dim=16, dropout=0.0)
-    model = SequenceTransformer(
-        config,
-        input_dim=LAYOUT.width,
-        max_length=25,
-        num_outputs=1,
-        attention=lambda index: SoftmaxAttention(16, 2),
-        positions=False,
-    ).eval()
-    # Padded beside each other, and with its edges given the other way round.
-    turned = make_graph(ORDER)
-    turned = turned._replace(ends=turned.ends.flip(1))
-    tokens = stack_tokens([make_graph(), turned, make_graph(edges=EDGES[:-1])], LAYOUT, 25)
-    same, again, other = model(tokens).logits.flatten().tolist()
-    assert again == pytest.approx(same, abs=1e-5)
-    assert abs(other - same) > 1e-4
 
 
 def test_flipped_signs_leave_all_dot_products_features_and_padding_alone():

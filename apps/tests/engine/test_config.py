@@ -31,12 +31,6 @@ def test_a_senseless_value_is_refused_by_name(base, name, value):
         TrainConfig.from_dict({**base, name: value})
 
 
-def test_values_at_their_bounds_are_taken():
-    TrainConfig(**BASE, final_learning_rate=BASE["learning_rate"], device="cuda:1")
-    # The constant schedule knows no final step size.
-    TrainConfig(**BASE, final_learning_rate=2e-3, schedule="constant", warmup_epochs=3)
-
-
 def rates(schedule, **changes):
     values = {"epochs": 5, "batch_size": 1, "learning_rate": 1.0, "final_learning_rate": 0.1}
     config = TrainConfig(**(values | changes), schedule=schedule)

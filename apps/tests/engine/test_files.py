@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from probseq.files import DamagedFileError, OtherFormatError
+from probseq.files import DamagedFileError
 from probseq_apps.engine.checkpoints import Checkpoint, save_checkpoint
 from probseq_apps.engine.files import (
     ConfigMismatchError,
@@ -108,12 +108,6 @@ def test_arrays_come_back_in_groups(tmp_path):
     save_groups(tmp_path / "new" / "a.npz", groups)
     found = load_groups(tmp_path / "new" / "a.npz")
     assert str(found) == str(groups)
-
-
-def test_a_run_of_an_older_format_is_told_by_its_number(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"format": 1, "sha256": "0"}))
-    with pytest.raises(OtherFormatError, match=r"config\.json is a file of a run of format 1, and"):
-        prepare_run_dir(tmp_path, CONFIG, resume=True)
 
 
 def test_a_full_disk_names_the_file_and_what_to_do(tmp_path):

@@ -49,19 +49,6 @@ def test_the_task_is_learned_and_the_log_tells_how(run, tmp_path):
     assert read_finished(tmp_path / "run")["best_score"] == result.best_score
 
 
-def test_the_logged_loss_is_the_mean_over_examples_not_over_batches(run, tmp_path):
-    seen = []
-
-    def note(batch, losses, step):
-        seen.append((len(batch[0]), losses.loss.item(), losses.terms["penalty"].item()))
-
-    run(task=watched(DigitsTask(noise=0.0, dropout=0.0), note), data=digits(33), epochs=2)
-    assert [size for size, *_ in seen] == [32, 1, 32, 1]
-    for row, pair in zip(read_metrics(tmp_path / "run"), (seen[:2], seen[2:]), strict=True):
-        assert row["loss"] == pytest.approx(sum(n * loss for n, loss, _ in pair) / 33)
-        assert row["parts"]["penalty"] == pytest.approx(sum(n * p for n, _, p in pair) / 33)
-
-
 def train_by_hand(model, networks, loss, *, rate, clip):
     """Nine steps by definition: order, step sizes, and each network's gradient scaled to a norm."""
     (pixels, labels), _ = digits(num_train=70)

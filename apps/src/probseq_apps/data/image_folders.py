@@ -1,16 +1,14 @@
 """Folders of images of one's own: their layouts, what is in them, and how they are read.
 
-Folders, with or without classes, have the layouts ``ROOT/*.png``, ``ROOT/CLASS/*.png``, or
-``ROOT/train`` and ``ROOT/test``, each in one of these forms, with ``ROOT/val`` (or ``validation``,
-``valid``) or else a tenth of the training images for validation. Images may lie in folders of the
-class folders, at any depth. A folder without parts is split by a fixed permutation: to classify,
-80/10/10 with equal shares of each class; to generate, 81/9/10.
+The layouts are ``ROOT/*.png``, ``ROOT/CLASS/*.png`` at any depth, or ``ROOT/train`` and
+``ROOT/test``, each in one of these forms, with ``ROOT/val`` (or ``validation``, ``valid``) or else
+a tenth of the training images for validation. A folder without parts is split by a fixed
+permutation: to classify, 80/10/10 with equal shares of each class; to generate, 81/9/10.
 
-All images must be square and of one size, or ``image_size`` is given: then the shorter side is
-resized to it and the middle is cut out. If every image is grey, one channel is kept; if any is in
-colour, all become colour. Images are turned as their EXIF orientation says, and what is transparent
-is laid on white. Hidden files are passed over, and so are files that aren't images by their ending.
-Notes tell how many images were changed or passed over, and how.
+Images must be square and of one size, or the shorter side is resized to ``image_size`` and the
+middle is cut out. One image in colour makes all colour. Images are turned as their EXIF orientation
+says, and laid on white where they are transparent. Hidden files and those that aren't images by
+their ending are passed over. Notes tell how many images were changed or passed over, and how.
 """
 
 from collections import Counter

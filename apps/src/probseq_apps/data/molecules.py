@@ -7,10 +7,7 @@ al. (2020), the thesis' one (app. B.4). One file, `zinc/zinc.csv` or the 1,002 m
 each for validation and test unless said otherwise, the rest for training.
 
 The target of `zinc` is a column `score`, logP - SA here; the benchmark's has a penalty for large
-cycles, too, and is normalised. Errors are reported in the target's own unit.
-
-A molecule is a graph of its atoms, see `probseq_apps.data.molecule_graphs`; a salt, or any SMILES
-with a dot in it, is one of several components.
+cycles, too, and is normalised. A salt, or any SMILES with a dot, is a graph of several components.
 """
 
 from dataclasses import dataclass

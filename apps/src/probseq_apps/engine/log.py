@@ -32,9 +32,9 @@ class NonFiniteLossError(FloatingPointError):
 class LossMonitor:
     """Collects losses on their device and checks every so many steps that they are finite.
 
-    Reading a number from a CUDA device waits for the device, so there the losses of several steps
-    are read together; on the CPU each is read at once, before it can spoil the weights. `latest`
-    has the loss of the last step that was read, and its terms.
+    Reading a number waits for a CUDA device, so there losses of several steps are read together; on
+    the CPU each is read at once, before it can spoil the weights. `latest` has the loss and terms
+    of the last step that was read.
     """
 
     def __init__(self, every: int) -> None:
