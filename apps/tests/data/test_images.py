@@ -9,12 +9,7 @@ from PIL import Image
 
 from probseq_apps.data import image_folders
 from probseq_apps.data.image_folders import read_images
-from probseq_apps.data.images import (
-    ImageData,
-    load_generation_data,
-    load_images,
-    load_ood_images,
-)
+from probseq_apps.data.images import ImageData, load_generation_data, load_images, load_ood_images
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part, hold_out_validation
 from pseudovideo.pixels import to_unit

@@ -61,9 +61,7 @@ _LAYERS: dict[str, Callable[[Shape], nn.Module]] = {
     "CGPT": lambda s: CorrelatedGPAttention(s.dim, s.heads),
     "SCGPT": lambda s: SparseCorrelatedGPAttention(s.dim, s.heads, 16),
     "KEP-SVGP": lambda s: KernelEigenPairAttention(
-        *(s.dim, s.heads, 10),
-        merge=s.merge,
-        max_tokens=None if s.merge == "addition" else s.tokens,
+        *(s.dim, s.heads, 10), merge=s.merge, max_tokens=None if s.merge == "addition" else s.tokens
     ),
 }
 
