@@ -36,8 +36,6 @@ NEW |= {"--skip-unreadable", "--no-skip-unreadable"}
 NEW |= {"--separator", "--decimal", "--encoding", "--widen", "--no-widen", "--page"}
 NEW |= {
     "--accumulate",
-    "--details",
-    "--no-details",
     "--executor",
     "--ray.cpus",
     "--ray.gpus",

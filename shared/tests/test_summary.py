@@ -2,12 +2,11 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from scipy.stats import rankdata, ttest_rel
+from scipy.stats import ttest_rel
 
 from probseq.metrics import evaluate
 from probseq.summary import (
     LABELS,
-    average_ranks,
     best_names,
     difference,
     direction_of,
@@ -71,25 +70,6 @@ def test_a_worse_method_is_not_marked_beside_a_better_one_because_its_seeds_scat
         "scatters": summarise([0.010, 0.200, 0.400]),
     }
     assert best_names(metric, "lower") == {"best"}
-
-
-@pytest.mark.parametrize("direction", ["higher", "lower"])
-def test_ranks_with_ties_are_those_of_scipy(direction):
-    generator = np.random.default_rng(0)
-    # Few different values, so that many are equal.
-    values = generator.integers(0, 3, size=(6, 5)) / 10
-    tasks = [dict(zip("abcde", row, strict=True)) for row in values]
-    sign = -1 if direction == "higher" else 1
-    found = average_ranks(tasks, direction)
-    assert list(found) == [*"abcde"]
-    assert list(found.values()) == pytest.approx(rankdata(sign * values, axis=1).mean(0))
-
-
-def test_a_method_is_ranked_over_the_tasks_that_have_it():
-    tasks = [{"a": 1.0, "b": 2.0}, {"a": 2.0, "b": 1.0, "c": 3.0}, {"c": 1.0}]
-    assert average_ranks(tasks, "higher") == {"a": 2.0, "b": 2.0, "c": 1.0}
-    # A single method ranks nothing.
-    assert average_ranks([{"a": 1.0}], "higher") == {}
 
 
 def test_every_metric_of_classes_has_a_label_and_a_good_end():

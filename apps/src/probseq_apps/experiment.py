@@ -43,6 +43,13 @@ class RunFolder:
         """Return the path of the results with a name."""
         return self.path / RESULTS / f"{name}.json"
 
+    def made_by(self, job: Job, file: Path) -> Path:
+        """Return a file that a job has written; raise if it was deleted since."""
+        if not file.is_file():
+            results = self.results_file(job.name)
+            raise FileNotFoundError(f"{file} is not there: delete {results} too, and resume")
+        return file
+
     def has(self, name: str) -> bool:
         """Return whether the main process sees these results; all processes get its answer."""
         return distributed.broadcast(distributed.is_main() and self.results_file(name).exists())

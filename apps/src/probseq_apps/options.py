@@ -50,9 +50,6 @@ class Options(Output):
     workers: Count | None = None
     """Jobs at the same time; None: here up to 4, as many as the machine has processors, and one
     where it has a GPU; elsewhere all."""
-    details: bool = False
-    """Print all tables of a comparison, by the names of its rows, and not what came out of it; draw
-    pictures for specialists, too."""
     executor: Executor = "local"
     """Where jobs are done: local, ray or ray:ADDRESS."""
     ray: Ray = Ray()

@@ -34,7 +34,7 @@ def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: s
         SystemExit: SIGTERM or SIGINT came, and the state is saved.
     """
     torch.set_num_threads(options.threads)
-    log.quiet, log.details = options.quiet, options.details
+    log.quiet = options.quiet
     if workflow.single_process and (count := distributed.world_size()) > 1:
         raise ValueError(
             f"{workflow.command} runs in one process, and torchrun started {count}: "

@@ -158,18 +158,17 @@ def test_the_report_says_what_attention_adds_and_costs(finished, report_of):
     assert report["mle"]["metrics"]["test/penalty"]["values"] == [None, None]
 
 
-def test_finished_runs_are_not_run_again_and_deleted_predictions_made_anew(
-    finished, report_of, capsys
-):
+def test_finished_runs_are_not_run_again(finished, report_of, capsys):
     before, kept = report_of(finished), finished / "sgpa" / "seed-1" / "predictions.npz"
-    time_before, deleted = kept.stat().st_mtime_ns, finished / "mcd/seed-1/predictions.npz"
-    content = deleted.read_bytes()
-    deleted.unlink()
+    time_before = kept.stat().st_mtime_ns
     assert main(["classify", "--resume", "--run-dir", str(finished)]) == 0
     assert "14 of 14 jobs are finished" in capsys.readouterr().out
     assert kept.stat().st_mtime_ns == time_before
-    assert deleted.read_bytes() == content
     assert report_of(finished) == before
+    kept.rename(kept.with_suffix(".aside"))
+    assert main(["classify", "--resume", "--run-dir", str(finished)]) == 1
+    assert "sgpa-seed1.json too, and resume" in capsys.readouterr().err
+    kept.with_suffix(".aside").rename(kept)
 
 
 def test_another_configuration_is_no_resumption(finished, capsys):

@@ -14,7 +14,7 @@ from probseq.files import DamagedFileError
 from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
-from probseq_apps.engine.files import read_json, write_json
+from probseq_apps.engine.files import read_json
 from probseq_apps.experiments import generate_common
 from probseq_apps.experiments.generate_common import load_samples
 from probseq_apps.experiments.image_models import (
@@ -28,7 +28,6 @@ from probseq_apps.experiments.image_models import (
 )
 from probseq_apps.options import Options
 from probseq_apps.run import run
-from probseq_apps.settings.common import merged
 from probseq_apps.settings.generate import Features, Machine, Reading
 from probseq_apps.settings.models import (
     DiffusionEvaluation,
@@ -180,37 +179,6 @@ def test_samples_are_last_frames_and_weights_are_the_average(whole, kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "said"),
-    [
-        (
-            DIFFUSIONS,
-            {"variants": ["1-frame"]},
-            "class=ImageDiffusion, and .* class=VideoDiffusion",
-        ),
-        (
-            DIFFUSIONS,
-            {"process": {"schedule": "cosine"}},
-            "schedule=cosine, and .* schedule=linear",
-        ),
-        (DIFFUSIONS, {"frames": {"context": 1}}, "context=1, and .* context=2"),
-        (DIFFUSIONS, {"unet": {"num_heads": 4}}, "num_heads=4, and .* num_heads=2"),
-        (HVAES, {"variants": ["heat"]}, "class=HeatHVAE, and .* class=LearnedEncoderHVAE"),
-        (HVAES, {"sizes": {"learned_noise_std": 0.25}}, "with noise_std=0.25, and"),
-    ],
-)
-def test_a_model_of_other_settings_than_its_folders_is_refused(
-    whole, tmp_path, kind, changes, said
-):
-    shutil.copytree(whole[kind] / "models" / names(kind)[1], tmp_path / "m")
-    config = read_json(tmp_path / "m" / "config.json")
-    config["settings"] = merged(config["settings"], changes)
-    write_json(tmp_path / "m" / "config.json", config)
-    with pytest.raises(ValueError, match=said) as caught:
-        opened(tmp_path / "m")
-    assert "pretrained must hold the model that" in str(caught.value)
-
-
-@pytest.mark.parametrize(
     "name",
     ["config.json", "finished.json", "pretrained/config.json", "pretrained/model.safetensors"],
 )
@@ -222,24 +190,6 @@ def test_a_flipped_byte_of_a_stored_model_is_refused_by_the_file_s_name(whole, t
     with pytest.raises(DamagedFileError) as caught:
         opened(tmp_path / "m")
     assert str(tmp_path / "m" / name) in str(caught.value)
-
-
-def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(whole, tmp_path, capsys):
-    for kind in KINDS:
-        folder, name = tmp_path / kind.kind, names(kind)[1]
-        shutil.copytree(whole[kind], folder)
-        before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/metrics.jsonl")}
-        (folder / "samples" / f"{name}.npz").unlink()
-        generate(kind, run_dir=folder, resume=True)
-        said = capsys.readouterr().out
-        assert f"samples of {name} are not there" in said
-        assert "2 of 2 jobs are finished" in said
-        assert {path: path.stat().st_mtime_ns for path in before} == before
-        assert_same(kind, whole[kind], folder)
-        (folder / "samples" / f"{name}.npz").unlink()
-        shutil.rmtree(folder / "models" / name)
-        with pytest.raises(FileNotFoundError, match=rf"delete .*results/{name}\.json"):
-            generate(kind, run_dir=folder, resume=True)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ import io
 import json
 import math
 import signal
+import socket
 import subprocess
 import sys
 
@@ -128,6 +129,9 @@ def test_a_run_goes_on_with_what_is_missing_and_gives_the_same_report(
     assert main(["online", "--resume", "--run-dir", str(folder)]) == 1
     assert f"{predictions} is damaged" in capsys.readouterr().err
     predictions.unlink()
+    assert main(["online", "--resume", "--run-dir", str(folder)]) == 1
+    assert f"{predictions} is not there: delete" in capsys.readouterr().err
+    (folder / "results" / "ohsvgp-seed0.json").unlink()
     assert main(["online", "--resume", "--run-dir", str(folder)]) == 0
     assert [name for name, warm in built if not warm] == ["ovc", "ohsvgp"]
     assert predictions.read_bytes() == whole
@@ -404,3 +408,18 @@ def test_a_live_stream_goes_on_after_a_line_that_is_no_text(
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["line"] for one in told] == [1, 2, 3]
     assert ["refused" in one for one in told] == [False, True, False]
+
+
+def test_a_port_in_use_is_refused_before_anything_is_read(monkeypatch, capsys, tmp_path):
+    class Unread:
+        def __iter__(self):
+            raise AssertionError("read")
+
+    monkeypatch.setattr("sys.stdin", Unread())
+    state = tmp_path / "state"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert main(["online", "live", "--page", str(port), "--state", str(state)]) == 1
+    error = f"probseq: error: page cannot be served at 127.0.0.1:{port}: Address already in use\n"
+    assert capsys.readouterr() == ("", error)
+    assert not state.exists()

@@ -1,7 +1,6 @@
 """`probseq generate run` and its stages: what they compute, keep, and go on with."""
 
 import os
-import shutil
 import signal
 from dataclasses import replace
 
@@ -122,26 +121,6 @@ def test_a_run_leaves_results_models_samples_pictures_and_a_report(whole, report
     assert len(weights(whole)) == len(VARIANTS) + 4
     rows = read_metrics(whole / "tokenizers" / JOB.name)
     assert rows[-1]["parts"]["discriminator"] > 0
-
-
-def test_deleted_samples_are_drawn_anew_and_what_cannot_be_has_a_remedy(
-    whole, tmp_path, capsys, report_of
-):
-    folder, name = tmp_path / "lost", "masked-2-frame-plain-seed0"
-    shutil.copytree(whole, folder)
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/metrics.jsonl")}
-    (folder / "samples" / f"{name}.npz").unlink()
-    generate(TINY, run_dir=folder, resume=True)
-    assert f"samples of {name} are not there and are drawn anew" in capsys.readouterr().out
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert_same(report_of, whole, folder)
-    (folder / "samples" / f"{name}.npz").unlink()
-    shutil.rmtree(folder / "priors" / name)
-    with pytest.raises(FileNotFoundError, match=r"delete .*results/2-frame-plain-seed0\.json"):
-        generate(TINY, run_dir=folder, resume=True)
-    (folder / "results" / "2-frame-plain-seed0.json").unlink()
-    generate(TINY, run_dir=folder, resume=True)
-    assert_same(report_of, whole, folder)
 
 
 @pytest.mark.parametrize(

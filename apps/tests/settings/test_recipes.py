@@ -53,7 +53,7 @@ def test_recipes_survive_json_and_unknown_ones_are_refused_with_the_nearest(kind
 def test_settings_and_recipes_load_no_torch():
     program = (
         "import sys, probseq_apps.registry as r; [load() for entry in r.REGISTRY.values() "
-        "for load in getattr(r.load(entry.settings), 'known', {}).values()]; "
+        "for load in getattr(r.load(entry.settings), 'by_name', {}).values()]; "
         "print('torch' in sys.modules, 'numpy' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Mean and standard error over seeds, which differences they support, and ranks.
+"""Mean and standard error over seeds, and which differences they support.
 
 One test of means: the 95% interval (Student's t) of the differences paired by seed. Importing this
 module loads neither torch nor scipy.
@@ -23,7 +23,6 @@ __all__ = [
     "Direction",
     "Gain",
     "Summary",
-    "average_ranks",
     "best_names",
     "difference",
     "direction_of",
@@ -146,31 +145,6 @@ def mean_of(summaries: Iterable[Summary]) -> Summary:
     """Return the summary of the mean of several metrics, taken for each seed first."""
     seeds = zip(*(summary.values for summary in summaries), strict=True)
     return summarise([summarise(values).mean for values in seeds])
-
-
-def average_ranks(tasks: Iterable[Mapping[str, float]], direction: Direction) -> dict[str, float]:
-    """Rank the methods of each task, 1 being the best, and average over the tasks.
-
-    Equal values share the mean of their ranks. A method's mean is over the tasks that have it, and
-    it is ranked among the methods of each: a task with fewer methods has fewer ranks to give. Tasks
-    with a single method are left out.
-
-    Args:
-        tasks: values by method, for each task.
-        direction: which end is good.
-
-    Returns:
-        Mean rank by method, in order of appearance.
-    """
-    sign = -1.0 if direction == "higher" else 1.0
-    ranks: dict[str, list[float]] = {}
-    for values in tasks:
-        if len(values) < 2:
-            continue
-        order = _stats().rankdata([sign * value for value in values.values()])
-        for method, rank in zip(values, order, strict=True):
-            ranks.setdefault(method, []).append(float(rank))
-    return {method: sum(numbers) / len(numbers) for method, numbers in ranks.items()}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from probseq.metrics.plots import (
     risk_coverage_plot,
     roc_plot,
     selective_error_plot,
-    spread_plot,
 )
 
 LONG = "kernel-exponential+ensemble+ts"
@@ -113,7 +112,7 @@ def test_a_missing_matplotlib_names_the_extra(monkeypatch):
     "plot",
     [
         *(reliability_diagram, risk_coverage_plot, roc_plot, predicted_plot),
-        *(interval_coverage_plot, selective_error_plot, spread_plot),
+        *(interval_coverage_plot, selective_error_plot),
     ],
 )
 def test_nothing_to_plot_is_an_error(plot):
@@ -141,11 +140,3 @@ def test_numbers_have_a_panel_or_a_curve_for_each_method():
         assert all(line.get_ydata().tolist() == curve[1].tolist() for line in lines)
     # The first few, by chance far off, don't flatten the rest.
     assert axes.get_ylim() == (0.0, pytest.approx(0.55))
-
-
-def test_spreads_of_each_set_are_counted_in_the_same_bins():
-    near, far = torch.full((50,), 1.0), torch.cat([torch.full((49,), 2.0), torch.tensor([99.0])])
-    (axes,) = spread_plot({"sgpa": {"Test set": near, "Other": far}}).axes
-    heights = [[bar.get_height() for bar in bars] for bars in axes.containers]
-    assert [sum(counts) for counts in heights] == [50, 50]  # what is far off is in the last bin
-    assert heights[0][0] == 50

@@ -21,7 +21,6 @@ from probseq_apps.engine.files import METRICS, read_finished, write_atomic, writ
 
 _LINE_SECONDS = 60.0
 quiet = False  # set by `run` for --quiet
-details = False  # set by `run` for --details
 _jobs: "JobsBar | None" = None  # the bar over all jobs, while there is one
 
 

@@ -148,10 +148,7 @@ def report(
     plotted: dict[str, list[Sets]] = {}
     for name in settings.method:
         row = settings.row(name)
-        train_again = partial(train_method, settings, loaded, at=at)
-        jobs_of_row, stored = comparison.stored_runs(
-            row, settings, at, make=train_again, loss=validation_loss
-        )
+        jobs_of_row, stored = comparison.stored_runs(row, settings, at, loss=validation_loss)
         runs: list[Sets] = [{n: Predictions(**f) for n, f in sets.items()} for sets in stored]
         runs, temperatures = post_hoc(row, settings, runs)
         metrics = [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs]

@@ -197,13 +197,11 @@ def stored_runs(
     settings: MethodSettings,
     at: RunFolder,
     *,
-    make: Callable[[Job], object],
     loss: Callable[[Mapping[str, Stored]], float] | None = None,
 ) -> tuple[list[Job], list[dict[str, dict[str, Tensor]]]]:
     """Return for each seed the job that counts, and its stored predictions by set and field.
 
-    What makes a job again is called where predictions were deleted. Of several values of a setting
-    the one of lowest loss on the validation part counts.
+    Of several values of a setting the one of lowest loss on the validation part counts.
     """
     file = LAPLACE_PREDICTIONS if "kflla" in row.additions else PREDICTIONS
     chosen: list[Job] = []
@@ -211,10 +209,7 @@ def stored_runs(
     for seed in settings.seeds:
         candidates: dict[Job, dict[str, dict[str, Tensor]]] = {}
         for job in (Job(variant, seed) for variant in row.variants):
-            path = run_folder(at, job) / file
-            if not path.exists():
-                make(job)
-            candidates[job] = load_groups(path)
+            candidates[job] = load_groups(at.made_by(job, run_folder(at, job) / file))
         best = next(iter(candidates))
         if len(candidates) > 1 and loss is not None:
             best = min(candidates, key=lambda job: loss(candidates[job]))

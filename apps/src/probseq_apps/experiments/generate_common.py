@@ -21,7 +21,7 @@ from probseq_apps.engine.files import (
 )
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, Loss, TrainStep, fork_random
-from probseq_apps.experiment import Job, RunFolder
+from probseq_apps.experiment import RunFolder
 from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.options import Options
 from probseq_apps.settings.generate import ClassTraining, GenerateSettings, OnImages
@@ -55,23 +55,11 @@ MakerT = TypeVar("MakerT")
 ModelT = TypeVar("ModelT")
 Module = TypeVar("Module", bound=nn.Module)
 PretrainedT = TypeVar("PretrainedT", bound=Pretrained)
-_DIMENSIONS = {"images": 4, "videos": 5, "seconds": 0, "labels": 1}
 
 
 def load_samples(file: Path) -> Samples:
-    """Read samples; raise if they are not there, damaged, or something else."""
-    if not file.is_file():
-        raise FileNotFoundError(f"samples must be a file of samples, and {file} is not there")
-    arrays = load_arrays(file)
-    for name, count in _DIMENSIONS.items():
-        if name in Samples._field_defaults and name not in arrays:
-            continue
-        dimensions = f"{arrays[name].ndim}" if name in arrays else "none"
-        if dimensions != str(count):
-            raise ValueError(
-                f"samples must have {name} of {count} dimensions, and {file} has {dimensions}"
-            )
-    return Samples(**{name: arrays[name] for name in _DIMENSIONS if name in arrays})
+    """Read samples."""
+    return Samples(**load_arrays(file))
 
 
 def save_samples(samples: Samples, file: Path) -> None:
@@ -177,24 +165,10 @@ def make_features(settings: ImageSettings, run: ImageRun, at: RunFolder) -> None
     run.reference(at)
 
 
-def store_samples(
-    file: Path, draw: Callable[[], Samples], name: str, job: Job, at: RunFolder
-) -> None:
-    """Write what the main process draws, unless the file of a job is there.
-
-    Tells that a finished job draws anew, and what to do if its model is not there.
-    """
-    if distributed.broadcast(file.exists()):
-        return
-    if at.has(job.name):
-        log.say(f"samples of {name} are not there and are drawn anew")
-    try:
+def store_samples(file: Path, draw: Callable[[], Samples]) -> None:
+    """Write what the main process draws, unless the file is there."""
+    if not distributed.broadcast(file.exists()):
         distributed.main_alone(lambda: save_samples(draw(), file))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{error}; delete {at.results_file(job.name)} and resume, so that all of this "
-            "variant is made anew"
-        ) from error
 
 
 # -- Images and classes ---------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from torch import nn
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
-from probseq_apps.engine.files import CONFIG, read_json
 from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import generate_common as common
@@ -248,23 +247,8 @@ def train_maker(
 
 
 def read_maker(maker: Maker, folder: Path) -> TrainedMaker:
-    """Read the model; raise if it is not trained, damaged, or not that of the settings."""
-    trained = common.read_model(folder, maker, Pretrained, "model")
-    model: Any = trained.model
-    size = maker.settings.reading.image_size or model.config.image_size
-    counts = read_json(folder / CONFIG).get("classes", {})
-    wanted: Any
-    kind, wanted = maker.config(size, model.config.channels, counts)
-    differing = {"class": (kind.__name__, type(model).__name__)}
-    if type(model) is kind:
-        differing = wanted.differs_from(model.config)
-    for name, (value, other) in differing.items():
-        raise ValueError(
-            f"{folder / common.PRETRAINED} must hold the model that {folder / CONFIG} tells "
-            f"of, with {name}={value}, and holds another one with {name}={other}: copy its own "
-            "there, or train it anew"
-        )
-    return trained
+    """Read the model; raise if it is not trained, or damaged."""
+    return common.read_model(folder, maker, Pretrained, "model")
 
 
 # -- From load to report --------------------------------------------------------------------------
@@ -326,14 +310,14 @@ def train_and_measure(
 
 
 def report(settings: ModelSettings, run: common.ImageRun, results: Results, at: RunFolder) -> str:
-    """Write the report and return it as text; samples that were deleted are drawn anew."""
+    """Write the report and return it as text."""
     logs, makers = dict[str, list[Path]](), makers_of(settings)
     of_models: dict[str, ModelSamples] = {}
-    files = {job: draw_file(settings, run, job, at) for job in makers}
-    for job, samples_file in files.items():
+    for job in makers:
         logs.setdefault(job.row, []).append(at.path / MODELS / job.name)
         if job.seed == settings.seeds[0]:
-            samples = common.load_samples(samples_file)
+            file = at.path / common.SAMPLES / f"{job.name}.npz"
+            samples = common.load_samples(at.made_by(job, file))
             of_models[job.row] = ModelSamples(samples.images, samples.videos, samples.labels)
     is_diffusion = isinstance(settings, DiffusionSettings)
     return generate_report(
@@ -381,5 +365,5 @@ def draw_file(settings: ModelSettings, run: common.ImageRun, job: Job, at: RunFo
         labels = common.labels_for(model, num, seed=seed)
         return common.draw_timed(model, num, seed=seed, labels=labels, **options)
 
-    common.store_samples(file, draw, job.name, job, at)
+    common.store_samples(file, draw)
     return file

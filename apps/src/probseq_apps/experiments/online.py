@@ -4,12 +4,11 @@ import copy
 import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,11 +158,10 @@ def report(settings: OnlineSettings, streams: Streams, results: Results, at: Run
     how = f"hyperparameters: {model.hyperparameters}"
     steps = f"{model.learn_steps:,} of rate {model.learn_rate:g} ({', '.join(learned)})"
     label = f"{stream.target_label}{' (standardised)' if standard else ''}"
-    again = partial(learn_stream, settings, streams, at=at)
 
     def figures(names: Mapping[str, str]) -> dict[str, Figure]:
         """Draw the predictions of the best and the worst method, and of all."""
-        stored = first_seed_arrays(settings, at.path / PREDICTIONS, again)
+        stored = first_seed_arrays(settings, at, PREDICTIONS)
         arrays, labels = {t: stored[n] for n, t in names.items()}, (stream.input_label, label)
         drawings = prediction_figures(arrays, labels)
         if "fits" in drawings:
@@ -234,15 +232,13 @@ WORKFLOW = Workflow(
 
 
 def first_seed_arrays(
-    settings: OnlineComparison, folder: Path, again: Callable[[Job], object]
+    settings: OnlineComparison, at: RunFolder, name: str
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return what each method stores of its first seed, made `again` where a file was deleted."""
+    """Return what each method has stored of its first seed in a folder of the run."""
     arrays: dict[str, dict[str, np.ndarray]] = {}
     for job in (Job(row, min(settings.seeds)) for row in settings.method):
-        file = folder / f"{job.name}.npz"
-        if not file.exists():
-            again(job)
-        arrays[job.row] = {name: array.numpy() for name, array in load_arrays(file).items()}
+        file = at.made_by(job, at.path / name / f"{job.name}.npz")
+        arrays[job.row] = {key: array.numpy() for key, array in load_arrays(file).items()}
     return arrays
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,8 +152,7 @@ def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: Ru
     def figures(names: Mapping[str, str]) -> dict[str, Figure]:
         if frame is None:
             return {}
-        again = partial(learn_channels, settings, data, at=at)
-        stored = first_seed_arrays(settings, at.path / FRAMES, again)
+        stored = first_seed_arrays(settings, at, FRAMES)
         return {"frames": frames_plot({title: stored[n] for n, title in names.items()}, frame)}
 
     # Channels as series side by side.

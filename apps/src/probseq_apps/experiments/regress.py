@@ -111,8 +111,7 @@ def report(
     plotted: dict[str, list[NumberSets]] = {}
     for name in settings.method:
         row = settings.row(name)
-        train_again = partial(train_method, settings, loaded, at=at)
-        jobs_of_row, stored = comparison.stored_runs(row, settings, at, make=train_again)
+        jobs_of_row, stored = comparison.stored_runs(row, settings, at)
         runs = [{n: NumberPredictions(**f) for n, f in sets.items()} for sets in stored]
         plotted[name] = [
             {set_name: mixture([sets[set_name] for sets in members]) for set_name in members[0]}

@@ -43,7 +43,7 @@ from pseudovideo.tokenizers.objective import TokenizerObjective
 from pseudovideo.variants import TokenVariant
 
 TOKENIZERS, TOKENS, PRIORS = "tokenizers", "tokens", "priors"
-# Test images whose reconstructions are reconstructions; samples beside training images.
+# Test images whose reconstructions are drawn.
 _RECONSTRUCTED = 10
 Prior = AutoregressivePrior | MaskedPrior
 
@@ -415,8 +415,8 @@ def draw_from_prior(
             guidance=settings.classes.guidance,
         )
 
-    common.store_samples(file, draw, name, job, at)
-    return common.load_samples(file)
+    common.store_samples(file, draw)
+    return common.load_samples(at.made_by(job, file))
 
 
 def _facts(variant: TokenVariant, stem: str, seed: int, config: TokenizerConfig) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import shutil
-import textwrap
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,7 +44,7 @@ def claims(settings: ClaimsSettings) -> None:
     """Print the verdict on each claim, and write it with the papers' numbers as Markdown."""
     runs, left_out = find_runs(settings.run_folders or (Path("runs"),))
     verdicts = judge_claims(runs)
-    print(claims_text(verdicts, shutil.get_terminal_size((120, 24)).columns))
+    print("\n".join(f"{verdict.text}: {verdict.claim.statement}" for verdict in verdicts))
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     page = settings.output_dir / "claims.md"
     notes = "\n".join(f"- {note}" for note in left_out)
@@ -183,17 +181,6 @@ def claims_markdown(verdicts: Iterable[Verdict]) -> str:
         for verdict in verdicts
     ]
     return markdown_table([heads, *rows]).replace("---:", "---")
-
-
-def claims_text(verdicts: Iterable[Verdict], width: int) -> str:
-    """Return each claim with its verdict and gains, for a terminal of some width."""
-    lines: list[str] = []
-    for verdict in verdicts:
-        measured = "; ".join(_gains(verdict))
-        gains = f": {measured} ({_run_text(verdict)})" if measured else ""
-        text = textwrap.fill(f"{verdict.text}{gains}", max(40, width) - 4)
-        lines += [verdict.claim.statement, textwrap.indent(text, "    ")]
-    return "\n".join(lines)
 
 
 def _gains(verdict: Verdict) -> list[str]:

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import product
 from typing import Any, NamedTuple
 
 from probseq.metrics import Predictions, severities_of
 from probseq.metrics.post_hoc import is_bound
-from probseq.summary import LABELS, Summary, average_ranks, mean_of, summarise
+from probseq.summary import LABELS, Summary, mean_of, summarise
 from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.report.headline import Columns, conclusion, headline_table
 from probseq_apps.report.report import PAGES, Report
@@ -28,7 +27,6 @@ _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
 _WITHOUT_COLUMNS = ("accuracy", "nll")
 _SHIFT_DETAILS = ("accuracy", "nll", "ece", "mce")
 _OOD_DETAILS = ("auroc", "aupr-in", "aupr-out", "fpr95")
-_RANKED = ("auroc", "aupr-out")
 # The published files hold corruptions that belong to none of the program's groups.
 _GROUPS = (*CORRUPTION_GROUPS, "other")
 
@@ -195,10 +193,9 @@ def shift_tables(methods: Methods) -> list[Table]:
 
 
 def ood_tables(methods: Methods) -> list[Table]:
-    """Return for each set and each detector AUROC, AUPR and FPR95; of several sets means and ranks.
+    """Return for each set and each detector AUROC, AUPR and FPR95; of several sets their means.
 
-    The mean over the sets is that of CGPT's Table III, the average ranks over the sets are those of
-    the thesis' Table 3.2, for each detector.
+    The mean over the sets is that of CGPT's Table III.
     """
     # A folder's path has slashes of its own.
     keys = [name[4:].rsplit("/", 2) for name in _names(methods) if name.startswith("ood/")]
@@ -214,20 +211,6 @@ def ood_tables(methods: Methods) -> list[Table]:
                 Measure.of(m): [f"ood/{o}/{detector}/{m}" for o in sets] for m in _OOD_DETAILS
             }
             tables.append(_table(f"{title}, {detector}", columns, methods))
-    if len(outsides) > 1 and len(methods) > 1:
-        ranked, columns = {name: dict(metrics) for name, metrics in methods.items()}, MeansOf()
-        for detector, metric in product(detectors, _RANKED):
-            label, direction = LABELS[metric]
-            names = [f"ood/{outside}/{detector}/{metric}" for outside in outsides]
-            means = [
-                {name: metrics[key].mean for name, metrics in methods.items()} for key in names
-            ]
-            tasks = [{n: m for n, m in values.items() if m is not None} for values in means]
-            ranks, rank = average_ranks(tasks, direction or "higher"), f"{detector} {label}"
-            for name, metrics in ranked.items():
-                metrics[rank] = summarise([ranks.get(name)])
-            columns[Measure(rank, "lower")] = [rank]
-        tables.append(_table(f"average rank over {len(outsides)} sets", columns, ranked))
     return tables
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from probseq.figures import GUIDE, TrainingCurves, line_style, training_plot
 from probseq_apps.data.images import GenerationData
-from probseq_apps.engine import log
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.report.report import PAGES, save_figures
 from probseq_apps.report.results import (
@@ -34,7 +33,6 @@ from pseudovideo.plots import (
     save_grid,
     save_grids,
     save_rows,
-    save_theorem,
 )
 
 # Strips of generated videos, and videos of a film.
@@ -92,9 +90,6 @@ def draw_tokens(
         clips = pseudo_videos(to_unit(data.test[:_VIDEOS]), videos)
         heads = frame_heads(videos.num_frames)
         files.append(save_rows([""] * len(clips), [*clips], plots / "pseudo-videos.png", heads))
-    if videos.is_noise and log.details:
-        images = to_unit(data.train[:_COVARIANCE])
-        files.append(save_theorem(images, plots / "theorem.png", videos))
     for stem, variants in reconstructed.items():
         truth = to_unit(data.test[: max(map(len, variants.values()))])
         title = f"Test images and their reconstructions, stem {stem}, seed {seed}"
@@ -150,11 +145,6 @@ def draw_models(
     errors = {group.name: _frame_errors(group) for group in frame_groups(results)}
     figures = {"frame-errors": frame_errors_plot(errors)} if errors else {}
     files = save_figures(figures, plots)
-    noisy = [(config, context) for config, context in (videos or {}).values() if config.is_noise]
-    if noisy and log.details:
-        config, context = max(noisy, key=lambda pair: pair[0].num_frames)
-        images = to_unit(data.train[:_COVARIANCE])
-        files.append(save_theorem(images, plots / "theorem.png", config, context=context))
     by_title = {words(name): of_model.images for name, of_model in samples.items()}
     files.append(_save_beside_real(by_title, data, plots, seed=seed))
     for name, (images, _, labels) in samples.items():

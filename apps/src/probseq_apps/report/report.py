@@ -15,7 +15,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from probseq.summary import LABELS
-from probseq_apps.engine import log
 from probseq_apps.engine.files import write_atomic, write_json
 from probseq_apps.report.html import DETAILS, PAGE, write_html
 from probseq_apps.report.results import words
@@ -49,8 +48,8 @@ class Report:
     title: str | None = None  # of the page, behind the name of the data
     opening: str  # first paragraph
     facts: Sequence[str] = ()  # what one must know beside the notes on the data, a line each
-    # A row a model by its title, and what came out. They come first, on the terminal alone unless
-    # details are asked for; all else on the page is then in sections to open.
+    # A row a model by its title, and what came out: all of the terminal's text, and what the page
+    # begins with; all else is in sections to open.
     headline: Table | None = None
     conclusions: Sequence[str] = ()
     story: Sequence[str] = ()  # figures that stand beside the headline
@@ -129,9 +128,9 @@ class Report:
         return PAGES.get(self.experiment, {})
 
     def _text(self) -> str:
-        """Return the headline, or all tables where they are asked for, and what came out."""
+        """Return the headline, or all tables of a report without one, and what came out."""
         width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
-        tables = self.tables if self.headline is None or log.details else [self.headline]
+        tables = self.tables if self.headline is None else [self.headline]
         sentences = [textwrap.fill(each, width) for each in self.conclusions]
         return f"\n{_joined([*(table.screen(width) for table in tables), *sentences])}".rstrip()
 

@@ -18,7 +18,6 @@ from probseq.metrics.plots import (
     risk_coverage_plot,
     roc_plot,
     selective_error_plot,
-    spread_plot,
 )
 from probseq.metrics.regression import COVERAGE_LEVELS, LaplaceMixture, is_constant
 from probseq.metrics.selective import risk_coverage_curve, selective_error
@@ -101,7 +100,7 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
     """Draw how sure and how right predictions of numbers are, and what variances tell apart.
 
     Predicted values are those of the first seed. Coverage and error by variance are means over the
-    seeds; histograms and ROC curves pool them. A method whose variance is the same everywhere tells
+    seeds; ROC curves pool them. A method whose variance is the same everywhere tells
     nothing apart, and is in no figure of other sets.
 
     Args:
@@ -109,8 +108,7 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
         target: name of the predicted number, for the axes.
 
     Returns:
-        `predicted`, `coverage`, `error-by-variance`, and for each other set `ood-NAME`, of
-        standard deviations, and `ood-NAME-roc`.
+        `predicted`, `coverage`, `error-by-variance`, and for each other set `ood-NAME`.
     """
     tests = {method: [seed["test"] for seed in seeds] for method, seeds in methods.items()}
     flat = {m for m, pairs in tests.items() if all(is_constant(p.variance) for p, _ in pairs)}
@@ -141,13 +139,8 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
             ]
             for method, seeds in telling.items()
         }
-        deviations = {
-            method: {"Test set": test.sqrt(), label.capitalize(): other.sqrt()}
-            for method, (test, other) in variances.items()
-        }
-        figures[f"ood-{outside}"] = spread_plot(deviations, target=target)
         curves = {method: ood_roc(*both) for method, both in variances.items()}
-        figures[f"ood-{outside}-roc"] = figure = roc_plot(curves)
+        figures[f"ood-{outside}"] = figure = roc_plot(curves)
         figure.suptitle(f"Test set against {label}, by predictive variance", fontsize=10)
     return figures
 

@@ -8,7 +8,6 @@ without it each raises ``MissingExtraError``, and without a method ``ValueError`
 import math
 import textwrap
 from collections.abc import Mapping
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -172,31 +171,6 @@ def selective_error_plot(
     # The error of the first few is chance and would flatten the rest.
     top = max(float(error[coverage >= 0.1].amax()) for coverage, error in curves.values())
     axes.set(xlabel="Coverage", ylabel=f"MAE of {target} among them", ylim=(0, 1.1 * top or 1.0))
-    return figure
-
-
-def spread_plot(spreads: Mapping[str, Mapping[str, Tensor]], *, target: str = "target") -> "Figure":
-    """Draw histograms of standard deviations on several sets, a panel for each method.
-
-    Spreads are standard deviations of the function values by method, and by the set's name;
-    ``target`` names the number on the axis.
-    """
-    _check_any("spreads", spreads)
-    # What is much for one method is little for another.
-    figure, grid = panels(len(spreads), _MAX_COLUMNS, (2.7, 2.9), shared=False)
-    for (method, sets), panel in zip(spreads.items(), grid, strict=True):
-        every = torch.cat(list(sets.values()))
-        # The largest hundredth would squeeze all others into one bar.
-        edges = torch.linspace(float(every.amin()), float(every.quantile(0.99)), 25).tolist()
-        for (label, values), colour in zip(sets.items(), cycle(COLOURS), strict=False):
-            clipped = _array(values.clamp(max=edges[-1]))
-            panel.hist(clipped, bins=edges, color=colour, alpha=0.55, label=label)
-        panel.set_title(method, fontsize=11)
-        panel.set_xlabel(f"Std of {target} without noise")
-        light_grid(panel)
-    for panel in grid[::_MAX_COLUMNS]:
-        panel.set_ylabel("Examples")
-    legend(figure, grid, across=3)
     return figure
 
 
