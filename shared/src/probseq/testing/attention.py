@@ -175,7 +175,7 @@ class AttentionSuite:
     @pytest.mark.parametrize(
         ("heads", "batch", "length"), [(1, 3, 4), (2, 1, 4), (4, 3, 1), (1,) * 3]
     )
-    def test_one_head_one_sequence_and_one_token_work(
+    def test_a_single_head_sequence_and_token_work(
         self, heads: int, batch: int, length: int
     ) -> None:
         module = self.build(4, heads).train()
@@ -234,7 +234,7 @@ class AttentionSuite:
         with fixed_noise(1.0):
             torch.autograd.gradcheck(evaluate, (x, *module.parameters()), fast_mode=True)
 
-    def test_a_generator_fixes_the_draws_and_spares_the_global_one(self) -> None:
+    def test_a_generator_fixes_the_draws_and_spares_the_global_generator(self) -> None:
         module, x = self.build(), self.tokens(2, 5, 4)
         before = torch.get_rng_state()
         same = [module(x, generator=torch.Generator().manual_seed(s)).values for s in (7, 7, 8)]
@@ -264,7 +264,7 @@ class AttentionSuite:
         with torch.no_grad():
             checkpoint(call, x, torch.Generator(), use_reentrant=reentrant)
 
-    def test_many_samples_equal_many_single_draws_in_law(self) -> None:
+    def test_many_samples_equal_many_single_draws_in_distribution(self) -> None:
         module, x = self.build(), self.tokens(2, 2, 4)
         if not module.stochastic:
             return  # Never asked for samples.
@@ -346,14 +346,14 @@ class AttentionSuite:
         check(record.largest < limit, message.format(record.largest, self.long_tokens))
 
     @pytest.mark.slow
-    def test_compiles_into_one_graph_with_equal_results(self) -> None:
+    def test_compiles_into_a_single_graph_with_equal_results(self) -> None:
         if not self.compile_modules:
             return  # Another suite names this module.
         failure = compile_failure(self.compile_imports, self.compile_modules)
         check(failure is None, failure or "")
 
     @pytest.mark.slow
-    def test_one_graph_serves_batches_of_every_size(self) -> None:
+    def test_a_graph_serves_batches_of_every_size(self) -> None:
         if not self.compile_modules:
             return  # Another suite names this module.
         failure = batch_failure(self.compile_imports, self.compile_modules)
