@@ -137,10 +137,7 @@ def _selectors(prog: str, words: list[str]) -> DefaultSelectors:
 
 
 def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, tuple[str, ...]]:
-    """Return recipe and settings where no flag says otherwise, and the names of all recipes.
-
-    They are those of the run to resume where neither recipe nor data are named.
-    """
+    """Return recipe and settings where no flag says otherwise, and the names of all recipes."""
     source = load(entry.settings)
     if isinstance(source, type):
         return "", source(), ()
@@ -200,11 +197,7 @@ def _hidden_groups(settings: Settings) -> Settings:
 
 
 def _run(command: Command) -> int:
-    """Run a command; return 1 after a failure, with one line of text unless --debug is given.
-
-    An error that points to a mistake in the program itself (TypeError, KeyError, ...) keeps its
-    traceback.
-    """
+    """Run a command; return 1 after a failure, with one line of text unless --debug is given."""
     entry, recipe, settings, options = command
     try:
         with exit_on_sigterm():

@@ -39,12 +39,6 @@ def class_figures(
 
     Curves pool the predictions of all seeds, except risk-coverage curves, which are means over
     them.
-
-    Args:
-        methods: predictions of `test` and `ood/NAME`, for each seed of each method.
-
-    Returns:
-        `reliability`, `risk-coverage`, and `ood-NAME` for each other set.
     """
     bins = {name: calibration_bins(*_pooled(seeds, "test")) for name, seeds in methods.items()}
     risks = {name: _risk_coverage(seeds) for name, seeds in methods.items()}
@@ -62,15 +56,7 @@ def class_figures(
 
 
 def shift_figures(methods: Mapping[str, Mapping[str, Summary]]) -> dict[str, Figure]:
-    """Draw accuracy, NLL and ECE by the severity of a shift: means with standard errors.
-
-    Args:
-        methods: :func:`probseq.metrics.evaluate_sets` over the seeds of each method.
-
-    Returns:
-        `shift` and `cifar-c`, as far as they were measured; of more than seven methods, each
-        metric has a figure, such as `shift-nll`, with a panel for each method.
-    """
+    """Draw accuracy, NLL and ECE by the severity of a shift: means with standard errors."""
     figures: dict[str, Figure] = {}
     for kind, title in _SHIFTS.items():
         severities = severities_of(next(iter(methods.values())), kind)
@@ -102,13 +88,6 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
     Predicted values are those of the first seed. Coverage and error by variance are means over the
     seeds; ROC curves pool them. A method whose variance is the same everywhere tells
     nothing apart, and is in no figure of other sets.
-
-    Args:
-        methods: distributions and true values of `test` and `ood/NAME`, for each seed.
-        target: name of the predicted number, for the axes.
-
-    Returns:
-        `predicted`, `coverage`, `error-by-variance`, and for each other set `ood-NAME`.
     """
     tests = {method: [seed["test"] for seed in seeds] for method, seeds in methods.items()}
     flat = {m for m, pairs in tests.items() if all(is_constant(p.variance) for p, _ in pairs)}
