@@ -39,9 +39,9 @@ from pseudovideo.plots import (
 _STRIPS, _FILM = 3, 16
 # Samples of a grid; classes of a picture, and samples of each.
 _SAMPLES, _CLASSES, _OF_CLASS = 64, 20, 10
-# Videos below each other; images whose covariance the theorem is drawn for; samples of each model
+# Videos below each other; samples of each model
 # beside others.
-_VIDEOS, _COVARIANCE, _GRID = 4, 2000, 36
+_VIDEOS, _GRID = 4, 36
 _STEM_LINES = ("-", "--", ":")
 
 
