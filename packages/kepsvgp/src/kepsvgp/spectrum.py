@@ -46,15 +46,9 @@ def attention_spectrum(
     """Return the spectrum of each block's attention matrices, of a trained transformer on data.
 
     Softmax attention has its T×T matrix of weights, kernel-eigen-pair attention the matrix of its
-    kernel. Of a padded sequence the matrix between real tokens counts; spectra are as long as the
-    longest sequence.
-
-    Args:
-        model: a transformer, in evaluation mode; blocks with other attention are left out.
-        batches: the arguments of ``model``, batch by batch: images, or tokens and mask.
-
-    Raises:
-        TypeError: a batch holds more or fewer tensors than ``model`` takes.
+    kernel; blocks with other attention are left out. Of a padded sequence the matrix between real
+    tokens counts; spectra are as long as the longest sequence. ``batches`` has the arguments of
+    ``model``: images, or tokens and mask; a TypeError says where there are more or fewer.
     """
     layers = {
         index: attention

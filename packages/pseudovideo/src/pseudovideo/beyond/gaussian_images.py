@@ -35,12 +35,10 @@ class GaussianImages(NamedTuple):
 
 
 def gaussian_images(images: UInt8[Tensor, "k c h w"], num_train: int = NUM_TRAIN) -> GaussianImages:
-    """Draw images with the covariance of others: their shape, less contrast, mean grey.
+    """Draw images with the covariance of others, less contrast and mean grey: train, test and more.
 
-    Args:
-        images: whose covariance S it is; Σ = s·S + v·I, with s such that few images are cut, and v
-            a little white noise, so that Σ has an inverse.
-        num_train: images of the training part; the others have 5,000 each.
+    Σ = s·S + v·I of the images' covariance S, with s such that few are cut, and a little white
+    noise v, so that Σ has an inverse. The training part has ``num_train``, the others 5,000 each.
     """
     if len(images) < 2 or num_train < 1:
         raise ValueError(

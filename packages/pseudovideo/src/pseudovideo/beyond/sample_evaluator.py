@@ -172,12 +172,8 @@ class SampleEvaluator:
 def is_ranked(score: float | None, real: float | None) -> bool:
     """Return whether samples show enough to be compared with others by a distance.
 
-    A distance of a few features cannot tell noise from poor samples. Samples are ranked where their
-    score is at least half of the real images', or where there is none.
-
-    Args:
-        score: inception score of the samples, or without classes their `realism`.
-        real: of real images.
+    A distance of a few features cannot tell noise from poor samples. Ranked is what has at least
+    half of the real images' inception score (without classes: `realism`), or has none.
     """
     return score is None or real is None or score >= LEAST_SCORE * real
 

@@ -58,13 +58,10 @@ def blur_eigenvalues(size: int, num_steps: int, rate: float) -> Float64[Tensor, 
 def cosine_basis(
     size: int,
 ) -> tuple[Float64[Tensor, "size size"], Float64[Tensor, "size size"]]:
-    """Return the eigenvectors V of every B_i and V⁻¹: B_i = V diag(λ) V⁻¹.
+    """Return the eigenvectors V of every B_i and V⁻¹: B_i = V diag(λ) V⁻¹, for N ≥ 2 pixels.
 
     V[n, k] = cos(πkn/(N−1)), and V⁻¹ = 2/(N−1)·D V D, where D halves the two borders; this is the
     DCT of type I.
-
-    Args:
-        size: pixels N along the axis, at least 2.
     """
     positions = torch.arange(size, dtype=torch.float64)
     basis = (positions[:, None] * positions * math.pi / (size - 1)).cos()

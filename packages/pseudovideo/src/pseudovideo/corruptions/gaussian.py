@@ -37,11 +37,7 @@ class PredictionErrors(NamedTuple):
 
 
 def image_spectrum(images: Float[Tensor, "n c h w"]) -> Float64[Tensor, " pixels"]:
-    """Return eigenvalues of the covariance of images, falling; zero beyond their number.
-
-    Args:
-        images: at least two.
-    """
+    """Return eigenvalues of the covariance of images, falling; zero beyond their number."""
     check_sizes("images", images, "n", "c", "h", "w")
     check_floating(images=images)
     if len(images) < 2 or not images.numel():

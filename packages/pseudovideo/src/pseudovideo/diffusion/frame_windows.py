@@ -43,10 +43,6 @@ def stages(num_frames: int, context: int) -> tuple[Stage, ...]:
 
     The first C frames are generated together, each further one given the C before it: T−C+1 runs
     of the reverse process (3 for T=4 and C=2, 5 for T=8 and C=4).
-
-    Args:
-        num_frames: T.
-        context: C.
     """
     check_context(context, num_frames)
     following = (

@@ -337,11 +337,7 @@ class GaussianDiffusion:
         return mean if noise is None else mean + variance.sqrt() * noise
 
     def respaced(self, count: int) -> "GaussianDiffusion":
-        """Return the process that takes some of the steps only, with the same ᾱ at each of them.
-
-        Args:
-            count: how many, evenly spaced, the first and the last among them.
-        """
+        """Return the process of ``count`` evenly spaced steps, first and last among them."""
         steps = spaced_steps(self.num_steps, count)
         if len(steps) == self.num_steps:
             # The very same: quotients of products would differ in the last digit.

@@ -20,9 +20,6 @@ def linear_betas(num_steps: int) -> Float64[Tensor, " S"]:
     """Return 10⁻⁴ to 0.02 for 1,000 steps; times 1000/S for S steps, with about the same ᾱ_S.
 
     Ho, Jain & Abbeel 2020, section 4; rescaled as in improved DDPM.
-
-    Args:
-        num_steps: S.
     """
     check_counts(num_steps=num_steps)
     if num_steps < LEAST_LINEAR_STEPS:
@@ -40,9 +37,6 @@ def cosine_betas(num_steps: int) -> Float64[Tensor, " S"]:
     """Return β_t = 1 − f(t/S)/f((t−1)/S) ≤ 0.999 with f(u) = cos²(π/2 · (u+0.008)/1.008).
 
     Nichol & Dhariwal 2021, "Improved denoising diffusion probabilistic models", equation 17.
-
-    Args:
-        num_steps: S.
     """
     check_counts(num_steps=num_steps)
     times = torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)
@@ -51,11 +45,7 @@ def cosine_betas(num_steps: int) -> Float64[Tensor, " S"]:
 
 
 def check_betas(betas: Tensor) -> None:
-    """Refuse what is no schedule.
-
-    Args:
-        betas: variances of the noise that the steps add.
-    """
+    """Refuse what is no schedule of variances of the noise that the steps add."""
     if betas.ndim != 1 or betas.dtype != torch.float64 or len(betas) < 2:
         raise ValueError(
             f"betas must be a float64 vector of at least two steps, got {betas.dtype} of shape "
@@ -76,12 +66,7 @@ def check_betas(betas: Tensor) -> None:
 
 
 def spaced_steps(num_steps: int, count: int) -> tuple[int, ...]:
-    """Return steps of 0..S−1, as evenly spaced as whole numbers allow, from the first to the last.
-
-    Args:
-        num_steps: S.
-        count: how many; one is step 0.
-    """
+    """Return ``count`` steps of 0..S−1, evenly spaced from first to last; a single one is 0."""
     check_counts(count=count)
     if count > num_steps:
         raise ValueError(f"count must be at most the {num_steps} steps, got {count}")

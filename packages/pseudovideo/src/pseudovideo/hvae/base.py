@@ -75,20 +75,11 @@ class HVAE(Pretrained):
     def encode(
         self, images: Float[Tensor, "b c h w"], t: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b c h w"]:
-        """Return m_t(x), the mean of q(z_t|x); the image itself, bit for bit, where t = 0.
-
-        Args:
-            images: in −1..1.
-            t: 0..T.
-        """
+        """Return m_t(x), the mean of q(z_t|x); the image itself, bit for bit, where t = 0."""
 
     @abstractmethod
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """Return KL(q(z_T|x) ‖ p(z_T)) in nats per dimension, as far as the variant counts it.
-
-        Args:
-            last: m_T(x).
-        """
+        """Return KL(q(z_T|x) ‖ p(z_T)) in nats per dimension, as the variant counts it."""
 
     @abstractmethod
     def draw_prior(
@@ -327,12 +318,7 @@ def step_costs(
 
 
 def standard_normal_kl(mean: Float[Tensor, "b c h w"], std: float) -> Float[Tensor, " b"]:
-    """Return KL(N(mean, std²I) ‖ N(0, I)) in nats per dimension.
-
-    Args:
-        mean: m_T(x).
-        std: σ_h.
-    """
+    """Return KL(N(mean, std²I) ‖ N(0, I)) in nats per dimension, of m_T(x) and σ_h."""
     # ½(σ_h² − 1 − log σ_h²) of the variance, and ½ m² of the mean
     spread = 0.5 * (std**2 - 1) - math.log(std)
     return 0.5 * mean.square().flatten(1).mean(1) + spread

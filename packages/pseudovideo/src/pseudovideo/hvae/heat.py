@@ -28,14 +28,9 @@ from pseudovideo.spec import HVAEConfig
 def heat_blur(
     images: Float[Tensor, "b c h w"], sigmas: Float[Tensor, " b"]
 ) -> Float[Tensor, "b c h w"]:
-    """Return F_h: images after the heat equation, each with a blur of its own.
+    """Return F_h: images after the heat equation, of the same mean and dtype.
 
-    Args:
-        images: any values.
-        sigmas: standard deviation of each image's blur in pixels; 0 returns the image bit for bit.
-
-    Returns:
-        Blurred images of the same mean, in the images' dtype.
+    ``sigmas`` has the standard deviation of each image's blur in pixels; 0 returns it bit for bit.
     """
     check_sizes("images", images, "b", "c", "h", "w")
     if not images.numel():

@@ -33,12 +33,7 @@ class Attention(nn.Module):
         self.to_out = nn.Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "b n d"], *, causal: bool = False) -> Float[Tensor, "b n d"]:
-        """Let tokens attend to each other.
-
-        Args:
-            x: tokens.
-            causal: let token i see tokens 0..i only.
-        """
+        """Let tokens attend to each other; if ``causal``, token i to tokens 0..i only."""
         q, k, v = self._projected(x)
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         return self.to_out(rearrange(out, "b h n c -> b n (h c)"))

@@ -59,14 +59,7 @@ class StackDecoder:
         self.length = 0
 
     def step(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
-        """Pass the next token of each sequence through the stack.
-
-        Args:
-            x: what enters the first block; it is overwritten by what leaves the last.
-
-        Returns:
-            `x`.
-        """
+        """Pass the next token of each sequence through the stack, in place of `x`."""
         _, _, batch, heads, max_length, channels = self._cache.shape
         if x.shape != (batch, heads * channels) or x.dtype != self._cache.dtype:
             raise ValueError(

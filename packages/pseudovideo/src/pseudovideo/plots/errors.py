@@ -51,15 +51,9 @@ class FrameErrors(NamedTuple):
 
 
 def frame_errors_plot(models: Mapping[str, FrameErrors]) -> "Figure":
-    """Draw the errors of each frame, a row of panels for each length of videos.
+    """Draw the errors of each frame by the model's name, a row of panels for each length of videos.
 
     Left the errors of models, filled, beside the exact ones, hollow and dashed; right their ratio.
-
-    Args:
-        models: errors by the model's name.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     lengths = sorted({curve.length for curve in models.values()})
     figure, panel_axes = panels(2 * len(lengths), 2, (4.4, 3.0), shared=False, extra=(0.3, 1.0))

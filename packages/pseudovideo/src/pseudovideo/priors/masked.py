@@ -174,12 +174,7 @@ def draw_masks(
 
 
 def unmasking_schedule(num_tokens: int, num_steps: int) -> list[int]:
-    """Return how many tokens are masked after each step: ⌊n cos(πs/2S)⌋, fewer each time.
-
-    Args:
-        num_tokens: n.
-        num_steps: S; no more than n steps are made.
-    """
+    """Return how many of n tokens are masked after each step s of S: ⌊n cos(πs/2S)⌋."""
     check_counts(num_steps=num_steps)
     steps = min(num_steps, num_tokens)
     left: list[int] = []

@@ -23,12 +23,7 @@ def hinge_generator_loss(
 def hinge_discriminator_loss(
     real: Float[Tensor, "*b"], fake: Float[Tensor, "*b"]
 ) -> Float[Tensor, ""]:
-    """Return E max(0, 1 − D(real)) + E max(0, 1 + D(fake)).
-
-    Args:
-        real: logits of real images.
-        fake: logits of the generator's images, which must have been detached.
-    """
+    """Return E max(0, 1 − D(real)) + E max(0, 1 + D(fake)), of logits; detach the fake images."""
     return F.relu(1 - real).mean() + F.relu(1 + fake).mean()
 
 

@@ -60,11 +60,7 @@ class Discriminator(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b h w"]:
-        """Return logits of patches, above 0 for real ones.
-
-        Args:
-            images: in −1..1, or a little outside.
-        """
+        """Return logits of patches of images, above 0 for real ones."""
         weight = self.enter.weight
         check_sizes("images", images, "b", weight.shape[1], self.image_size, self.image_size)
         check_dtype("images", images, weight, half=True)

@@ -34,12 +34,7 @@ class PerceptualLoss(nn.Module):
     def forward(
         self, images: Float[Tensor, "b c y x"], references: Float[Tensor, "b c y x"]
     ) -> Float[Tensor, ""]:
-        """Return the mean distance of a batch.
-
-        Args:
-            images: with gradients.
-            references: what they shall look like.
-        """
+        """Return the mean distance of a batch of images from their references."""
         (distance,) = self._distance
         return distance(self._fitted(images), self._fitted(references)).mean()
 

@@ -148,22 +148,14 @@ class VectorQuantizer(nn.Module):
 
     @torch.no_grad()
     def encode(self, z: Float[Tensor, "*b d"]) -> Int64[Tensor, "*b"]:
-        """Return the number of the nearest code of each input; learn nothing.
-
-        Args:
-            z: as of `forward`.
-        """
+        """Return the number of the nearest code of each input, as of `forward`; learn nothing."""
         with torch.autocast(z.device.type, enabled=False):
             x = self._project(z)
             indices = nearest_codes(x.reshape(-1, x.shape[-1]), self.codebook.to(x.dtype))
         return indices.view(z.shape[:-1])
 
     def lookup(self, indices: Int64[Tensor, "*b"]) -> Float[Tensor, "*b d"]:
-        """Return the outputs that stand for given codes.
-
-        Args:
-            indices: in 0..K−1; looked at on the CPU only, where that costs no synchronisation.
-        """
+        """Return the outputs that stand for given codes, 0..K−1."""
         check_integers(0, len(self.codebook) - 1, indices=indices)
         with torch.autocast(self.codebook.device.type, enabled=False):
             return self._project_back(self.codebook[indices])

@@ -87,11 +87,7 @@ class Tokenizer(Pretrained):
 
     @torch.no_grad()
     def encode(self, videos: Float[Tensor, "b f c y x"]) -> Int64[Tensor, "b t h w"]:
-        """Return tokens of videos; never change the codebook.
-
-        Args:
-            videos: frames whose last one, the image, is in −1..1; of any floating-point type.
-        """
+        """Return tokens of videos with images in −1..1; never change the codebook."""
         check_shape(videos, self.config)
         check_range(videos)
         check_weights(self)
@@ -99,11 +95,7 @@ class Tokenizer(Pretrained):
 
     @torch.no_grad()
     def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
-        """Return frames of token grids, clamped to −1..1.
-
-        Args:
-            indices: tokens, 0..K−1.
-        """
+        """Return frames of token grids (numbers 0..K−1), clamped to −1..1."""
         check_indices(indices, self.grid)
         check_weights(self)
         return self.decoder(self.quantizer.lookup(indices)).clamp(-1.0, 1.0)
