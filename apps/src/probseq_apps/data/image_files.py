@@ -277,11 +277,7 @@ def _faces(root: Path, part: str, folder: Path, names: list[str], image_size: in
 
 
 def _sources(folder: Path, names: list[str]) -> str:
-    """Return a hash of names, sizes and times of the pictures.
-
-    A picture that is replaced has another size or time. Hashing the contents would read 1.4 GB at
-    each start, which takes longer than the cache saves.
-    """
+    """Return a hash of names, sizes and times of the pictures; their content is 1.4 GB."""
     stats = [(folder / name).stat() for name in names]
     facts = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
     return sha256(json.dumps([names, facts]).encode()).hexdigest()

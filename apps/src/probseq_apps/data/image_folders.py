@@ -93,10 +93,7 @@ def list_all(root: Path) -> _Listing:
 
 
 def _list(folder: Path, classes: bool, unknown: Counter[str], *, mixed: bool = False) -> _Listing:
-    """Return the images of a folder and of those in it, at any depth, and count other endings.
-
-    With `mixed`, images may lie in the folder itself and in folders.
-    """
+    """Return the images of a folder, at any depth (if `mixed`), and count other endings."""
     if not folder.is_dir():
         raise DataError(f"image folder {folder} does not exist or is no directory")
     names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))

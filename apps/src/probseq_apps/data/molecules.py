@@ -149,10 +149,7 @@ def load_molecules(
 
 
 def _numbers(name: str, path: Path, target: str, sizes: tuple[int | None, int | None]) -> GraphData:
-    """Load a table of numbers: a token is a column's name, as ones and zeros, and its number.
-
-    Numbers are in standard deviations from their mean in the training part.
-    """
+    """Load a table: a token is a column's name in ones and zeros, and its standardised number."""
     columns = [column for column in csv_header(path) if column != target]
     if not columns:
         raise DataError(f"{path} needs columns beside the target {target!r}")

@@ -179,10 +179,7 @@ def _read_imdb(part: str, data_dir: Path) -> Rows:
 
 
 def _csv_parts(path: Path, text_column: str, label_column: str) -> TextParts:
-    """Read a CSV or TSV file of one's own, with a column of texts and one of any labels.
-
-    Classes are in the order of the labels, as numbers if all are.
-    """
+    """Read a CSV or TSV file of texts and labels; classes are in order, as numbers if all are."""
     columns = ((text_column, "texts"), (label_column, "labels"))
     rows = read_rows(path, columns, _labelled)
     names = {name for _, name in rows}

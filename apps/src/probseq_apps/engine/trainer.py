@@ -253,11 +253,7 @@ class Trainer:
         return self.monitor.add(self.step + 1, loss, terms, size=len(chosen))
 
     def _next_batch(self) -> tuple[Int64[Tensor, " size"], list[slice]]:
-        """Return the examples of the next batch, and the pieces of them that are this rank's.
-
-        All ranks have equally many pieces. Where there are fewer examples than ranks, some ranks
-        have one that is empty.
-        """
+        """Return the examples of the next batch, and this rank's pieces, maybe empty."""
         epoch, position = divmod(self.step, self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:
             order = epoch_order(self._config.seed, epoch, len(self._train[0]))

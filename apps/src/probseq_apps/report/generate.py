@@ -327,11 +327,7 @@ def difference_table(
 
 
 def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[str, Summary]:
-    """Return a number of all groups; no distance of samples that are not ranked.
-
-    Nor of videos of noise where the error of the image is above three times the exact one: the
-    model has not learned what is judged.
-    """
+    """Return a number of all groups; none of samples that are not ranked."""
     path = measure.path
     rows = {group.name: group.summary(path) for group in groups}
     if path[0] != "generation" or path[-1] != "fd":

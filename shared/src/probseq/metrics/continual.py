@@ -17,10 +17,8 @@ def forgetting(
 
     Each task has one value, in the metric's unit: positive is worse, negative has become better.
 
-    Args:
-        matrix: R, a metric on task i (column) after learning task j (row). What is above the
-            diagonal, tasks that are yet to come, is not read and may be NaN.
-        higher_is_better: whether the metric is a score rather than an error.
+    ``matrix`` is R, a metric on task i (column) after learning task j (row). What is above the
+    diagonal, tasks that are yet to come, is not read and may be NaN.
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ValueError(f"matrix must have shape (tasks, tasks), got {tuple(matrix.shape)}")

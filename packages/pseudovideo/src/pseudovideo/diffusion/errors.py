@@ -17,7 +17,7 @@ def frame_errors(
     The mean z̄ of K samples of each true frame z, given its true context, is m plus noise of
     variance σ²/K, so E‖z − z̄‖² = ‖z − m‖² + σ²/K; the samples' own variance s² (over K−1) says
     what is to be taken off: ‖z − z̄‖² − s²/K. For a model that is exact its mean is the minimal
-    error of theorem 5.4.1 (`corruptions.gaussian.prediction_errors`). Single values may be negative.
+    error of theorem 5.4.1 (`corruptions.gaussian.prediction_errors`). Some values may be negative.
     """
     check_floating(frames=frames, samples=samples)
     if (*samples.shape[:1], *samples.shape[2:]) != frames.shape or samples.ndim != 5:

@@ -108,15 +108,7 @@ class ImportanceTimes(nn.Module):
     def sample(
         self, b: int, generator: torch.Generator | None = None
     ) -> tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]:
-        """Draw steps.
-
-        Args:
-            b: how many.
-            generator: None takes torch's global one.
-
-        Returns:
-            Steps, and weights of their losses; on the generator's device.
-        """
+        """Draw b steps, and weights of their losses, on the generator's device."""
         check_counts(b=b)
         p = self.probabilities
         p = p if generator is None else p.to(generator.device)
@@ -124,12 +116,7 @@ class ImportanceTimes(nn.Module):
         return t, 1 / (self.num_steps * p[t])
 
     def update(self, t: Int64[Tensor, " b"], losses: Float[Tensor, " b"]) -> None:
-        """Keep the losses of steps in place of the oldest ones.
-
-        Args:
-            t: steps, as often as they come.
-            losses: of these, without their weights.
-        """
+        """Keep the losses of steps, without their weights, in place of the oldest ones."""
         check_sizes("t", t, "b")
         check_integers(0, self.num_steps - 1, t=t)
         check_floating(losses=losses)

@@ -81,12 +81,7 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
     image itself, which the frame before it all but shows. Right: the image's error when the first k
     frames are known, as after a first window that is generated jointly.
 
-    Args:
-        errors: what `prediction_errors` gives, by name; 1 to 4 videos of equal length.
-        title: stands above the panels, such as whose covariance it is.
-
-    Returns:
-        A figure with three panels; save it with `figure.savefig(path)`.
+    ``errors`` has what `prediction_errors` gives, by name, of 1 to 4 videos of equal length.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

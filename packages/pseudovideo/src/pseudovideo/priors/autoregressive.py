@@ -59,10 +59,8 @@ class AutoregressivePrior(TokenPrior):
     ) -> Float[Tensor, "b n K"]:
         """Return logits of each token given those before it.
 
-        Args:
-            tokens: token grids of any integer type.
-            labels: class of each, where the prior has classes; `num_classes` itself says nothing of
-                the class, where the prior was trained with `label_dropout`.
+        Where the prior has classes, ``labels`` has that of each; `num_classes` itself says nothing
+        of the class, where the prior was trained with `label_dropout`.
         """
         check_labels(labels, self.config, len(tokens), none=True)
         return self._logits(self._sequences(tokens)[:, :-1], labels)
