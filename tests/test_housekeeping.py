@@ -110,3 +110,30 @@ def test_no_run_of_more_than_ten_lines_stands_twice(members) -> None:
         for start in range(len(lines) - 10):
             places.setdefault(tuple(lines[start : start + 11]), []).append(str(path))
     assert [found for found in places.values() if len(found) > 1] == []
+
+
+def test_sources_and_tests_stay_within_the_budget(root: Path, tracked_files: list[Path]) -> None:
+    lines = {
+        path: (root / path).read_text("utf-8").count("\n")
+        for path in tracked_files
+        if path.suffix == ".py"
+    }
+    sources = sum(number for path, number in lines.items() if "src" in path.parts)
+    assert sources <= 48_000, "a feature buys its lines by removing others"
+    assert sum(lines.values()) - sources <= 46_000
+
+
+def test_no_class_name_stands_in_two_files(members) -> None:
+    files: dict[str, list[str]] = {}
+    for path in (path for member in members for path in member.source.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                files.setdefault(node.name, []).append(str(path))
+    assert not {name: paths for name, paths in files.items() if len(paths) > 1}
+
+
+def test_arguments_are_written_out(members) -> None:
+    """A mapping called Any hides from the type checker what a call is given."""
+    untyped = re.compile(r"^\s*\w+: Any = (?:\{|dict\()", re.M)
+    paths = (path for member in members for path in member.source.rglob("*.py"))
+    assert not [str(path) for path in paths if untyped.search(path.read_text(encoding="utf-8"))]
