@@ -9,6 +9,9 @@ WORDS = {
     *("known", "place", "places", "one", "shown", "drawn", "seen", "here", "rest", "fits", "anew"),
 }
 PARTS = {"part", "parts"}
+# Names of river's and of diffusers; attention in one direction only.
+OF_OTHERS = {"learn_one", "predict_one", "one_way"}
+OF_OTHERS |= {"sqrt_one_minus_alphas_cumprod", "one_minus_alphas_cumprod_prev"}
 # Here a part is one of a data set, or `parts` a key of saved states.
 HAVE_PARTS = {
     *(f"apps/src/probseq_apps/data/{name}.py" for name in ("fetch", "molecules", "parts", "sets")),
@@ -42,7 +45,7 @@ def offenders(path: Path, root: Path) -> list[str]:
     words = WORDS if file in HAVE_PARTS else WORDS | PARTS
     return sorted(
         name
-        for name in names(ast.parse(path.read_text(encoding="utf-8")))
+        for name in names(ast.parse(path.read_text(encoding="utf-8"))) - OF_OTHERS
         if words & set(re.split(r"[_\d]+", name.lower()))
     )
 
