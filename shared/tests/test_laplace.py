@@ -342,3 +342,11 @@ def test_the_layer_whose_outputs_are_the_logits_is_found_wherever_it_is():
     torch.testing.assert_close(found(inputs), expected(inputs))
     with pytest.raises(ValueError, match="that were called are: trunk, other, head"):
         laplace_model(model, pairs_of(inputs), call=lambda own, x: 2 * own(x))
+
+
+def test_samples_may_be_folded_into_the_batch_sample_major():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    x, labels = torch.randn(30, 6), torch.arange(30) % 3
+    thrice = laplace_model(model, [(x, labels)], call=lambda m, inputs: m(inputs.repeat(3, 1)))
+    torch.testing.assert_close(thrice(x), laplace_model(model, [(x, labels)])(x))

@@ -225,7 +225,8 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
     return {
         name: module
         for name, module in model.named_modules()
-        if type(module) is nn.Linear
+        if name
+        and type(module) is nn.Linear
         and type(module.weight.data) is Tensor
         and not module.weight.is_meta
         and module.weight.is_floating_point()
@@ -277,7 +278,8 @@ def _last_linear(
             for other in layers.keys() - {last.name}:
                 del layers[other]
             classes = labels.to(logits.device)
-            check_labels(classes, logits)
+            folded = len(classes) > 0 and logits.ndim == 2 and len(logits) % len(classes) == 0
+            check_labels(classes, logits.unflatten(0, (-1, len(classes))) if folded else logits)
             yield last.features, classes
 
     pairs = read()

@@ -144,11 +144,7 @@ def _annotations(cls: type[Settings]) -> dict[str, Any]:
 
 
 def _fit(kind: Any, value: Any) -> Any:
-    """Return a value in the form that an annotation asks for.
-
-    Raises:
-        _MisfitError: it has no such form, or a bound does not hold.
-    """
+    """Return a value in the form that an annotation asks for, or raise a _MisfitError."""
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin is Annotated:
         value = _fit(arguments[0], value)

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
@@ -201,7 +201,9 @@ def _check_search(steps: object, priors: object, restarts: int) -> None:
     if priors is not None and not isinstance(priors, Mapping):
         raise ValueError(f"priors must map names of parameters to pairs, got {priors!r}")
     for name, pair in cast("Mapping[object, Any]", priors or {}).items():
-        numbers = [float(x) for x in pair if isinstance(x, Real)] if isinstance(pair, tuple) else []
+        numbers = (
+            [float(x) for x in pair if isinstance(x, Real)] if isinstance(pair, Sequence) else []
+        )
         if len(numbers) != 2 or not (0 < numbers[0] < math.inf and 1 < numbers[1] < math.inf):
             raise ValueError(
                 f"priors must be (median above 0, factor above 1), got {pair} of {name}"

@@ -46,7 +46,6 @@ KERNELS = {
 }
 _DEEPEST = 50
 _LONGEST = 1000  # characters
-_MOST = 1000  # components
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[+*(),=])"
     r"|(?P<end>$))"

@@ -115,6 +115,8 @@ class LaplaceMixture(NamedTuple):
         for samples, scale in zip(self.samples, self.scales, strict=True):
             f, y = _check_samples(samples, targets)
             b = scale.to(f)
+            if not 0.0 < b < math.inf:
+                raise ValueError(f"scales must be above 0 and finite, got {float(b):g}")
             # log (1/S) Σ_s Laplace(y; f_s, b)
             density = -(f - y).abs() / b - (2.0 * b).log()
             each.append(torch.logsumexp(density, 0) - math.log(len(f)))

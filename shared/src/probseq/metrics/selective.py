@@ -172,10 +172,7 @@ def select_with_error(
 def _binomial_upper(
     wrong: Float[Tensor, " k"], total: Float[Tensor, " k"], miss: float
 ) -> Float[Tensor, " k"]:
-    """Return the largest rate at which so few errors have the probability `miss` (exact).
-
-    By the quantile of a beta distribution (Clopper & Pearson 1934).
-    """
+    """Return the largest rate of which so few errors have probability `miss` (Clopper, Pearson)."""
     counts = wrong.cpu().numpy(), total.cpu().numpy()
     rates = special.betaincinv(counts[0] + 1.0, counts[1] - counts[0], 1.0 - miss)
     return torch.where(wrong < total, torch.from_numpy(rates).to(total), 1.0)

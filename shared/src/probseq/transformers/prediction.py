@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from probseq.checks import check_choice, check_counts
 from probseq.transformers.outputs import TransformerOutput
@@ -57,14 +58,14 @@ def active_dropout(model: _Model) -> _Model:
     tensors: dict[int, Any] = {id(each): each for each in (*model.parameters(), *model.buffers())}
     dropping = copy.deepcopy(model, tensors)
     for module in dropping.modules():
-        if isinstance(module, nn.Dropout):
+        if isinstance(module, _DropoutNd):
             module.training = True
     return dropping
 
 
 def has_dropout(model: nn.Module) -> bool:
     """Return whether a model has anything that :func:`active_dropout` makes active."""
-    return any(isinstance(each, nn.Dropout) and each.p > 0 for each in model.modules())
+    return any(isinstance(each, _DropoutNd) and each.p > 0 for each in model.modules())
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,11 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         if output_type not in ("pil", "np", "pt"):
             raise ValueError(f'output_type must be "pil", "np" or "pt", got {output_type!r}')
         _check_scheduler(self.scheduler, model.diffusion)
+        if isinstance(self.scheduler, diffusers.DDIMScheduler) and config.num_steps % steps:
+            raise ValueError(
+                f"num_inference_steps must divide the {config.num_steps} steps of the process for "
+                f"DDIM, which takes its steps to be of equal length, got {steps}"
+            )
         device, dtype = self._execution_device, at_least_float32(next(model.parameters()))
         shape = (batch_size, model.num_frames, *config.image_shape)
         frames = torch.zeros(shape, device=device, dtype=dtype)
@@ -166,7 +171,6 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
                 if latent[-1] + 1 < model.num_frames and scheduler.config.clip_sample:
                     scheduler.register_to_config(clip_sample_range=FRAME_LIMIT)
                 if isinstance(scheduler, diffusers.DDIMScheduler):
-                    # DDIM takes its steps to be of equal length.
                     scheduler.register_to_config(timestep_spacing="trailing")
                 scheduler.set_timesteps(steps, device=device)
                 x = diffusers.utils.torch_utils.randn_tensor(
@@ -354,10 +358,7 @@ def to_ddpm_pipeline(model: ImageDiffusion) -> Any:
 
 
 def _ddpm_scheduler(process: GaussianDiffusion) -> Any:
-    """Return diffusers' `DDPMScheduler` of a process that was learned, in all its steps.
-
-    Fewer steps are spread evenly from the last to the first, as `GaussianDiffusion.respaced` does.
-    """
+    """Return diffusers' `DDPMScheduler` of a process, spaced as `GaussianDiffusion.respaced`."""
     names = {prediction: name for name, prediction in _PREDICTIONS.items()}
     return diffusers.DDPMScheduler(
         num_train_timesteps=process.num_steps,

@@ -62,8 +62,8 @@ class VectorQuantizer(nn.Module):
     random inputs of its own; codes whose N_k falls below `revive_below` times an even use take
     the place of a random input, with N_k at that threshold, so that one which nobody wants is
     moved again at the next batch. Draws are from torch's global generator, which a trainer
-    seeds and stores. Under `torch.distributed` numbers, sums and draws are those of all ranks
-    together, so that every rank must train the same number of batches.
+    seeds and stores. Under `torch.distributed` numbers and sums are those of all ranks together,
+    so that every rank must train the same number of batches; draws are the first rank's.
 
     Autocast is off inside, and distances are in float32 at least; a batch's inputs that are not
     finite leave the codebook as it is.
