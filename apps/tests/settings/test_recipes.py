@@ -181,9 +181,9 @@ def test_recipes_of_diffusion_and_hvaes_fit_their_data(stand_in):
             DIFFUSION_RECIPES.load("folder-diffusion"),
             HVAE_RECIPES.load("folder-hvae"),
         ):
-            variant = DiffusionMaker if settings.variants[0] != "heat" else HvaeMaker
+            maker = DiffusionMaker if settings.variants[0] != "heat" else HvaeMaker
             for variant in settings.variants:
-                variant(settings.model_settings(variant, 0)).check(stand_in("folder:images", side))
+                maker(settings.model_settings(variant, 0)).check(stand_in("folder:images", side))
     for name in HVAE_RECIPES.by_name:
         settings = HVAE_RECIPES.load(name)
         side = settings.reading.image_size or (16 if settings.data == "digits" else 32)

@@ -20,12 +20,11 @@ from river import (
 from ohsvgp import (
     Gaussian,
     LegS,
-    OnlineGPRegressor,
-    RiverForecaster,
-    RiverRegressor,
     Seasonal,
     Trend,
 )
+from ohsvgp.integrations.river import RiverForecaster, RiverRegressor
+from ohsvgp.integrations.sklearn import OnlineGPRegressor
 from probseq.kernels import RBF
 
 FEATURES = "a kernel needs every column: a dict of other features is refused by name"

@@ -14,11 +14,11 @@ from ohsvgp import (
     Gaussian,
     LegS,
     OnlineGP,
-    OnlineGPRegressor,
     Path,
     PivotedCholesky,
     Poisson,
 )
+from ohsvgp.integrations.sklearn import OnlineGPRegressor
 from probseq.kernels import RBF
 
 EXPECTED = {
