@@ -76,12 +76,11 @@ print(
 
 # %%
 with torch.no_grad():
-    reliability_diagram(
-        {
-            "before": calibration_bins(model(x[test]).softmax(-1), y[test]),
-            "after": calibration_bins(calibrated(x[test]).exp(), y[test]),
-        }
-    )
+    bins = {
+        "before": calibration_bins(model(x[test]).softmax(-1), y[test]),
+        "after": calibration_bins(calibrated(x[test]).exp(), y[test]),
+    }
+reliability_diagram(bins)
 
 # %% [markdown]
 # ## Into production
