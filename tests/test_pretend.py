@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fuzzing.fuzz import Target, load_targets
-from probseq.laplace import laplace_model
+from probseq.calibration import calibrate
 from probseq_apps.cli import main
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig
@@ -135,6 +135,6 @@ def test_methods_are_trained_and_measured_on_the_device(tmp_path, monkeypatch):
 def test_data_on_the_cpu_are_brought_to_the_device_of_a_model():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).eval().to(pretend.HERE)
-    x, labels = torch.randn(40, 4, 16), torch.arange(40) % 3
-    data = list(zip(x.split(10), labels.numpy().reshape(4, 10), strict=True))
-    assert laplace_model(model, data)(x.to(pretend.HERE)).device == pretend.HERE
+    x, labels = torch.randn(60, 4, 16), torch.arange(60) % 3
+    data = list(zip(x.split(10), labels.numpy().reshape(6, 10), strict=True))
+    assert calibrate(model, data)(x).device == pretend.HERE

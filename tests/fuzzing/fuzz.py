@@ -371,6 +371,16 @@ class FuzzSuite:
         if report.findings:
             raise AssertionError(str(report))
 
+    def test_a_target_takes_its_arguments(self) -> None:
+        """Compare names: one that a function doesn't know would look like a refusal of it."""
+        for target in self.targets:
+            # Of a wrapper its own, and those of what it wraps.
+            wrapped = inspect.signature(target.call).parameters
+            wrapper = inspect.signature(target.call, follow_wrapped=False).parameters
+            unknown = target.arguments.keys() - wrapped.keys() - wrapper.keys()
+            if unknown and not any(each.kind is each.VAR_KEYWORD for each in wrapped.values()):
+                raise AssertionError(f"{target} does not take {sorted(unknown)}")
+
     def test_every_public_name_is_fuzzed_or_has_a_reason(self) -> None:
         """Compare the table with the public names."""
         if missing := uncovered(self.modules, self.targets, self.reasons):

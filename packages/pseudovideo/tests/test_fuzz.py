@@ -193,7 +193,12 @@ SAMPLERS = [
     ),
     Target(
         few(hvae.HVAE.sample, n=2),
-        dict(self=HVAE_MODELS, images=IMAGES, **DRAW | dict(batch_size=COUNTS)),
+        dict(
+            self=HVAE_MODELS,
+            images=IMAGES,
+            **{name: DRAW[name] for name in ("n", "generator")},
+            batch_size=COUNTS,
+        ),
     ),
     *(
         Target(few(method, n=2), dict(self=models, **options, **more))
