@@ -59,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         match words:
             case ["--version", *_]:
                 print(f"probseq {version('probseq-apps')}")
-            case [] | ["-h" | "--help", *_]:
+            case [] | ["-h" | "--help", *_] | ["config"] | ["config", "-h" | "--help", *_]:
                 print(_overview())
             case ["config", *arguments]:
-                entry, recipe, settings, _ = parse(arguments or [""])
+                entry, recipe, settings, _ = parse(arguments)
                 values = config_values(entry.kind, recipe or "", settings.to_dict())
                 print(json.dumps(values, indent=2))
             case _:

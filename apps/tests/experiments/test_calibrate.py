@@ -104,6 +104,43 @@ def test_tables_that_cannot_be_read_are_refused_by_flags_that_exist(
     assert message in text
 
 
+SCORES = np.random.default_rng(0).normal(size=(40, 3)) + 3 * np.eye(3)[np.arange(40) % 3]
+NUMBERS = np.arange(40) % 3
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words", "message"),
+    [
+        ({"logits": SCORES, "labels": np.array(["emu"] * 40)}, (), "named by --classes, got emu"),
+        ({"logits": SCORES, "labels": NUMBERS + 0.5}, (), "whole numbers"),
+        ({"probabilities": SCORES, "labels": NUMBERS}, (), "rows of at least 0"),
+        ({"logits": SCORES, "labels": NUMBERS}, ("--classes", "a", "b"), "leave --classes out"),
+        ({"logits": SCORES, "labels": NUMBERS}, ("--test", "two.npz"), "two.npz must have as many"),
+    ],
+)
+def test_arrays_that_would_be_guessed_are_refused(run, tmp_path, arrays, words, message):
+    np.savez(tmp_path / "val.npz", **arrays)
+    np.savez(tmp_path / "two.npz", logits=SCORES[:, :2], labels=NUMBERS % 2)
+    code, text = run("--logits", "val.npz", *words)
+    assert code == 1
+    assert message in text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "val.csv must have columns label"),
+        ("cat,dog,label\n1,2,cat\n1,2\n", "must have 3 cells in each row, not so row 2"),
+        (",cat,dog,label\n0,1,2,cat\n", "has one without a name"),
+    ],
+)
+def test_tables_with_holes_are_refused(run, tmp_path, content, message):
+    (tmp_path / "val.csv").write_text(content)
+    code, text = run("--logits", "val.csv")
+    assert code == 1
+    assert message in text
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -78,7 +78,7 @@ def calibrate_command(settings: CalibrateSettings) -> None:
     )
     folder = settings.output_dir
     calibrated.save(folder)
-    measured = _test(settings, calibrated, classes, opened)
+    measured = _test(settings, calibrated, classes, opened, np.shape(examples.inputs)[1:])
     argument = ", model" if opened else ""
     served = f'calibrated = probseq.load_calibrated("{folder}"{argument})'
     text = [*lines, "", *describe(calibrated.facts), *measured.lines, "", served]
@@ -94,10 +94,15 @@ def read_outputs(path: Path, separator: str) -> Examples:
         name = next((each for each in _OUTPUTS if each in arrays), None)
         if name is None or "labels" not in arrays:
             raise DataError(f"{path} must hold logits and labels, and has {', '.join(arrays)}")
+        sums = arrays[name].sum(-1)
+        if name != "logits" and ((arrays[name] < 0).any() or (abs(sums - 1) > 0.02).any()):
+            raise DataError(f"{path}: {name} must be rows of at least 0 that sum to 1")
         names = tuple(map(str, arrays.get("classes", ())))
         return Examples(arrays[name], [str(each) for each in arrays["labels"].tolist()], names)
     heads, rows = _table(path, separator, ("label",))
     classes = tuple(head for head in heads if head != "label")
+    if "" in classes:
+        raise DataError(f"{path} must name its columns, one a class, and has one without a name")
     cells = [[row[name] for name in classes] for row in rows]
     with reading(path, "a CSV of numbers, a column a class"):
         outputs = np.array(cells, dtype=np.float64)
@@ -123,14 +128,16 @@ def _table(
 ) -> tuple[list[str], list[dict[str, str]]]:
     with reading(path, "a CSV"), path.open(newline="", encoding="utf-8-sig") as file:
         table = csv.DictReader(file, delimiter=separator)
-        rows = list(table)
-    heads = list(table.fieldnames or ())
+        heads, rows = list(table.fieldnames or ()), list(table)
     if missing := [name for name in needed if name not in heads]:
         other = next((s for s in ";\t,|" if s in "".join(heads) and s != separator), None)
         hint = f": --separator {other!r} parts its cells" if other and len(heads) == 1 else ""
         raise DataError(f"{path} must have columns {', '.join(missing)}, and has {heads}{hint}")
     if not rows:
         raise DataError(f"{path} must hold rows, and has none")
+    for number, row in enumerate(rows, 1):
+        if None in row or None in row.values():
+            raise DataError(f"{path} must have {len(heads)} cells in each row, not so row {number}")
     return heads, rows
 
 
@@ -152,7 +159,10 @@ def class_order(
         source = "the file's" if settings.logits else "an alphabetical order, which is a guess"
         classes = examples.classes
     present = set(examples.labels)
-    if not classes or (present - set(classes) and all(each.isdigit() for each in present)):
+    numbers = all(each.isdigit() for each in present)
+    if settings.classes and numbers and present - set(classes):
+        raise DataError("classes must name the labels, and they are numbers: leave --classes out")
+    if not classes or (present - set(classes) and numbers):
         return None, "classes: the numbers of the labels are those of the outputs"
     if unknown := sorted(present - set(classes)):
         values = {_by_value(each)[0] for each in classes}
@@ -168,10 +178,12 @@ def class_order(
 
 def numbered(labels: Sequence[str], classes: tuple[str, ...] | None) -> list[int]:
     """Return the numbers of labels."""
-    if classes is None:
-        return [int(label) for label in labels]
-    number = {name: index for index, name in enumerate(classes)}
-    return [number[label] for label in labels]
+    allowed = set(classes) if classes else {each for each in labels if each.isdigit()}
+    if wrong := sorted(set(labels) - allowed):
+        needed = ", ".join(classes[:10]) if classes else "whole numbers, or named by --classes"
+        raise DataError(f"labels must be {needed}, got {', '.join(wrong[:5])}")
+    number = {name: index for index, name in enumerate(classes or ())}
+    return [number[each] if classes else int(each) for each in labels]
 
 
 def batches(
@@ -324,12 +336,15 @@ def _test(
     calibrated: Calibrated,
     classes: tuple[str, ...] | None,
     opened: list[Opened],
+    columns: tuple[int, ...],
 ) -> _Measured:
     """Measure the calibrated model on other data."""
     if settings.test is None:
         return _Measured([], {}, {})
     if settings.logits:
         examples = read_outputs(settings.test, settings.separator)
+        if examples.inputs.shape[1:] != columns:
+            raise DataError(f"{settings.test} must have as many outputs as {settings.logits}")
         pairs: Any = [(torch.as_tensor(examples.inputs), numbered(examples.labels, classes))]
     else:
         examples = read_examples(settings.test, settings.separator)

@@ -81,16 +81,9 @@ def make_extractor(
     if data.labels is None:
         return RandomConvolution(data.channels, seed=0).to(resolved)
     train, held_out = (data.train, data.labels.train), (data.validation, data.labels.validation)
+    count = len(data.class_names)
     return _train_classifier(
-        train,
-        held_out,
-        len(data.class_names),
-        folder,
-        name="classifier",
-        data=data.name,
-        steps=settings.classifier_steps,
-        seed=seed,
-        device=device,
+        "classifier", train, held_out, count, folder, data.name, settings, seed, device
     )
 
 
@@ -106,30 +99,22 @@ def make_realism_classifier(
     train = beside_noise(data.train, "noise")
     held_out = beside_noise(data.validation, "validation noise")
     return _train_classifier(
-        train,
-        held_out,
-        2,
-        folder,
-        name="realism",
-        data=data.name,
-        steps=settings.classifier_steps,
-        seed=seed,
-        device=device,
+        "realism", train, held_out, 2, folder, data.name, settings, seed, device
     )
 
 
 def _train_classifier(
+    name: str,
     train: Batch,
     held_out: Batch,
     num_classes: int,
     folder: Path,
-    *,
-    name: str,
     data: str,
-    steps: int,
+    settings: Features,
     seed: int,
     device: str,
 ) -> FeatureExtractor:
+    steps = settings.classifier_steps
     classifier = SmallClassifier(train[0].shape[1], num_classes, seed=seed)
     training: dict[str, Any] = {**_TRAINING, **_EVERY, "seed": seed, "device": device}
     fit(
