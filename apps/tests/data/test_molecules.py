@@ -128,21 +128,3 @@ def test_data_that_are_missing_or_cannot_be_used_are_refused(own, tmp_path, monk
     monkeypatch.setitem(sys.modules, "rdkit.Chem", None)
     with pytest.raises(MissingExtraError, match=r"probseq-apps\[molecules\]"):
         load_molecules(own(rows_of(CHAINS)))
-
-
-def test_a_table_of_numbers_becomes_tokens_of_its_columns(own):
-    rows = [f"{k},{k % 3},7,{2 * k}.5" for k in range(20)]
-    data = load_molecules(own(rows, "a,b,c,y"), MoleculeSettings(target="y"))
-    assert sizes(data) == (16, 2, 2)
-    assert data.train.inputs.shape == (16, 3, data.layout.width)
-    # Where a stands follows from y; numbers have mean 0 and standard deviation 1 in training.
-    expected = (data.train.targets - 0.5) / 2
-    scaled = ((expected - expected.mean()) / expected.std()).float()
-    torch.testing.assert_close(data.train.inputs[:, 0, 3], scaled)
-    assert not data.train.inputs[:, 2, 3].any()  # a constant
-    assert torch.equal(data.test.inputs[0, :, :3], torch.eye(3))
-    assert (data.test.inputs[..., -2:] == torch.tensor([1.0, 0.0])).all()
-    assert "swapped" not in data.extra_tests
-    for target, message in (("y", "line 22: a value .* got 'x'"), ("z", "one column 'z' for the")):
-        with pytest.raises(DataError, match=message):
-            load_molecules(own([*rows, "1,x,7,3"], "a,b,c,y"), MoleculeSettings(target=target))

@@ -87,24 +87,6 @@ def corruption_of(variant):
 
 
 @pytest.fixture
-def hvae_result():
-    """Makes one file of results of `generate hvae`."""
-
-    def make(variant, seed, score):
-        made = {
-            "variant": variant,
-            "seed": seed,
-            "levels": 18,
-            "parameters": 123_456,
-            "steps": 1500,
-        }
-        drawn = generation(score, fd=20.0, sampling_steps=18, evaluations=18)
-        return made | {"training_seconds": 60.0, "bound": 2.0, "generation": drawn}
-
-    return make
-
-
-@pytest.fixture
 def write_generation(tmp_path):
     """Write a folder with the report of an experiment of generated images; gives its path."""
 

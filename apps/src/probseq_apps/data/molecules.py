@@ -1,4 +1,4 @@
-"""ZINC, molecules and tables of one's own: files, splits, and graphs as sequences of tokens.
+"""ZINC and molecules of one's own: files, splits, and graphs as sequences of tokens.
 
 `zinc` is read from the data folder. Three files `zinc/train.csv`, `zinc/validation.csv` and
 `zinc/test.csv` give the split of their own: with the 10,000 + 1,000 + 1,000 molecules of Dwivedi et
@@ -24,7 +24,7 @@ from probseq_apps.data.molecule_graphs import ATOM_FEATURES, BOND_FEATURES, mole
 from probseq_apps.data.names import DataError, data_folder, user_path
 from probseq_apps.data.parts import Part, Parts, permutation
 from probseq_apps.data.settings import MoleculeSettings
-from probseq_apps.data.tables import csv_header, read_rows
+from probseq_apps.data.tables import read_rows
 
 _FILES = ("zinc/zinc.csv", "zinc_micro/zinc_micro.csv")
 _FEWEST = 10
@@ -94,15 +94,12 @@ def read_molecules(path: Path, reading: MoleculeSettings) -> list[Molecule]:
 def load_molecules(
     name: str, reading: MoleculeSettings = _DEFAULTS, *, data_dir: Path | None = None
 ) -> GraphData:
-    """Load molecules, or a table of numbers, as tokens. Nothing is written.
+    """Load molecules as tokens. Nothing is written.
 
     The set is `zinc`, or `csv:PATH`, a file of one's own. A SMILES that stands in the file twice is
-    taken once. A file of one's own whose header has no `smiles` is a table of numbers.
+    taken once.
     """
     paths, sizes = _find(name, data_dir), (reading.validation_size, reading.test_size)
-    unnamed = user_path(name) and reading.smiles_column == "smiles"
-    if unnamed and "smiles" not in csv_header(paths[0]):
-        return _numbers(name, paths[0], reading.target, sizes)
     if len(paths) > 1 and sizes != (None, None):
         raise DataError(
             f"validation_size and test_size are for one file, and {name!r} comes in "
@@ -126,7 +123,7 @@ def load_molecules(
         part[:] = [m for m in part if unique[m.smiles] is m and m.smiles not in tested]
         tested.update(unique)
     if len(parts) == 1:
-        split = _split(name, "molecules", len(parts[0]), sizes)
+        split = _split(name, len(parts[0]), *sizes)
         parts = [[parts[0][row] for row in rows.tolist()] for rows in split]
     every = [molecule.graph for part in parts for molecule in part]
     layout = TokenLayout(ATOM_FEATURES, BOND_FEATURES, max(len(graph.nodes) for graph in every))
@@ -148,30 +145,6 @@ def load_molecules(
     )
 
 
-def _numbers(name: str, path: Path, target: str, sizes: tuple[int | None, int | None]) -> GraphData:
-    """Load a table: a token is a column's name in ones and zeros, and its standardised number."""
-    columns = [column for column in csv_header(path) if column != target]
-    if not columns:
-        raise DataError(f"{path} needs columns beside the target {target!r}")
-    named = [*((column, "inputs") for column in columns), (target, "number to predict")]
-    rows = read_rows(path, named, lambda *cells: [parse_number(cell) for cell in cells])
-    table = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(named))
-    split = _split(name, "rows", len(table), sizes)
-    inputs, learned = table[:, :-1], table[split[0], :-1]
-    spread = learned.std(0)
-    scaled = (inputs - learned.mean(0)) / torch.where(spread > 0.0, spread, 1.0)
-    size = (len(table), len(columns), 1)
-    names = torch.eye(len(columns)).expand(len(table), -1, -1)
-    tokens = torch.cat(
-        [names, scaled.float()[..., None], torch.ones(size), torch.zeros(size)], dim=-1
-    )
-    train, validation, test = (Part(tokens, table[:, -1]).rows(part) for part in split)
-    return GraphData(
-        *(name, train, validation, test, target, TokenLayout(len(columns) + 1, 0, 0)),
-        notes=(f"{name}: a table of {len(table):,} rows and {len(columns)} columns of numbers",),
-    )
-
-
 def _find(name: str, data_dir: Path | None) -> list[Path]:
     path = user_path(name)
     if path is not None:
@@ -189,13 +162,12 @@ def _find(name: str, data_dir: Path | None) -> list[Path]:
     )
 
 
-def _split(
-    name: str, noun: str, size: int, counts: tuple[int | None, int | None]
-) -> tuple[Tensor, ...]:
-    validation, test = (size // 10 if number is None else number for number in counts)
+def _split(name: str, size: int, validation: int | None, test: int | None) -> tuple[Tensor, ...]:
+    validation = size // 10 if validation is None else validation
+    test = size // 10 if test is None else test
     if size < _FEWEST or size - validation - test < max(validation, test):
         raise DataError(
-            f"{name!r} has {size} {noun}, too few: it needs {_FEWEST} at least, and as many for "
+            f"{name!r} has {size} molecules, too few: it needs {_FEWEST} at least, and as many for "
             f"training as for validation ({validation}) and for test ({test})"
         )
     pieces = permutation(size).split([size - validation - test, validation, test])

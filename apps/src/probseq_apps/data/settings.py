@@ -37,7 +37,7 @@ class MoleculeSettings(Settings):
     """Data."""
 
     smiles_column: str = "smiles"
-    """Column of the molecules, as SMILES; a csv: without `smiles` is a table of numbers."""
+    """Column of the molecules, as SMILES."""
     target: str = "score"
     """Column of the number to predict."""
     validation_size: Count | None = None

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from pseudovideo.ranks import alone, several_ranks
 
@@ -129,64 +129,3 @@ def total(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     if world_size() > 1:
         dist.all_reduce(values)
     return values
-
-
-def share_rows(network: nn.Module) -> None:
-    """Let each rank compute some of a network's rows while it trains; all ranks get all of them.
-
-    Inputs and outputs have shape (..., rows, features). All ranks call the network with the same
-    inputs and do the same with its outputs, so that each of them gets the gradients of one process.
-    """
-    ranks, compute = world_size(), network.forward
-
-    def forward(values: Tensor) -> Any:
-        if not network.training:
-            return compute(values)
-        count = values.shape[-2]
-        rows = slice(count * rank() // ranks, count * (rank() + 1) // ranks)
-        output = compute(_Rows.apply(values, rows))
-        if isinstance(output, tuple):
-            return tuple(_AllRows.apply(each, rows, count) for each in output)
-        return _AllRows.apply(output, rows, count)
-
-    def mean(gradient: Tensor) -> Tensor:
-        return total(gradient / ranks) if network.training else gradient
-
-    network.forward = forward
-    for parameter in network.parameters():
-        parameter.register_hook(mean)
-
-
-class _Rows(torch.autograd.Function):
-    """This rank's rows; backwards the mean over the ranks, each of which has those of its rows."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, rows: slice) -> Tensor:
-        ctx.rows, ctx.count = rows, values.shape[-2]
-        return values[..., rows, :].clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _together(gradients[0], ctx.rows, ctx.count) / world_size(), None
-
-
-class _AllRows(torch.autograd.Function):
-    """The rows of all ranks; backwards this rank's, times the ranks, over which a mean is taken.
-
-    A penalty on the parameters, equal on all ranks, is in that mean once.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, rows: slice, count: int) -> Tensor:
-        ctx.rows = rows
-        return _together(values, rows, count)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return gradients[0][..., ctx.rows, :] * world_size(), None, None
-
-
-def _together(values: Tensor, rows: slice, count: int) -> Tensor:
-    whole = values.new_zeros(*values.shape[:-2], count, values.shape[-1])
-    whole[..., rows, :] = values
-    return total(whole)

@@ -2,8 +2,8 @@
 
 import signal
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -99,25 +99,6 @@ def fit(
             write_json(folder / FINISHED, result._asdict() | rows)
         _leave_if(max(distributed.gather(stop.signum)))
     return result
-
-
-@contextmanager
-def sharing_rows(*networks: nn.Module) -> Generator[None]:
-    """Let ranks share the rows of networks that others train; a signal ends all at one step."""
-    if distributed.world_size() == 1:
-        yield
-        return
-    stop = StopRequest()
-
-    def leave(*_: object) -> None:
-        _leave_if(max(distributed.gather(stop.signum)))
-
-    for network in networks:
-        distributed.share_rows(network)
-    networks[0].register_forward_pre_hook(leave)
-    with handling(stop, signal.SIGTERM, signal.SIGINT):
-        yield
-        leave()
 
 
 def _train(

@@ -291,11 +291,7 @@ def train_and_measure(
 
     def measure_samples() -> dict[str, Any]:
         samples = common.load_samples(file)
-        reference = run.reference(at)
-        metrics = {**reference.measure(samples.images), "seconds": float(samples.seconds)}
-        if isinstance(maker, DiffusionMaker) and samples.videos.shape[1] > 1:
-            metrics["frames"] = reference.measure_videos(samples.videos, maker.videos)
-        return metrics
+        return {**run.reference(at).measure(samples.images), "seconds": float(samples.seconds)}
 
     return {
         "variant": job.row,

@@ -21,10 +21,8 @@ from probseq_apps.data.series import (
     read_csv_channels,
     rotated_mnist,
 )
-from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_arrays
-from probseq_apps.engine.fit import sharing_rows
 from probseq_apps.experiment import (
     Job,
     Results,
@@ -109,35 +107,32 @@ def learn_channels(
     model = build_vae(job.row, channels, settings.model, seed=job.seed)
     records, extra = load_progress(file, model)
     learned = list(extra.get("learned", ()))
-    with sharing_rows(model.encoder, model.decoder):
-        for number, task in enumerate(tasks[len(records) :], len(records) + 1):
-            start = time.perf_counter()
-            with naming(job, number):
-                info = model.fit_task(
-                    task.x,
-                    task.y,
-                    epochs=training.epochs,
-                    batch_size=training.batch_size,
-                    learning_rate=training.learning_rate,
-                    num_samples=training.num_samples,
-                    learn_kernel=number == 1,
-                    learn_inducing=job.row == "osvgp",
-                )
-            seconds = time.perf_counter() - start
-            generator = torch.Generator().manual_seed(derive_seed(job.seed, "predictions", number))
-            each, over = evaluate_vae(model, tasks[:number], samples, generator)
-            # The middle test step of each task, right after the task and after each later one.
-            times = torch.stack([past.test_x[middle_step(past)] for past in tasks[:number]])
-            last = model.predict(times, num_samples=samples, generator=generator).mean
-            learned.append(last[-1])
-            lost = float(info.lost_information.sum())
-            records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
-            extra = {"learned": torch.stack(learned), "last": last}
-            if distributed.is_main():
-                save_progress(file, model, records, extra)
+    for number, task in enumerate(tasks[len(records) :], len(records) + 1):
+        start = time.perf_counter()
+        with naming(job, number):
+            info = model.fit_task(
+                task.x,
+                task.y,
+                epochs=training.epochs,
+                batch_size=training.batch_size,
+                learning_rate=training.learning_rate,
+                num_samples=training.num_samples,
+                learn_kernel=number == 1,
+                learn_inducing=job.row == "osvgp",
+            )
+        seconds = time.perf_counter() - start
+        generator = torch.Generator().manual_seed(derive_seed(job.seed, "predictions", number))
+        each, over = evaluate_vae(model, tasks[:number], samples, generator)
+        # The middle test step of each task, right after the task and after each later one.
+        times = torch.stack([past.test_x[middle_step(past)] for past in tasks[:number]])
+        last = model.predict(times, num_samples=samples, generator=generator).mean
+        learned.append(last[-1])
+        lost = float(info.lost_information.sum())
+        records.append({"each": each, "over": over, "seconds": seconds, "lost": lost})
+        extra = {"learned": torch.stack(learned), "last": last}
+        save_progress(file, model, records, extra)
     truth = torch.stack([task.test_y[middle_step(task)] for task in tasks])
-    if distributed.is_main():
-        save_arrays(at.path / FRAMES / f"{job.name}.npz", {"truth": truth, **extra})
+    save_arrays(at.path / FRAMES / f"{job.name}.npz", {"truth": truth, **extra})
     return scores(records, len(tasks))
 
 
@@ -193,6 +188,7 @@ WORKFLOW = Workflow(
     kind=ONLINE_VAE,
     command="online vae",
     folders=(MODELS, FRAMES),
+    single_process="a series is learned in its order",
     brief=True,
     jobs=jobs_of,
     load=load,

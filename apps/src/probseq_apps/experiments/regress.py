@@ -38,22 +38,21 @@ class NumberPredictions(NamedTuple):
 
 
 def load(settings: RegressSettings, options: Options) -> comparison.Loaded[GraphData]:
-    """Read the molecules, or rows."""
+    """Read the molecules."""
     distributed.join(distributed.resolve_device(settings.training.device))
     if options.download:
         raise ValueError("download must be off: data are read from files of one's own")
     data = load_molecules(settings.data, settings.reading, data_dir=options.data_dir)
     sets: dict[str, comparison.TestSet] = {"test": data.test}
-    if settings.evaluation.ood and "swapped" in data.extra_tests:
+    if settings.evaluation.ood:
         sets[SWAPPED] = data.extra_tests["swapped"]
     return comparison.Loaded(data, sets, data)
 
 
 def describe(settings: RegressSettings, loaded: comparison.Loaded[GraphData]) -> str:
     """Return the sizes of the data, and what is compared."""
-    # Molecules alone have a changed test set.
-    noun = "molecules" if loaded.data.extra_tests else "rows"
-    return comparison.describe_data(settings, loaded.data, f"{noun}, target {loaded.data.target!r}")
+    noun = f"molecules, target {loaded.data.target!r}"
+    return comparison.describe_data(settings, loaded.data, noun)
 
 
 def build_method(

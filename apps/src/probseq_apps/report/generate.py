@@ -9,15 +9,9 @@ from matplotlib.figure import Figure
 from probseq.summary import Summary, summarise
 from probseq_apps.data.images import GenerationData
 from probseq_apps.report.generate_plots import draw_diffusion, draw_hvae, draw_tokens
-from probseq_apps.report.headline import (
-    Columns,
-    conclusion,
-    difference_text,
-    headline_table,
-)
+from probseq_apps.report.headline import Columns, conclusion, headline_table
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.results import (
-    BASE,
     REAL,
     Group,
     Result,
@@ -27,7 +21,6 @@ from probseq_apps.report.results import (
     frames_of,
     groups_of,
     is_name,
-    lengths_of,
     priors_of,
     sample_measures,
     unranked,
@@ -38,7 +31,6 @@ from probseq_apps.report.tables import (
     Measure,
     Table,
     Writer,
-    decimals_of,
     fact_text,
     percent,
     plain,
@@ -46,8 +38,6 @@ from probseq_apps.report.tables import (
 )
 
 PSNR = Measure("PSNR", "higher", ("reconstruction", "psnr"))
-INTERMEDIATE = Measure("error of intermediate frames, ‰", "lower", ("intermediate",))
-LAST = Measure("error of the image, ‰", "lower", ("last",))
 # Of the image in units of the exact one; what distances count to.
 TIMES, _MOST_TIMES = ("times",), 3.0
 # The distance in which Gaussian images are known exactly.
@@ -59,7 +49,7 @@ _SHORT = re.compile(r"\(.*?\)| of samples,| prior")
 _REAL_DISTANCE = "real images: test part from training part"
 _WHOLE = plain(0)
 
-# Of samples, as far as they were measured, and of their frames.
+# Of samples, as far as they were measured.
 _QUALITY = (
     Measure("looks real", "higher", ("realism",)),
     Measure("KID", "lower", ("kid",)),
@@ -69,17 +59,9 @@ _QUALITY = (
     Measure("torch-fidelity: precision", "higher", ("torch_fidelity", "precision")),
     Measure("torch-fidelity: recall", "higher", ("torch_fidelity", "recall")),
 )
-_FRAME_QUALITY = (
-    Measure("FD", "lower", ("fd",)),
-    Measure("FD, real test videos", None, ("real_fd",)),
-    Measure("KID", "lower", ("kid",)),
-)
-
 # A column: a number over the seeds with its error, or as it is written; without a good end and a
 # writer, what all seeds share.
 Column = tuple[Measure, Writer | None]
-# Names of two groups: one and what it is compared with.
-Pair = tuple[str, str]
 
 
 def token_tables(results: Sequence[Result], real: Result) -> list[Table]:
@@ -119,7 +101,7 @@ def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
         measures.insert(1, Measure("above the optimum", "lower", ("gap",)))
     tables = [_model_table(rows, measures, "generate-diffusion", real)]
     every = frame_groups(results)
-    for length in lengths_of(every):
+    for length in sorted({group.fact("frames") for group in every}):
         groups = [group for group in every if group.fact("frames") == length]
         frames = sorted({frame for group in groups for frame in frames_of(group)})
         paths: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
@@ -128,7 +110,7 @@ def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
         ]
         if len(frames) > 2:
             exact = ("exact_intermediate",)
-            paths.insert(0, ("mean before the image", INTERMEDIATE.path, exact))
+            paths.insert(0, ("mean before the image", ("intermediate",), exact))
         columns: list[Column] = []
         for label, model, exact in paths:
             columns.append((Measure(label, "lower", model), None))
@@ -138,7 +120,7 @@ def diffusion_tables(results: Sequence[Result], real: Result) -> list[Table]:
             columns.append((Measure("image / least error", "lower", TIMES), None))
         columns += _facts({"images": "num_images", "samples": "num_samples"})
         tables.append(_table(f"errors of frames, T = {length}", groups, columns))
-    return [*tables, *frame_quality_tables(groups_of(results))]
+    return tables
 
 
 def hvae_tables(results: Sequence[Result], real: Result) -> list[Table]:
@@ -167,20 +149,6 @@ def _quality(results: Sequence[Result], path: tuple[str, ...], prefix: str = "")
         if any(value_of(result, whole.path) is not None for result in results):
             columns.append((whole, None if measure.direction else with_error(3)))
     return columns
-
-
-def frame_quality_tables(groups: Sequence[Group]) -> list[Table]:
-    """Return a table of the frames of sampled videos, a row for each; none without videos."""
-    heads = ["frames of samples", "n", *(measure.head for measure in _FRAME_QUALITY), "videos"]
-    rows: list[list[str]] = []
-    for group in groups:
-        for frame, measured in (group.fact("generation", "frames") or {}).items():
-            path = ("generation", "frames", frame)
-            summaries = [group.summary((*path, *measure.path)) for measure in _FRAME_QUALITY]
-            cells = [with_error(decimals_of([each.mean]))(each) for each in summaries]
-            count = f"{measured['num_videos']:,}"
-            rows.append([f"{group.name}, {frame}", str(len(group.results)), *cells, count])
-    return [Table(heads, rows)] if rows else []
 
 
 def _facts(paths: Mapping[str, str]) -> list[Column]:
@@ -256,76 +224,6 @@ def total_steps(result: Result) -> int:
     return (1 if frames == 1 else frames - context + 1) * result["generation"]["sampling_steps"]
 
 
-def token_pairs(results: Sequence[Result]) -> list[Pair]:
-    """Return videos with one frame and with controls.
-
-    A control spends a video's bits on the image alone; one of more bits proves nothing against it.
-    """
-    groups = groups_of(results)
-    pairs: list[Pair] = []
-    for video in groups:
-        if _is_control(video) or video.fact("frames") == 1:
-            continue
-        pairs += [
-            (video.name, other.name)
-            for other in groups
-            if other.stem == video.stem
-            and (other.variant == BASE or _is_control(other))
-            and other.fact("frames") in (1, video.fact("frames"))
-            and other.fact("bits") <= video.fact("bits")
-        ]
-    return pairs
-
-
-def diffusion_pairs(results: Sequence[Result]) -> list[Pair]:
-    """Return orders of noise, also at matched levels, videos and one frame, blur and noise."""
-    groups = groups_of(results)
-    images = [group.name for group in groups if group.fact("frames") == 1]
-    pairs = [
-        (f"{length}-frame-{better}", f"{length}-frame-{other}")
-        for length in lengths_of(groups)
-        for better, other in (
-            ("high-order", "first-order"),
-            ("high-order", "matched"),
-            ("blur", "high-order"),
-        )
-    ]
-    pairs += [(g.name, image) for g in groups for image in images if g.name not in images]
-    return [*pairs, *((name, BASE) for name in images if name != BASE)]
-
-
-def hvae_pairs(results: Sequence[Result]) -> list[Pair]:
-    """Return the two encoders."""
-    return [("heat", "learned")]
-
-
-def _is_control(group: Group) -> bool:
-    """Return whether a variant spends a video's bits on the image alone."""
-    return group.variant.endswith("-repeat") or group.variant.startswith(f"{BASE}-patch")
-
-
-def difference_table(
-    pairs: Sequence[Pair], results: Sequence[Result], measures: Sequence[Measure], real: Result
-) -> list[Table]:
-    """Return a table of the differences of pairs, paired by seed; none where nothing is paired."""
-    groups, errors = groups_of(results), frame_groups(results)
-    columns = {measure: _credible(groups, measure, real) for measure in measures}
-    columns |= {m: _credible(errors, m, real) for m in (INTERMEDIATE, LAST) if errors}
-    missing, rows = summarise(()), list[list[str]]()
-    for first, second in pairs:
-        cells = [
-            difference_text(
-                column.get(first, missing),
-                column.get(second, missing),
-                decimals_of([row.mean for row in column.values()]),
-            )
-            for column in columns.values()
-        ]
-        if {*cells} != {DASH}:
-            rows.append([f"{first} against {second}", *cells])
-    return [Table(["difference ± interval", *(m.head for m in columns)], rows)] if rows else []
-
-
 def _credible(groups: Sequence[Group], measure: Measure, real: Result) -> dict[str, Summary]:
     """Return a number of all groups; none of samples that are not ranked."""
     path = measure.path
@@ -364,11 +262,11 @@ def conclusion_of(results: Sequence[Result], columns: Columns) -> str:
     return conclusion(distances, [REAL])
 
 
-# Tables, pairs to compare, measures, and what draws.
+# Tables, measures, and what draws.
 _WORKFLOWS: Mapping[str, tuple[Callable[..., Any], ...]] = {
-    "generate": (token_tables, token_pairs, token_measures, draw_tokens),
-    "generate-diffusion": (diffusion_tables, diffusion_pairs, diffusion_measures, draw_diffusion),
-    "generate-hvae": (hvae_tables, hvae_pairs, hvae_measures, draw_hvae),
+    "generate": (token_tables, token_measures, draw_tokens),
+    "generate-diffusion": (diffusion_tables, diffusion_measures, draw_diffusion),
+    "generate-hvae": (hvae_tables, hvae_measures, draw_hvae),
 }
 
 
@@ -397,7 +295,7 @@ def generate_report(
     Test images are measured as `real`, as if they were samples; `plotted` is what pictures show,
     see `draw_tokens` and `draw_models`.
     """
-    tables, pairs, measures, pictures = _WORKFLOWS[experiment]
+    tables, measures, pictures = _WORKFLOWS[experiment]
     size, channels = data.image_size, data.channels
     counts = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
     facts = {"channels": channels, "image_size": size, "notes": list(data.notes)}
@@ -413,10 +311,7 @@ def generate_report(
             f"{PAGES[experiment]['about'].format(**settings)}."
         ),
         facts=_class_facts(settings["classes"]),
-        numbers={
-            "results": results,
-            "real": real,
-        },
+        numbers={"results": results, "real": real},
         headline=headline_table(
             {m._replace(label=_SHORT.sub("", m.label)): rows for m, rows in columns.items()}, [REAL]
         ),
@@ -424,10 +319,7 @@ def generate_report(
         story=(
             "samples" if plotted.get("samples", True) else f"reconstructions-{settings['stem'][0]}",
         ),
-        tables=[
-            *tables(results, real),
-            *difference_table(pairs(results), results, measures(results), real),
-        ],
+        tables=tables(results, real),
         legend="\n\n".join(
             [PAGES[experiment].get("legend", ""), PAGES["samples"]["legend"]]
         ).strip(),

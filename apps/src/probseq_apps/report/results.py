@@ -11,7 +11,6 @@ from pseudovideo.beyond.sample_evaluator import is_ranked
 # One entry of `results/`, as JSON holds it.
 Result = Mapping[str, Any]
 
-BASE = "1-frame"
 REAL = "real images, test part"
 _WORDS = {
     **{"heat": "heat equation", "learned": "learned encoder", "repeat": "repeated"},
@@ -71,9 +70,9 @@ def frame_groups(results: Sequence[Result]) -> list[Group]:
     """Return errors of single frames as results of their own, of the variants that have them.
 
     Each holds in thousandths: "model" and "exact" by frame, "intermediate" and
-    "exact_intermediate", means over the frames before the image, and "last", the image's; "times",
-    the image's in units of the exact one. What was not measured is None. The frames of a
-    variant are those of its first seed in all seeds.
+    "exact_intermediate", means over the frames before the image; "times", the image's in units of
+    the exact one. What was not measured is None. The frames of a variant are those of its first
+    seed in all seeds.
     """
     entries: list[dict[str, Any]] = []
     for result in results:
@@ -87,18 +86,13 @@ def frame_groups(results: Sequence[Result]) -> list[Group]:
             entry[kind] = {str(frame): _thousandths([values[frame]]) for frame in frames}
             entry[label] = _thousandths([values[frame] for frame in frames if frame < image])
         last, least = entry["model"].get(str(image)), entry["exact"].get(str(image))
-        entries.append({**entry, "last": last, "times": last / least if last and least else None})
+        entries.append(entry | {"times": last / least if last and least else None})
     return groups_of(entries)
 
 
 def frames_of(group: Group) -> list[int]:
     """Return the frames whose errors a group of `frame_groups` has."""
     return [int(frame) for frame in group.fact("model")]
-
-
-def lengths_of(groups: Sequence[Group]) -> list[int]:
-    """Return the lengths T of the videos, rising; the image alone is none."""
-    return sorted({group.fact("frames") for group in groups if group.fact("frames") > 1})
 
 
 def digits_of(groups: Sequence[Group], path: Sequence[str]) -> int:

@@ -142,7 +142,7 @@ class RegressSettings(MethodSettings):
     """Comparison."""
 
     data: str = ZINC
-    """zinc (files in the data folder), or csv:PATH (CSV or TSV of molecules, or of numbers)."""
+    """zinc (files in the data folder), or csv:PATH (CSV or TSV of molecules)."""
     method: Names = ("mle", "kernel", "mcd", "sgpa")
     """As of `classify`, but for logreg, mlp, knn, gp, sngp, svdkl, +kflla and +ts; +ensemble: the
     mixture over seeds."""
