@@ -1,5 +1,7 @@
 """Images to classify and to generate: folders of one's own, sizes, out-of-distribution data."""
 
+import shutil
+import struct
 from itertools import chain
 
 import numpy as np
@@ -156,9 +158,19 @@ def test_folders_are_read_at_any_depth_and_what_was_changed_or_passed_over_is_to
     data = load_images(f"folder:{root}")
     assert sum(sizes(data)) == 24
     assert torch.cat([p.targets for p in (data.train, data.test)]).bincount().min() > 9
-    assert data.notes == (
-        f"{root.name}: 2 files were passed over because of their ending: .heic (1), none (1)",
-    )
+    for name in ("cat/lost.png", "lost/1.png"):  # as DVC and git-annex leave them
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).symlink_to(root / "nothing")
+    (root / "cat" / "link").symlink_to(root / "dog")
+    with pytest.raises(DataError, match="lost holds no images"):
+        load_images(f"folder:{root}")
+    (note,) = load_generation_data(f"folder:{root}").notes
+    for reason in (
+        *("ending .heic (1)", "ending none (1)", "hidden files and folders (2)"),
+        *("links to nothing (2)", "linked folders below others (1)", "lost without images (1)"),
+    ):
+        assert reason in note
+    shutil.rmtree(root / "lost")
     save("cat/wide.png", size=(20, 10))
     notes = load_images(f"folder:{root}", image_size=12).notes
     assert any("1 of 25 images were cropped to their middle square" in note for note in notes)
@@ -172,6 +184,94 @@ def test_images_of_the_training_part_among_the_others_are_counted(save, tmp_path
     save("test/other.png", value=200)
     notes = load_generation_data(f"folder:{tmp_path}").notes
     assert notes == (f"{tmp_path.name}: 4 of 5 test images are in the training part, too",)
+    # Parts have their usual names in any case, and what lies beside them is counted.
+    (tmp_path / "train").rename(tmp_path / "Training")
+    (tmp_path / "test").rename(tmp_path / "TEST")
+    save("beside.png")
+    save("more/beside.png")
+    data = load_generation_data(f"folder:{tmp_path}")
+    assert (*map(len, (data.train, data.validation, data.test)),) == (12, 3, 5)
+    assert any("outside the folders Training, val, TEST (2)" in note for note in data.notes)
+
+
+def test_parts_that_might_be_read_as_classes_are_refused(save, tmp_path):
+    for count, (folders, message) in enumerate(
+        (
+            (("seg_train", "seg_test"), "seg_train and seg_test: rename"),
+            (("train", "held-out-test"), "train and held-out-test: rename"),
+            (("test", "cats"), "a folder test but no folder train"),
+            (("train", "test", "val", "validation"), "one folder of .* val and validation"),
+            (("set/train", "set/test"), "set is in parts"),
+        )
+    ):
+        for folder in folders:
+            for number in range(20):
+                save(f"{count}/{folder}/{number}.png", value=number)
+        for load in (load_generation_data, load_images):
+            if load is load_generation_data or "/" not in folders[0]:
+                with pytest.raises(DataError, match=message):
+                    load(f"folder:{tmp_path / str(count)}")
+
+
+def icc_profile(columns, gamma):
+    """Return a version-2 ICC profile of a display: primaries as XYZ under D50, and a power."""
+
+    def number(value):
+        return struct.pack(">i", round(value * 65536))
+
+    curve = struct.pack(">4sIIH", b"curv", 0, 1, round(gamma * 256)) + b"\0\0"
+    white = b"".join(map(number, (0.9642, 1.0, 0.8249)))
+    tags = {b"wtpt": b"XYZ \0\0\0\0" + white}
+    for name, column in zip("rgb", columns, strict=True):
+        tags[f"{name}XYZ".encode()] = b"XYZ \0\0\0\0" + b"".join(map(number, column))
+        tags[f"{name}TRC".encode()] = curve
+    start, table, body = 128 + 4 + 12 * len(tags), b"", b""
+    for name, content in tags.items():
+        table += struct.pack(">4sII", name, start + len(body), len(content))
+        body += content
+    size = start + len(body)
+    head = struct.pack(">I4sI", size, b"test", 0x02400000) + b"mntrRGB XYZ " + bytes(12) + b"acsp"
+    head = head.ljust(68, b"\0") + white
+    return head.ljust(128, b"\0") + struct.pack(">I", len(tags)) + table + body
+
+
+def test_colours_of_a_profile_become_those_of_srgb(tmp_path):
+    """Against the matrices of both spaces in float64, with alpha and without."""
+    adobe = np.array(
+        [[0.60974, 0.31111, 0.01947], [0.20528, 0.62567, 0.06087], [0.14919, 0.06322, 0.74457]]
+    )
+    srgb = np.array(
+        [[0.43607, 0.22249, 0.01392], [0.38515, 0.71687, 0.09708], [0.14307, 0.06061, 0.71410]]
+    )
+    levels = np.random.default_rng(0).integers(60, 190, (16, 16, 3), dtype=np.uint8)
+    linear = np.clip((levels / 255) ** 2.2 @ adobe @ np.linalg.inv(srgb), 0, 1)
+    expected = 255 * np.where(
+        linear > 0.0031308, 1.055 * linear ** (1 / 2.4) - 0.055, 12.92 * linear
+    )
+    profile = icc_profile(adobe, 2.2)
+    picture = Image.fromarray(levels)
+    layer = picture.convert("RGBA")
+    picture.save(tmp_path / "plain.png", icc_profile=profile)
+    layer.save(tmp_path / "layer.png", icc_profile=profile)
+    picture.save(tmp_path / "damaged.png", icc_profile=b"?" * 200)
+    paths = [tmp_path / f"{name}.png" for name in ("plain", "layer", "damaged")]
+    plain, layered, damaged = read_images(paths, None).pixels.permute(0, 2, 3, 1).numpy()
+    assert np.abs(levels - expected).max() > 20
+    np.testing.assert_allclose(plain, expected, atol=2)
+    np.testing.assert_array_equal(layered, plain)
+    np.testing.assert_array_equal(damaged, levels)
+    notes = " ".join(read_images(paths, None).notes)
+    assert "2 of 3 images were converted from their colour profile" in notes
+    assert "1 of 3 images have a colour profile that cannot be read" in notes
+
+
+def test_a_telephones_picture_with_others_behind_it_is_no_animation(tmp_path):
+    first, second = (Image.new("RGB", (8, 8), (level, 0, 0)) for level in (200, 20))
+    for name, form in (("phone.jpg", "MPO"), ("pages.webp", "WEBP")):
+        first.save(tmp_path / name, form, save_all=True, append_images=[second])
+    images = read_images([tmp_path / "phone.jpg", tmp_path / "pages.webp"], None)
+    assert (images.pixels[:, 0] > 190).all()
+    assert images.notes == ("1 of 2 images hold several pictures, of which the first was taken",)
 
 
 def test_all_files_that_cannot_be_read_are_named_before_others_are_decoded(

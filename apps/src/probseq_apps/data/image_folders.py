@@ -1,18 +1,18 @@
 """Folders of images of one's own: their layouts, what is in them, and how they are read.
 
 The layouts are ``ROOT/*.png``, ``ROOT/CLASS/*.png`` at any depth, or ``ROOT/train`` and
-``ROOT/test``, each in one of these forms, with ``ROOT/val`` (or ``validation``, ``valid``) or else
-a tenth of the training images for validation. A folder without parts is split by a fixed
-permutation: to classify, 80/10/10 with equal shares of each class; to generate, 81/9/10.
+``ROOT/test``, each in one of these forms, with ``ROOT/validation`` or else a tenth of the training
+images for validation; ``training``, ``testing``, ``val``, ``valid`` and ``dev`` do, too, in any
+case. Names that only look like those of parts are refused. A folder without parts is split by a
+fixed permutation: to classify, 80/10/10 with equal shares of each class; to generate, 81/9/10.
 
 Images must be square and of one size, or the shorter side is resized to ``image_size`` and the
-middle is cut out. One image in colour makes all colour. Images are turned as their EXIF orientation
-says, and laid on white where they are transparent. Hidden files and those that aren't images by
-their ending are passed over. Notes tell how many images were changed or passed over, and how.
+middle is cut out. One image in colour makes all colour. Images are read as a viewer shows them, see
+``pictures``. Notes count the images that were changed, and all that was not used, by the reason.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -31,7 +31,11 @@ _ENDINGS = (
     *(".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"),
     *(".tif", ".tiff", ".webp"),
 )
-_VALIDATION_FOLDERS = ("val", "validation", "valid")
+_PARTS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing"),
+}
 _GREY_MODES = frozenset(("1", "L", "LA", "La"))
 _FEWEST = 20  # to generate: two for the test, one for validation
 _ON_THEIR_SIDE = (5, 6, 7, 8)  # orientations of EXIF
@@ -57,9 +61,9 @@ def read_folder(
 
     With `classes` every part needs folders of classes; without, there may be none, nor names.
     """
-    unknown: Counter[str] = Counter()
-    split = _folder_parts if (root / "train").is_dir() else _split
-    parts = split(root, classes, unknown)
+    unused: Counter[str] = Counter()
+    split = _folder_parts if _part_folders(root) else _split
+    parts = split(root, classes, unused)
     names = tuple(sorted({name for part in parts for _, name in part}))
     if "" in names or len(names) < 2:
         names = ()
@@ -72,14 +76,20 @@ def read_folder(
     pieces = zip(decoded.pixels.split(sizes), targets.split(sizes), strict=True)
     loaded = [Part(inputs, targets) for inputs, targets in pieces]
     notes = list(decoded.notes)
-    if unknown:
-        endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(unknown.items()))
-        notes.append(f"{unknown.total()} files were passed over because of their ending: {endings}")
+    if unused:
+        counts = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(unused.items()))
+        notes.append(f"not used: {counts}")
     trained = {_digest(image) for image in loaded[0].inputs}
     for part, what in zip(loaded[1:], ("validation", "test"), strict=True):
         if count := sum(_digest(image) in trained for image in part.inputs):
             notes.append(f"{count} of {len(part)} {what} images are in the training part, too")
-    return loaded, names, tuple(f"{root.name}: {note}" for note in notes)
+    notes = [printable(f"{root.name}: {note}") for note in notes]
+    return loaded, tuple(map(printable, names)), tuple(notes)
+
+
+def printable(name: str) -> str:
+    """Return a name of a file with escapes for bytes that are not UTF-8."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _digest(image: Tensor) -> bytes:
@@ -87,38 +97,41 @@ def _digest(image: Tensor) -> bytes:
 
 
 def list_all(root: Path) -> _Listing:
-    """Return the images of ``ROOT/test``, or else of the folder; raise if there are none."""
-    folder = root / "test" if (root / "test").is_dir() else root
+    """Return the images of the test part, or else of the folder; raise if there are none."""
+    folder = _part_folders(root).get("test", root)
     return _list(folder, False, Counter(), mixed=True)
 
 
-def _list(folder: Path, classes: bool, unknown: Counter[str], *, mixed: bool = False) -> _Listing:
-    """Return the images of a folder, at any depth (if `mixed`), and count other endings."""
+def _list(folder: Path, classes: bool, unused: Counter[str], *, mixed: bool = False) -> _Listing:
+    """Return the images of a folder, at any depth (if `mixed`), and count what is not used."""
     if not folder.is_dir():
         raise DataError(f"image folder {folder} does not exist or is no directory")
-    names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    if classes and len(names) < 2:
+    subfolders = _subfolders(folder)
+    if classes and len(subfolders) < 2:
         raise DataError(
-            f"{folder} needs at least two sub-folders, one for each class, it has {len(names)}"
+            f"{folder} needs at least two sub-folders, one for each class, it has {len(subfolders)}"
         )
-    listing: _Listing = []
-    for name in names if classes else ("", *names):
-        images: _Listing = []
-        for path in sorted((folder / name).rglob("*") if name else folder.iterdir()):
-            hidden = any(step.startswith(".") for step in path.relative_to(folder).parts)
-            if hidden or not path.is_file():
-                continue
-            if path.suffix.lower() in _ENDINGS:
-                images.append((path, name))
-            else:
-                unknown[path.suffix.lower() or "none"] += 1
-        if classes and not images:
-            raise DataError(f"{folder / name} holds no images ({', '.join(_ENDINGS)})")
+    listing = [(path, "") for path in _images(folder, unused, without=subfolders)]
+    if classes and listing:
+        unused["images outside folders of classes"] += len(listing)
+        listing = []
+    for subfolder in subfolders:
+        if _part_folders(subfolder).keys() >= {"train", "test"}:
+            raise DataError(
+                f"{subfolder} is in parts for training and test, which must lie in the folder "
+                "itself: name it, or move them"
+            )
+        images = [(path, subfolder.name) for path in _images(subfolder, unused)]
+        if not images:
+            if classes:
+                raise DataError(f"{subfolder} holds no images ({', '.join(_ENDINGS)})")
+            unused[f"folder {subfolder.name} without images"] += 1
         listing += images
     filled = {name for _, name in listing}
     if not listing:
         raise DataError(
             f"image folder {folder} holds no images ({', '.join(_ENDINGS)}), nor do folders in it"
+            + (f"; not used: {', '.join(unused)}" if unused else "")
         )
     if not mixed and "" in filled and len(filled) > 1:
         raise DataError(
@@ -128,31 +141,82 @@ def _list(folder: Path, classes: bool, unknown: Counter[str], *, mixed: bool = F
     return listing
 
 
-def _folder_parts(root: Path, classes: bool, unknown: Counter[str]) -> list[_Listing]:
-    if not (root / "test").is_dir():
-        raise DataError(f"{root} has a folder train but no folder test: add it")
-    validation = [root / n for n in _VALIDATION_FOLDERS if (root / n).is_dir()][:1]
-    folders = [root / "train", *validation, root / "test"]
-    parts = [_list(folder, classes, unknown) for folder in folders]
-    classes_learned = {name for _, name in parts[0]}
-    for folder, part in zip(folders, parts, strict=True):
-        if classes and (lacking := sorted({name for _, name in part} - classes_learned)):
+def _subfolders(folder: Path) -> list[Path]:
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in paths if path.is_dir() and not path.name.startswith(".")]
+
+
+def _images(folder: Path, unused: Counter[str], without: Collection[Path] = ()) -> Iterator[Path]:
+    """Yield the images in a folder and below, and count all else by the reason."""
+    for path in sorted(folder.iterdir()):
+        if path in without:
+            continue
+        if path.name.startswith("."):
+            unused["hidden files and folders"] += 1
+        elif path.is_dir():
+            if path.is_symlink():
+                unused["linked folders below others"] += 1
+            else:
+                yield from _images(path, unused)
+        elif not path.exists():
+            unused["links to nothing"] += 1
+        elif path.suffix.lower() not in _ENDINGS:
+            unused[f"files with the ending {path.suffix.lower() or 'none'}"] += 1
+        else:
+            yield path
+
+
+def _part_folders(root: Path) -> dict[str, Path]:
+    """Return the folders of training, validation and test; none where there are no parts."""
+    folders, chosen = _subfolders(root), dict[str, Path]()
+    for part, names in _PARTS.items():
+        named = [path for path in folders if path.name.casefold() in names]
+        if len(named) > 1:
+            listed = " and ".join(path.name for path in named)
+            raise DataError(f"{root} must have one folder of the part {part}, it has {listed}")
+        if named:
+            chosen[part] = named[0]
+    # Not the names of two classes, which would be mixed and shuffled.
+    similar = [[p.name for p in folders if part in p.name.casefold()] for part in ("train", "test")]
+    if all(similar) and not chosen.keys() >= {"train", "test"}:
+        raise DataError(
+            f"{root} must have its parts in folders train and test, it has {similar[0][0]} and "
+            f"{similar[1][0]}: rename them"
+        )
+    return chosen
+
+
+def _folder_parts(root: Path, classes: bool, unused: Counter[str]) -> list[_Listing]:
+    folders = _part_folders(root)
+    for part in ("train", "test"):
+        if part not in folders:
+            (other, *_) = (path.name for path in folders.values())
+            raise DataError(f"{root} has a folder {other} but no folder {part}: add it")
+    if outside := sum(1 for _ in _images(root, unused, without=folders.values())):
+        unused[
+            f"images outside the folders {', '.join(path.name for path in folders.values())}"
+        ] += outside
+    listings = {part: _list(folder, classes, unused) for part, folder in folders.items()}
+    classes_learned = {name for _, name in listings["train"]}
+    for part, listing in listings.items():
+        if classes and (lacking := sorted({name for _, name in listing} - classes_learned)):
             raise DataError(
-                f"{folder} has classes that the training part lacks: {', '.join(lacking)}"
+                f"{folders[part]} has classes that the training part lacks: {', '.join(lacking)}"
             )
-    if not validation:
-        learned, held = hold_out_validation(len(parts[0]))
+    if "validation" not in listings:
+        learned, held = hold_out_validation(len(listings["train"]))
         if not classes and not len(held):
             raise DataError(
-                f"{root / 'train'} needs at least 10 images, of which a tenth is for validation, "
-                f"or {root / 'val'} must be there; it holds {len(parts[0])}"
+                f"{folders['train']} needs at least 10 images, of which a tenth is for validation, "
+                f"or {root / 'validation'} must be there; it holds {len(listings['train'])}"
             )
-        parts[:1] = [_rows(parts[0], learned), _rows(parts[0], held)]
-    return parts
+        listings["validation"] = _rows(listings["train"], held)
+        listings["train"] = _rows(listings["train"], learned)
+    return [listings[part] for part in _PARTS]
 
 
-def _split(root: Path, classes: bool, unknown: Counter[str]) -> list[_Listing]:
-    listing = _list(root, classes, unknown)
+def _split(root: Path, classes: bool, unused: Counter[str]) -> list[_Listing]:
+    listing = _list(root, classes, unused)
     count = len(listing)
     if classes:
         names = sorted({name for _, name in listing})

@@ -16,7 +16,12 @@ from torch.nn import functional
 
 from probseq.images import channel_statistics, match_images, to_bytes
 from probseq_apps.data.image_files import IMAGE_INFO, read_celeba, read_part
-from probseq_apps.data.image_folders import list_all, read_folder, read_images
+from probseq_apps.data.image_folders import (
+    list_all,
+    printable,
+    read_folder,
+    read_images,
+)
 from probseq_apps.data.names import DataError, check_generation_name, data_kind, user_path
 from probseq_apps.data.parts import SPLIT_SEED, Part, Parts, hold_out_validation, stratified
 from pseudovideo.beyond.gaussian_images import gaussian_images
@@ -102,7 +107,7 @@ def load_images(
     """
     path, notes = user_path(name), ()
     if path is not None:
-        name = f"folder:{path}"
+        name = printable(f"folder:{path}")
         parts, names, notes = read_folder(path, image_size=image_size, classes=True)
         train, validation, test = parts
     elif name == "digits":
@@ -234,7 +239,7 @@ def load_generation_data(
         labels = PartLabels(*(part.targets for part in parts)) if names else None
         train, validation, test = (part.inputs for part in parts)
         return GenerationData(
-            *(name, train, validation, test, labels), class_names=names, notes=notes
+            *(printable(name), train, validation, test, labels), class_names=names, notes=notes
         )
     size = image_size or _GENERATION_SIZES[name]
     if name == "gaussian-digits":

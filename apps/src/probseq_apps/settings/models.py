@@ -204,7 +204,8 @@ class SampleSettings(Settings):
     """Of the draws: that of a run's model gives the run's own samples, from a prior where --num is
     the run's, too."""
     labels: tuple[str, ...] = ()
-    """Classes to draw in turn, by name or number; none: all, with the training images' shares."""
+    """Classes to draw in turn, by name, or by number where no name is a number; none: all, with the
+    training images' shares."""
     guidance: NotNegative = 1.0
     """How far samples are led to their classes, as of `generate run` and `diffusion`."""
     device: Device = "auto"

@@ -101,18 +101,20 @@ def draw_labels(spec: ClassSpec, n: int, *, seed: int) -> Int64[Tensor, " n"]:
 
 
 def class_numbers(spec: ClassSpec, asked: Sequence[str]) -> Int64[Tensor, " k"]:
-    """Return the labels of classes by name, or by number where no class has that name."""
+    """Return the labels of classes by name, or by number where no class is named by a number."""
     names = spec.names
     if not names:
         raise ValueError(f"labels must be left out for a model without classes, got {asked[0]}")
-    numbers = {str(number): number for number in range(len(names))}
-    numbers |= {name: number for number, name in enumerate(names)}
+    numbers = {name: number for number, name in enumerate(names)}
+    numbered = any(name.isdecimal() for name in names)  # "0" is no class of those named 1, 2 and 7
+    if not numbered:
+        numbers |= {str(number): number for number in range(len(names))}
     for name in asked:
         if name not in numbers:
             listed = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+            by_number = "" if numbered else f" or by number (0..{len(names) - 1})"
             raise ValueError(
-                f"labels must be classes of the model, by name ({listed}) or by number "
-                f"(0..{len(names) - 1}), got {name!r}"
+                f"labels must be classes of the model, by name ({listed}){by_number}, got {name!r}"
             )
     return torch.tensor([numbers[name] for name in asked], dtype=torch.int64)
 
