@@ -63,7 +63,7 @@ WRONG = {
     "generate run --tokenizer.codebook-size 32769": "at most 32768",
     "generate run --stem layernorm": "prior_stem must be of this run (layernorm), got plain",
     "generate run --frames 1 --prior-variants repeat": "of this run (frames), got repeat",
-    "generate sample": "name the folder of a trained one, or name --model",
+    "generate sample": "model must be given: name the folder of a trained one",
     "generate diffusion --variants 6-frame-fist-order": "'6-frame-first-order'",
     "generate diffusion --variants 4-frame": "unknown variant '4-frame'",
     "generate diffusion --variants 3-frame-blur": "1 frame or an even number",

@@ -23,13 +23,7 @@ from probseq_apps.engine.files import ConfigMismatchError
 from probseq_apps.engine.signals import exit_on_sigterm
 from probseq_apps.options import Options, Output
 from probseq_apps.registry import GROUPS, REGISTRY, Entry, load
-from probseq_apps.settings.common import (
-    DefaultSelectors,
-    Recipes,
-    config_values,
-    merged,
-    saved_settings,
-)
+from probseq_apps.settings.common import DefaultSelectors, Recipes, merged, saved_settings
 
 _FROM_RECIPE = (
     "Every setting comes from a recipe, and flags override it. The defaults shown are those of the "
@@ -63,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(_overview())
             case ["config", *arguments]:
                 entry, recipe, settings, _ = parse(arguments)
-                values = config_values(entry.kind, recipe or "", settings.to_dict())
-                print(json.dumps(values, indent=2))
+                values = {"experiment": entry.kind, "recipe": recipe or ""}
+                print(json.dumps(values | {"settings": settings.to_dict()}, indent=2))
             case _:
                 return _run(parse(words))
     except BrokenPipeError:  # `probseq claims | head` has enough

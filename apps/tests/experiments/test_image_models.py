@@ -23,7 +23,7 @@ from probseq_apps.experiments.image_models import (
     DiffusionMaker,
     HvaeMaker,
     find_maker,
-    read_maker,
+    read_image_model,
     train_maker,
 )
 from probseq_apps.options import Options
@@ -91,7 +91,8 @@ def names(kind):
 
 
 def opened(folder):
-    return read_maker(find_maker(folder), folder).model
+    assert find_maker(folder)
+    return read_image_model(folder)
 
 
 def one_model(settings=DIFFUSION, variant="1-frame", seed=0):
@@ -242,7 +243,7 @@ def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, d
             os.kill(os.getpid(), signal.SIGTERM)
         return inner(maker, objective, *arguments)
 
-    told = {"recipe": "r", "label": ""}
+    told = {"recipe": "r"}
     monkeypatch.setattr(DiffusionMaker, "loss", loss)
     train_maker(one, digits, tmp_path / "whole", **told)
     with pytest.raises(SystemExit):

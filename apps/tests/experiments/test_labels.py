@@ -11,7 +11,7 @@ from probseq_apps.engine.files import read_json
 from probseq_apps.experiments import image_models
 from probseq_apps.experiments.generate_common import load_samples
 from probseq_apps.report.generate import generate_report
-from probseq_apps.settings.generate import ClassSettings, ClassTraining
+from probseq_apps.settings.generate import ClassSettings
 from probseq_apps.settings.models import DiffusionSettings, HvaeSettings
 from pseudovideo.evaluation import mean_bound
 from pseudovideo.labels import draw_labels
@@ -194,7 +194,7 @@ def test_settings_that_need_labels_are_refused_without():
     named = {"class_names": ("a", "b"), "class_counts": (3, 1)}
     assert ClassSettings().spec(counts) == ClassSpec()
     for hidden, expected in ((None, 0.1), (0.0, 0.0), (0.3, 0.3)):
-        spec = ClassTraining(labels=True, label_dropout=hidden).spec(counts)
+        spec = ClassSettings(labels=True, label_dropout=hidden).spec(counts)
         assert spec == ClassSpec(num_classes=2, label_dropout=expected, **named)
 
 

@@ -20,11 +20,17 @@ from probseq_apps.experiments import tokens
 from probseq_apps.experiments.features import make_extractor, make_reference
 from probseq_apps.experiments.generate_common import LossModule, load_samples
 from probseq_apps.experiments.single import SAMPLE_WORKFLOW
-from probseq_apps.experiments.tokens import PriorPart, TokenizerPart, open_prior, open_tokenizer
+from probseq_apps.experiments.tokens import (
+    PriorMaker,
+    TokenizerMaker,
+    makers_of,
+    prior_loss,
+    read_prior,
+    read_tokenizer,
+)
 from probseq_apps.options import Options
 from probseq_apps.report.results import groups_of, unranked
 from probseq_apps.run import run
-from probseq_apps.settings.common import config_values
 from probseq_apps.settings.generate import (
     GENERATE,
     Features,
@@ -37,7 +43,7 @@ from probseq_apps.settings.generate import (
     TokensEvaluation,
     Videos,
 )
-from probseq_apps.settings.models import SampleSettings
+from probseq_apps.settings.models import DiffusionSampling, SampleSettings
 from pseudovideo.beyond.sample_evaluator import SampleEvaluator
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.evaluation import mean_nats
@@ -87,7 +93,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(whole):
-    return open_tokenizer(whole / "tokenizers" / JOB.name)
+    return read_tokenizer(whole / "tokenizers" / JOB.name)
 
 
 def weights(folder):
@@ -129,7 +135,8 @@ def test_a_run_leaves_results_models_samples_pictures_and_a_report(whole, report
 def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path, until, killed, report_of):
     folder = tmp_path / "killed"
     folder.mkdir()
-    write_json(folder / "config.json", config_values(GENERATE, "digits-small", TINY.to_dict()))
+    values = {"experiment": GENERATE, "recipe": "digits-small", "settings": TINY.to_dict()}
+    write_json(folder / "config.json", values)
     killed(["generate", "run", "--resume"], folder, until)
     assert_same(report_of, whole, folder)
 
@@ -137,7 +144,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path, until, killed, r
 def test_a_run_stopped_within_an_epoch_of_a_tokenizer_goes_on_to_the_same_bits(
     whole, tmp_path, monkeypatch, capsys, report_of
 ):
-    inner, calls = TokenizerPart.loss, []
+    inner, calls = TokenizerMaker.loss, []
 
     def loss(*arguments):
         calls.append(None)
@@ -147,7 +154,7 @@ def test_a_run_stopped_within_an_epoch_of_a_tokenizer_goes_on_to_the_same_bits(
 
     folder = tmp_path / "cut"
     with monkeypatch.context() as patch:
-        patch.setattr(TokenizerPart, "loss", loss)
+        patch.setattr(TokenizerMaker, "loss", loss)
         with pytest.raises(SystemExit):
             generate(TINY, run_dir=folder, workers=1)
     said = capsys.readouterr().err
@@ -175,19 +182,19 @@ def test_held_out_images_and_tokens_measure_tokenizer_and_priors(
     whole, tokenizer, digits, report_of
 ):
     (found,) = (one for one in report_of(whole)["results"] if one["variant"] == "2-frame")
-    images, model = digits.test[:30], tokenizer.model
+    images, model = digits.test[:30], tokenizer
     frames = model.reconstruct(videos_of(images, "test videos"))[:, -1]
     assert found["reconstruction"]["psnr"] == pytest.approx(mean_decibels(frames, images), abs=1e-4)
     learned = sum(p.numel() for p in model.parameters()) + model.quantizer.codebook.numel()
     assert found["parameters"] == learned
     held_out = model.encode(videos_of(images, "test videos"))
-    prior = open_prior(whole / "priors" / f"autoregressive-{JOB.name}").model
+    _, prior, _ = read_prior(whole / "priors" / f"autoregressive-{JOB.name}")
     with torch.no_grad():
         log_probs = prior(held_out).double().log_softmax(-1)
     expected = -log_probs.gather(-1, held_out.flatten(1)[..., None]).mean()
     measured = found["generation"]
     assert measured["autoregressive"]["nats_per_token"] == pytest.approx(float(expected))
-    masked = open_prior(whole / "priors" / f"masked-{JOB.name}").model
+    _, masked, _ = read_prior(whole / "priors" / f"masked-{JOB.name}")
     before = torch.get_rng_state()
     nats = mean_nats(masked, held_out, seed=derive_seed(0, "test masks"))
     assert torch.equal(torch.get_rng_state(), before)
@@ -200,23 +207,23 @@ def test_weights_and_tokens_depend_on_the_seed_alone_and_a_prior_knows_its_token
 ):
     where = whole / "tokens" / JOB.name
     before = (where / "tokens.npy").stat().st_mtime_ns
-    cache = tokenizer.maker.tokens(tokenizer.model, digits, where)
+    cache = makers_of(TINY)[JOB].tokens(tokenizer, digits, where)
     assert (where / "tokens.npy").stat().st_mtime_ns == before
-    expected = tokenizer.model.encode(videos_of(digits.train, "token videos"))
+    expected = tokenizer.encode(videos_of(digits.train, "token videos"))
     assert torch.equal(cache.tokens.long(), expected)
     layers, heads = [], []
     for seed, number in ((0, 1), (0, 2), (1, 2)):
         torch.manual_seed(number)
         state = torch.get_rng_state()
-        prior = PriorPart(TINY.prior_settings("", "masked", seed)).training(cache).model
-        one = TokenizerPart(TINY.tokenizer_settings(TINY.variants[1], "plain", seed))
+        prior = PriorMaker(TINY, "masked", seed, {}).training(cache).model
+        one = TokenizerMaker(TINY, TINY.variants[1], "plain", seed)
         heads.append(prior.head.weight)
         layers.append(one.training(digits).model.last_layer)
         assert torch.equal(torch.get_rng_state(), state)
     for first, same, other in (layers, heads):
         assert torch.equal(first, same)
         assert not torch.equal(first, other)
-    assert prior.tokenizer_fingerprint == fingerprint(tokenizer.model)
+    assert prior.tokenizer_fingerprint == fingerprint(tokenizer)
 
 
 def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_image(digits):
@@ -227,7 +234,7 @@ def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_imag
         return {"loss": videos.mean(), "reconstruction": videos.mean()}
 
     def videos(chosen, *, epoch=0, seed=0):
-        part = TokenizerPart(TINY.tokenizer_settings(TINY.variants[1], "plain", seed))
+        part = TokenizerMaker(TINY, TINY.variants[1], "plain", seed)
         step = TrainStep(7, epoch, 0.0, torch.Generator())
         part.loss(objective, (digits.train[chosen], chosen), step)
         return seen[-1][1]
@@ -241,12 +248,12 @@ def test_videos_end_with_the_image_and_their_noise_is_that_of_run_epoch_and_imag
 
 
 def test_a_masked_prior_draws_its_masks_from_the_runs_generator(whole, tokenizer, digits):
-    trained = open_prior(whole / "priors" / f"masked-{JOB.name}")
-    batch, losses = (tokenizer.model.encode(videos_of(digits.train[:8], "x")),), []
-    objective = LossModule(trained.model, "loss")
+    _, prior, _ = read_prior(whole / "priors" / f"masked-{JOB.name}")
+    batch, losses = (tokenizer.encode(videos_of(digits.train[:8], "x")),), []
+    objective = LossModule(prior, "loss")
     for seed in (0, 0, 1):
         step = TrainStep(0, 0, 0.0, torch.Generator().manual_seed(seed))
-        losses.append(trained.maker.loss(objective, batch, step).loss.item())
+        losses.append(prior_loss(objective, batch, step).loss.item())
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -255,8 +262,7 @@ def test_a_masked_prior_draws_its_masks_from_the_runs_generator(whole, tokenizer
 
 def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, tmp_path):
     prior = str(whole / "priors" / f"masked-{JOB.name}")
-    where = {"tokenizer": str(whole / "tokenizers" / JOB.name), "prior": prior}
-    where["png"] = str(tmp_path / "png")
+    where = {"model": prior, "png": str(tmp_path / "png")}
     settings = SampleSettings(**where, num=20, device="cpu", sampling=TINY.sampling)
     run(SAMPLE_WORKFLOW, settings, Options(run_dir=tmp_path / "s"), recipe="")
     found = load_samples(tmp_path / "s" / "samples.npz")
@@ -268,15 +274,15 @@ def test_the_seed_and_the_number_of_a_run_draw_its_own_samples(whole, tmp_path):
         assert np.array_equal(np.asarray(last), found.images[19, 0].numpy())
 
 
-def test_a_folder_of_something_else_is_refused(whole, tmp_path):
+def test_a_folder_of_something_else_and_settings_of_another_model_are_refused(whole, tmp_path):
     tokenizer, options = str(whole / "tokenizers" / JOB.name), Options(run_dir=tmp_path / "s")
     prior = str(whole / "priors" / f"masked-{JOB.name}")
-    for settings, said in (
-        (SampleSettings(tokenizer=prior, prior=prior), "tokenizer must be a folder in"),
-        (SampleSettings(tokenizer=tokenizer, prior=tokenizer), "prior must be a folder in"),
-        (SampleSettings(model=tokenizer), "model must be a folder in models/"),
+    ddim = DiffusionSampling(sampler="ddim")
+    for settings, error, said in (
+        (SampleSettings(model=tokenizer), FileNotFoundError, "model must be a folder in models/"),
+        (SampleSettings(model=prior, diffusion=ddim), ValueError, "sampler is for diffusion model"),
     ):
-        with pytest.raises(FileNotFoundError, match=said):
+        with pytest.raises(error, match=said):
             run(SAMPLE_WORKFLOW, settings, options, recipe="")
     assert not (tmp_path / "s").exists()
 

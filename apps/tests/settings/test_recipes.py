@@ -16,7 +16,7 @@ from probseq_apps.data.tokenizers import build_vocabulary
 from probseq_apps.engine.trainer import TrainStep
 from probseq_apps.experiments.classify import classification_loss, preparation
 from probseq_apps.experiments.image_models import DiffusionMaker, HvaeMaker
-from probseq_apps.experiments.tokens import PriorPart, TokenizerPart
+from probseq_apps.experiments.tokens import PriorMaker, TokenizerMaker
 from probseq_apps.methods.build import build
 from probseq_apps.settings.classify import RECIPES, REGRESS_RECIPES
 from probseq_apps.settings.common import DefaultSelectors
@@ -137,17 +137,17 @@ def test_every_method_of_every_recipe_takes_a_training_step(name):
 def test_a_column_of_table_5_2_has_the_numbers_of_tables_d1_to_d3(name, stand_in):
     settings = GENERATE_RECIPES.load(name)
     data, frames = name.split("-")[0], int(name.split("-")[1])
-    one = settings.tokenizer_settings(settings.variants[0], "layernorm", 0)
-    part, depth = TokenizerPart(one), {"spatial_depth": 4, "temporal_depth": 4}
+    part = TokenizerMaker(settings, settings.variants[0], "layernorm", 0)
+    depth = {"spatial_depth": 4, "temporal_depth": 4}
     if frames == 1:
         depth = {"spatial_depth": 8, "temporal_depth": 0, "temporal_patch": 1}
     size = {"cifar10": 32, "celeba": 64}[data]
     expected = TokenizerConfig(num_frames=frames, image_size=size, stem="layernorm", **depth)
     assert part.config(stand_in(data)) == expected
     assert part.videos.blur_rate == (0.01 if frames == 18 else 0.05)
-    assert one.train_config().warmup_steps == 1000
+    assert settings.training.train_config(settings.machine, seed=0).warmup_steps == 1000
     for kind, steps in (("autoregressive", 100_000), ("masked", 200_000)):
-        training = settings.prior_settings("", kind, 0).train_config()
+        training = settings.prior_config(kind, seed=0)
         assert (training.steps, training.warmup_steps, training.schedule) == (steps, 1000, "cosine")
     # No column is shown without the other stem and the controls.
     assert settings.stem == ("plain", "layernorm")
@@ -160,13 +160,13 @@ def test_a_recipe_of_paper_size_builds_its_models(name, stand_in):
     # Without the file of LPIPS, which nothing downloads.
     recipe = replace(recipe, loss=replace(recipe.loss, perceptual_weight=0.0))
     for variant in recipe.variants:
-        part = TokenizerPart(recipe.tokenizer_settings(variant, "plain", 0))
+        part = TokenizerMaker(recipe, variant, "plain", 0)
         part.check(stand_in(recipe.data))
         with torch.device("meta"):
             whole = build_tokenizer(part.config(stand_in(recipe.data)))
         assert sum(p.numel() for p in whole.parameters()) > 30_000_000
         for kind in recipe.priors.prior:
-            PriorPart(recipe.prior_settings("", kind, 0)).check(whole.grid)
+            PriorMaker(recipe, kind, 0, {}).check(whole.grid)
 
 
 @pytest.mark.slow

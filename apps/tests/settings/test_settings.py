@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from probseq_apps.experiments.tokens import TokenizerPart
+from probseq_apps.experiments.tokens import makers_of
 from probseq_apps.settings.classify import ClassifySettings, RegressSettings
-from probseq_apps.settings.generate import GenerateSettings, TokenizerSettings
+from probseq_apps.settings.generate import GenerateSettings, Machine, PriorChoice, StepTraining
 from probseq_apps.settings.methods import METHODS, resolve
 
 
@@ -74,21 +74,17 @@ def test_a_warm_start_of_a_method_that_is_not_compared_may_be_anything():
 
 def test_a_warm_up_is_a_share_of_the_steps():
     for steps, share, expected in ((450, 1 / 3, 150), (3, 1 / 3, 1), (100, 0.999, 99), (7, 0, 0)):
-        training = {"steps": steps, "warmup": share}
-        config = TokenizerSettings.from_dict({"training": training}).train_config()
+        config = StepTraining(steps=steps, warmup=share).train_config(Machine(), seed=0)
         assert (config.steps, config.warmup_steps) == (steps, expected)
 
 
 def test_tokenizers_of_the_arms_have_their_patch_and_corruption_and_controls_equal_bits(stand_in):
-    settings = GenerateSettings(seeds=(3,))
-    ones = {
-        variant.name: settings.tokenizer_settings(variant, "layernorm", 3)
-        for variant in settings.variants
-    }
-    repeat = ones["8-frame-repeat"]
-    found = (repeat.frames, repeat.videos.corruption, repeat.stem, repeat.seed)
-    assert found == (8, "repeat", "layernorm", 3)
-    configs = {name: TokenizerPart(one).config(stand_in("cifar10")) for name, one in ones.items()}
+    makers = makers_of(GenerateSettings(stem=("layernorm",), priors=PriorChoice(prior=()))).values()
+    ones = {maker.variant.name: maker for maker in makers}
+    videos = ones["8-frame-repeat"].videos
+    assert (videos.num_frames, videos.kind) == (8, "repeat")
+    configs = {name: maker.config(stand_in("cifar10")) for name, maker in ones.items()}
+    assert {config.stem for config in configs.values()} == {"layernorm"}
     patch = configs["1-frame-patch2"]
     assert (patch.patch_size, patch.spatial_depth, patch.temporal_depth) == (2, 8, 0)
     assert [config.grid.bits for config in configs.values()] == [640, 2560, 2560, 2560]

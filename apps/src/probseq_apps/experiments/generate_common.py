@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -13,18 +13,13 @@ from torch import Tensor, nn
 from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
-from probseq_apps.engine.files import (
-    CONFIG,
-    load_arrays,
-    read_finished,
-    save_arrays,
-)
+from probseq_apps.engine.files import CONFIG, load_arrays, read_finished, save_arrays
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, Loss, TrainStep, fork_random
 from probseq_apps.experiment import RunFolder
 from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.options import Options
-from probseq_apps.settings.generate import ClassTraining, GenerateSettings, OnImages
+from probseq_apps.settings.generate import ClassSettings, GenerateSettings, OnImages
 from probseq_apps.settings.models import DiffusionSettings, HvaeSettings
 from pseudovideo.beyond.sample_evaluator import SampleEvaluator
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
@@ -51,8 +46,6 @@ class Samples(NamedTuple):
     labels: Int64[Tensor, " n"] | None = None  # of samples of classes
 
 
-MakerT = TypeVar("MakerT")
-ModelT = TypeVar("ModelT")
 Module = TypeVar("Module", bound=nn.Module)
 PretrainedT = TypeVar("PretrainedT", bound=Pretrained)
 
@@ -149,7 +142,12 @@ def check_run(settings: ImageSettings, data: GenerationData) -> None:
 
 def run_config(settings: ImageSettings, run: ImageRun) -> dict[str, Any]:
     """Return settings, and the training images of each class if models learn classes."""
-    counts = conditioning_classes(settings.classes, run.data)
+    return model_config(settings, run.data)
+
+
+def model_config(settings: ImageSettings, data: GenerationData) -> dict[str, Any]:
+    """Return the same of data."""
+    counts = conditioning_classes(settings.classes, data)
     return {"settings": settings.to_dict(), **({"classes": counts} if counts else {})}
 
 
@@ -196,7 +194,7 @@ def load_images(settings: OnImages, options: Options) -> GenerationData:
     return replace(data, **binary, notes=(*data.notes, note))
 
 
-def conditioning_classes(settings: ClassTraining, data: GenerationData) -> dict[str, int]:
+def conditioning_classes(settings: ClassSettings, data: GenerationData) -> dict[str, int]:
     """Return the training images of each class that models learn; none without labels.
 
     Raises:
@@ -218,7 +216,7 @@ def conditioning_classes(settings: ClassTraining, data: GenerationData) -> dict[
 
 
 def labels_of(
-    settings: ClassTraining,
+    settings: ClassSettings,
     data: GenerationData,
     split: Literal["train", "test"],
     count: int | None = None,
@@ -277,62 +275,50 @@ class LossModule(nn.Module):
         return getattr(self.model, self.method)(*tensors, **options)
 
 
-@dataclass(frozen=True)
-class Trained(Generic[MakerT, ModelT]):
-    """A trained model in eval mode on the CPU, what it was made by, and how its training ended."""
-
-    maker: MakerT
-    model: ModelT
-    steps: int
-    seconds: float
-
-
 def train_model(
-    make: Callable[[], TrainingJob], folder: Path, identity: Mapping[str, object], *, label: str
-) -> None:
+    make: Callable[[], TrainingJob],
+    folder: Path,
+    kind: str,
+    recipe: str,
+    settings: ImageSettings,
+    data: GenerationData,
+) -> Mapping[str, Any]:
     """Train a model, from where it stopped, and store it in `pretrained/` of a folder of its own.
 
-    The identity is the contents of its `config.json`.
+    Return how its training ended: `steps` and `seconds`.
+
+    The folder's `config.json` has the kind, the recipe and the settings, and the classes of the
+    data that the model learns.
     """
     trained = read_finished(folder) is not None and (folder / PRETRAINED / CONFIG).is_file()
-    if distributed.broadcast(trained):
-        return
-    training = make()
-    config = training.config
-    if config.precision == "bf16":
-        # Typed for tensors alone, in torch's own words.
-        training.objective.to(memory_format=training.layout)  # pyright: ignore[reportCallIssue]
-    fit(
-        training.objective,
-        training.batch,
-        config,
-        folder,
-        loss=training.loss,
-        label=label,
-        metadata=identity,
-    )
-
-    def store() -> None:
-        training.model.save_pretrained(folder / PRETRAINED)
-
-    distributed.main_alone(store)
+    if not distributed.broadcast(trained):
+        training = make()
+        if training.config.precision == "bf16":
+            # Typed for tensors alone, in torch's own words.
+            training.objective.to(memory_format=training.layout)  # pyright: ignore[reportCallIssue]
+        fit(
+            training.objective,
+            training.batch,
+            training.config,
+            folder,
+            loss=training.loss,
+            label=folder.name,
+            metadata={"experiment": kind, "recipe": recipe, **model_config(settings, data)},
+        )
+        distributed.main_alone(lambda: training.model.save_pretrained(folder / PRETRAINED))
+    return read_finished(folder) or {}
 
 
-def read_model(
-    folder: Path, maker: MakerT, kind: type[PretrainedT], noun: str
-) -> Trained[MakerT, PretrainedT]:
+def read_model(folder: Path, kind: type[PretrainedT], noun: str) -> PretrainedT:
     """Read the model of a folder; raise if it is not trained, or damaged."""
-    folder = run_folder(folder)
-    finished = read_finished(folder)
-    if finished is None:
+    if read_finished(folder) is None:
         raise FileNotFoundError(
             f"{noun} must be a trained one, and the training in {folder} is not finished: resume it"
         )
-    model = load_pretrained(folder / PRETRAINED, kind)
-    return Trained(maker, model, finished["steps"], finished["seconds"])
+    return load_pretrained(folder / PRETRAINED, kind)
 
 
-def run_folder(folder: Path) -> Path:
-    """Return the folder of the run whose model a folder holds: itself, or that it lies in."""
+def model_folder(folder: Path) -> Path:
+    """Return the folder of a training: the given one, or that whose `pretrained/` it is."""
     inside = folder.name == PRETRAINED and (folder / CONFIG).is_file()
     return folder.parent if inside and (folder.parent / CONFIG).is_file() else folder

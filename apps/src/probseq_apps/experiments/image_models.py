@@ -21,7 +21,7 @@ from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import generate_common as common
 from probseq_apps.report.generate import generate_report
 from probseq_apps.report.generate_plots import ModelSamples
-from probseq_apps.settings.common import config_values, saved_settings
+from probseq_apps.settings.common import saved_settings
 from probseq_apps.settings.models import (
     DIFFUSION_MODEL,
     GENERATE_DIFFUSION,
@@ -202,7 +202,6 @@ class HvaeMaker:
 
 
 Maker: TypeAlias = DiffusionMaker | HvaeMaker
-TrainedMaker: TypeAlias = common.Trained[Maker, Any]
 ModelSettings: TypeAlias = DiffusionSettings | HvaeSettings
 
 
@@ -229,26 +228,23 @@ def training_of(maker: Maker, data: GenerationData) -> common.TrainingJob:
 def find_maker(folder: Path) -> Maker | None:
     """Return the maker whose model a folder holds; None where it holds none."""
     for kind in (DiffusionMaker, HvaeMaker):
-        saved = saved_settings(common.run_folder(folder), kind.kind, kind.settings_class)
+        saved = saved_settings(folder, kind.kind, kind.settings_class)
         if saved is not None:
             return kind(cast("Any", saved[1]))
     return None
 
 
 def train_maker(
-    maker: Maker, data: GenerationData, folder: Path, *, recipe: str, label: str
-) -> TrainedMaker:
-    """Train a model, from where it stopped, and store it in `pretrained/`."""
-    identity = config_values(maker.kind, recipe, maker.settings.to_dict())
-    if classes := common.conditioning_classes(maker.settings.classes, data):
-        identity["classes"] = classes
-    common.train_model(partial(training_of, maker, data), folder, identity, label=label)
-    return read_maker(maker, folder)
+    maker: Maker, data: GenerationData, folder: Path, *, recipe: str
+) -> Mapping[str, Any]:
+    """Train a model, from where it stopped, and store it in `pretrained/`; see `train_model`."""
+    make = partial(training_of, maker, data)
+    return common.train_model(make, folder, maker.kind, recipe, maker.settings, data)
 
 
-def read_maker(maker: Maker, folder: Path) -> TrainedMaker:
-    """Read the model; raise if it is not trained, or damaged."""
-    return common.read_model(folder, maker, Pretrained, "model")
+def read_image_model(folder: Path) -> Any:
+    """Read the model of a folder; raise if it is not trained, or damaged."""
+    return common.read_model(folder, Pretrained, "model")
 
 
 # -- From load to report --------------------------------------------------------------------------
@@ -284,8 +280,8 @@ def train_and_measure(
     """Train a model, draw from it, and return what was measured."""
     maker, folder = makers_of(settings)[job], at.path / MODELS / job.name
     distributed.main_alone(partial(run.reference, at))
-    trained = train_maker(maker, run.data, folder, recipe=at.recipe, label=job.name)
-    model = trained.model.to(common.device_of(settings))
+    ended = train_maker(maker, run.data, folder, recipe=at.recipe)
+    model = read_image_model(folder).to(common.device_of(settings))
     file = draw_file(settings, run, job, at)
     measured = distributed.main_alone(partial(maker.measure, model, run.data)) or {}
 
@@ -297,8 +293,8 @@ def train_and_measure(
         "variant": job.row,
         "seed": job.seed,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "steps": trained.steps,
-        "training_seconds": trained.seconds,
+        "steps": ended["steps"],
+        "training_seconds": ended["seconds"],
         **measured,
         "generation": (distributed.main_alone(measure_samples) or {})
         | measured.get("generation", {}),
@@ -356,7 +352,7 @@ def draw_file(settings: ModelSettings, run: common.ImageRun, job: Job, at: RunFo
     def draw() -> common.Samples:
         maker, device = makers_of(settings)[job], common.device_of(settings)
         num, seed = settings.evaluation.num_samples, derive_seed(job.seed, "samples")
-        model = read_maker(maker, at.path / MODELS / job.name).model.to(device)
+        model = read_image_model(at.path / MODELS / job.name).to(device)
         options = maker.sample_options(run.data, device)
         labels = common.labels_for(model, num, seed=seed)
         return common.draw_timed(model, num, seed=seed, labels=labels, **options)

@@ -1,6 +1,6 @@
 """`probseq generate sample` and `generate export`, from models that are trained."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,13 +13,15 @@ from probseq_apps.engine.config import derive_seed
 from probseq_apps.experiment import Results, RunFolder, Workflow
 from probseq_apps.experiments import generate_common as common
 from probseq_apps.experiments import image_models
-from probseq_apps.experiments.tokens import open_prior, open_tokenizer
+from probseq_apps.experiments.tokens import draw_videos, read_prior
 from probseq_apps.options import Options
 from probseq_apps.report.generate_plots import draw_samples
-from probseq_apps.settings.generate import GENERATE_SAMPLE
+from probseq_apps.settings.common import saved_settings
+from probseq_apps.settings.generate import GENERATE_SAMPLE, PRIOR, GenerateSettings
 from probseq_apps.settings.models import DiffusionSampling, ExportSettings, SampleSettings
 from pseudovideo.labels import check_guidance, class_numbers
 from pseudovideo.plots import save_pngs
+from pseudovideo.spec import TokenSampling
 
 SAMPLES = "samples.npz"
 
@@ -36,11 +38,12 @@ class Draw(NamedTuple):
 
 
 def load_source(settings: SampleSettings, options: Options) -> Draw:
-    """Read what draws: prior and tokenizer, or a model; seeds are those of the run."""
+    """Read what draws: a prior with its tokenizer, or a model; seeds are those of the run."""
     device = distributed.resolve_device(settings.device)
-    if settings.model:
-        return _model_source(settings, options, device)
-    return _prior_source(settings, device)
+    folder = common.model_folder(Path(settings.model))
+    if prior := saved_settings(folder, PRIOR, GenerateSettings):
+        return _prior_source(settings, folder, prior[1].data, device)
+    return _model_source(settings, folder, options, device)
 
 
 def draw(settings: SampleSettings, source: Draw, results: Results, at: RunFolder) -> str:
@@ -63,36 +66,30 @@ SAMPLE_WORKFLOW = Workflow(
 )
 
 
-def _prior_source(settings: SampleSettings, device: torch.device) -> Draw:
-    tokenizer = open_tokenizer(Path(settings.tokenizer))
-    prior = open_prior(Path(settings.prior))
-    prior.model.check_tokenizer(tokenizer.model)
+def _prior_source(settings: SampleSettings, folder: Path, data: str, device: torch.device) -> Draw:
+    _refuse(settings.diffusion.differs_from(DiffusionSampling()), "diffusion models", folder)
+    kind, prior, tokenizer = read_prior(folder)
     make = partial(
-        prior.maker.draw,
-        prior.model.to(device),
-        tokenizer.model.to(device),
-        settings.num,
-        settings.sampling,
+        draw_videos,
+        *(kind, prior.to(device), tokenizer.to(device), settings.num, settings.sampling),
         seed=settings.seed,
-        **_classes(settings, prior.model),
+        **_classes(settings, prior),
     )
-    return Draw(make, tokenizer.maker.settings.data, prior.model.config.names)
+    return Draw(make, data, prior.config.names)
 
 
-def _model_source(settings: SampleSettings, options: Options, device: torch.device) -> Draw:
-    folder, images = Path(settings.model), None
-    maker = _variant(folder)
+def _model_source(
+    settings: SampleSettings, folder: Path, options: Options, device: torch.device
+) -> Draw:
+    maker, images = _maker(folder), None
+    _refuse(settings.sampling.differs_from(TokenSampling()), "priors", folder)
+    model = image_models.read_image_model(folder).to(device)
     if isinstance(maker, image_models.DiffusionMaker):
         settings.diffusion.check_steps(maker.steps)
         sampled = replace(maker.settings, sampling=settings.diffusion)
         maker = image_models.DiffusionMaker(sampled)
-    elif changed := list(settings.diffusion.differs_from(DiffusionSampling())):
-        raise ValueError(
-            f"{changed[0]} is for diffusion models, and {folder} holds an HVAE, whose levels are "
-            "all taken: leave it out"
-        )
-    model = image_models.read_maker(maker, folder).model.to(device)
-    if isinstance(maker, image_models.HvaeMaker):
+    else:
+        _refuse(settings.diffusion.differs_from(DiffusionSampling()), "diffusion models", folder)
         images = common.load_images(maker.settings, options)
         names = tuple(common.conditioning_classes(maker.settings.classes, images))
         if names != model.config.names:
@@ -104,6 +101,12 @@ def _model_source(settings: SampleSettings, options: Options, device: torch.devi
     seed = derive_seed(settings.seed, "samples")
     make = partial(common.draw_timed, model, settings.num, seed=seed, **how)
     return Draw(make, maker.settings.data, model.config.names)
+
+
+def _refuse(changed: Iterable[str], owners: str, folder: Path) -> None:
+    """Raise if settings are changed that the model of a folder does not take."""
+    for name in changed:
+        raise ValueError(f"{name} is for {owners}, and {folder} holds another model: leave it out")
 
 
 def _classes(settings: SampleSettings, model: Any) -> dict[str, Any]:
@@ -126,24 +129,24 @@ def export(settings: ExportSettings) -> None:
     """
     from pseudovideo.integrations.diffusers import PseudoVideoPipeline  # loads diffusers
 
-    source, target = Path(settings.model), Path(settings.pipeline)
-    maker = _variant(source)
+    source, target = common.model_folder(Path(settings.model)), Path(settings.pipeline)
+    maker = _maker(source)
     if not isinstance(maker, image_models.DiffusionMaker):
         raise ValueError(f"model must be one of diffusion, and {source} holds an HVAE")
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ValueError(f"pipeline must be a new or an empty folder, and {target} is neither")
-    model = image_models.read_maker(maker, source).model
+    model = image_models.read_image_model(source)
     trained_on = settings.trained_on or maker.settings.data
     pipeline = PseudoVideoPipeline(model, trained_on=trained_on, license=settings.license)
     pipeline.save_pretrained(target)
     print(f"pipeline: {target}")
 
 
-def _variant(folder: Path) -> image_models.Maker:
+def _maker(folder: Path) -> image_models.Maker:
     maker = image_models.find_maker(folder)
     if maker is None:
         raise FileNotFoundError(
-            "model must be a folder in models/ of `generate diffusion` or `generate hvae`, and "
-            f"{folder} is none"
+            "model must be a folder in models/ of `generate diffusion` or `generate hvae`, or in "
+            f"priors/ of `generate run`, and {folder} is none"
         )
     return maker

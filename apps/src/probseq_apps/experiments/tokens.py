@@ -5,9 +5,10 @@ beside them are `tokens/`, `samples/` and `classifier/`.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -22,21 +23,13 @@ from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import generate_common as common
 from probseq_apps.report.generate import generate_report
 from probseq_apps.report.results import words
-from probseq_apps.settings.common import config_values, saved_settings
-from probseq_apps.settings.generate import (
-    GENERATE,
-    GENERATE_PRIOR,
-    GENERATE_TOKENIZER,
-    GenerateSettings,
-    PriorSettings,
-    TokenizerSettings,
-)
+from probseq_apps.settings.generate import GENERATE, PRIOR, TOKENIZER, GenerateSettings
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.evaluation import encode_images, mean_nats, reconstruction
 from pseudovideo.pixels import to_unit
 from pseudovideo.priors import AutoregressivePrior, MaskedPrior, build_token_prior
 from pseudovideo.priors.base import TokenPrior
-from pseudovideo.spec import PriorName, TokenGrid, TokenizerConfig, TokenSampling
+from pseudovideo.spec import PriorName, Stem, TokenGrid, TokenizerConfig, TokenSampling
 from pseudovideo.token_cache import TokenCache, cached_tokens
 from pseudovideo.tokenizers import Tokenizer, build_tokenizer
 from pseudovideo.tokenizers.objective import TokenizerObjective
@@ -48,22 +41,26 @@ _RECONSTRUCTED = 10
 Prior = AutoregressivePrior | MaskedPrior
 
 
-class TokenizerPart:
-    """A tokenizer of pseudo videos, or of images where they have one frame."""
+class TokenizerMaker:
+    """A tokenizer of a variant's videos, or of images where they have one frame, with one seed."""
 
-    def __init__(self, settings: TokenizerSettings) -> None:
-        self.settings = settings
-        self.videos = settings.videos.for_frames(settings.frames, settings.videos.corruption)
+    def __init__(
+        self, settings: GenerateSettings, variant: TokenVariant, stem: Stem, seed: int
+    ) -> None:
+        self.settings, self.variant, self.seed = settings, variant, seed
+        self.stem: Stem = stem
+        self.videos = settings.videos.for_frames(variant.frames, variant.corruption)
+        # Kinds of priors that are trained on its tokens.
+        self.priors = settings.priors.prior if settings.has_priors(variant, stem) else ()
         # Which videos are made of test images, and the seed of their noise.
-        seed = derive_seed(settings.seed, "test videos")
-        self.held_out: dict[str, Any] = {"corruption": self.videos, "seed": seed}
+        noise_seed = derive_seed(seed, "test videos")
+        self.held_out: dict[str, Any] = {"corruption": self.videos, "seed": noise_seed}
 
     def config(self, data: GenerationData) -> TokenizerConfig:
         """Return the sizes; raise if images cannot be cut into such patches."""
-        settings = self.settings
-        return settings.tokenizer.for_images(
-            data.image_size, data.channels, num_frames=settings.frames, stem=settings.stem
-        )
+        spec = replace(self.settings.tokenizer, patch_size=self.variant.patch_size)
+        sizes = (data.image_size, data.channels)
+        return spec.for_images(*sizes, num_frames=self.variant.frames, stem=self.stem)
 
     def check(self, data: GenerationData) -> None:
         """Raise if sizes, device or files of weights are not as the settings want them."""
@@ -78,28 +75,21 @@ class TokenizerPart:
 
     def training(self, data: GenerationData) -> common.TrainingJob:
         """Return a new tokenizer in its objective, and the images with their numbers."""
-        config, perceptual = self.config(data), self._perceptual()
+        config, perceptual, settings = self.config(data), self._perceptual(), self.settings
         objective = common.seeded(
-            lambda: TokenizerObjective(build_tokenizer(config), self.settings.loss, perceptual),
-            derive_seed(self.settings.seed, "weights"),
+            lambda: TokenizerObjective(build_tokenizer(config), settings.loss, perceptual),
+            derive_seed(self.seed, "weights"),
         )
-        batch, options = (data.train, torch.arange(len(data.train))), self.settings.train_config()
+        options = settings.training.train_config(settings.machine, seed=self.seed)
+        batch = (data.train, torch.arange(len(data.train)))
         return common.TrainingJob(objective, objective.tokenizer, batch, self.loss, options)
-
-    def train(
-        self, data: GenerationData, folder: Path, *, recipe: str, label: str
-    ) -> "TrainedTokenizer":
-        """Train the tokenizer, from where it stopped, and store it in `pretrained/`."""
-        identity = config_values(GENERATE_TOKENIZER, recipe, self.settings.to_dict())
-        common.train_model(partial(self.training, data), folder, identity, label=label)
-        return common.read_model(folder, self, Tokenizer, "tokenizer")
 
     def loss(self, model: Any, batch: Batch, step: TrainStep) -> LossParts:
         """Return the objective of images and their numbers, on the videos made of them here.
 
         The videos' noise depends on the seed, the epoch and the image alone.
         """
-        frames = common.videos_of(batch, self.videos, step, seed=self.settings.seed)
+        frames = common.videos_of(batch, self.videos, step, seed=self.seed)
         return LossParts.of(model(frames, step=step.number, generator=step.generator))
 
     def tokens(
@@ -110,8 +100,7 @@ class TokenizerPart:
         labels: Int64[Tensor, " n"] | None = None,
     ) -> TokenCache:
         """Encode the training images once; tokens that are there and fit are taken."""
-        tokenizer = tokenizer.to(distributed.resolve_device(self.settings.machine.device))
-        seed = derive_seed(self.settings.seed, "token videos")
+        seed = derive_seed(self.seed, "token videos")
         with log.bar(total=len(data.train), unit=" images", desc="tokens") as bar:
             source = (folder, tokenizer, data.train, self.videos)
             return cached_tokens(*source, labels=labels, seed=seed, progress=bar.update)
@@ -132,25 +121,15 @@ class TokenizerPart:
             raise ValueError(f"lpips_weights must be of torchvision's VGG-16: {error}") from error
 
 
-TrainedTokenizer = common.Trained[TokenizerPart, Tokenizer]
+class PriorMaker:
+    """A prior of a kind over the tokens of a tokenizer, with one seed."""
 
-
-def open_tokenizer(folder: Path) -> TrainedTokenizer:
-    """Read the tokenizer of a folder; raise if it holds none, or is damaged."""
-    run = common.run_folder(folder)
-    if (saved := saved_settings(run, GENERATE_TOKENIZER, TokenizerSettings)) is None:
-        raise FileNotFoundError(
-            f"tokenizer must be a folder in {TOKENIZERS}/ of `generate run`, and {folder} is none"
-        )
-    return common.read_model(folder, TokenizerPart(saved[1]), Tokenizer, "tokenizer")
-
-
-class PriorPart:
-    """A prior over the tokens of a tokenizer."""
-
-    def __init__(self, settings: PriorSettings, counts: Mapping[str, int] | None = None) -> None:
-        self.settings = settings
-        self._counts = dict(counts or {})
+    def __init__(
+        self, settings: GenerateSettings, kind: PriorName, seed: int, counts: Mapping[str, int]
+    ) -> None:
+        self.settings, self.seed = settings, seed
+        self.kind: PriorName = kind
+        self._counts = counts  # training images of each class that it learns
 
     def check(self, grid: TokenGrid) -> None:
         """Raise if sizes or device are not as the settings want them."""
@@ -161,93 +140,83 @@ class PriorPart:
     def training(self, data: TokenCache) -> common.TrainingJob:
         """Return a new prior, and the tokens, with labels of classes."""
         make = partial(self._prior, data.grid, data.tokenizer_fingerprint)
-        name, settings = self.settings.prior, self.settings
-        prior = common.seeded(make, derive_seed(settings.seed, f"{name} prior"))
+        prior = common.seeded(make, derive_seed(self.seed, f"{self.kind} prior"))
         prior.check_cache(data)
         batch = (data.tokens,) if data.labels is None else (data.tokens, data.labels)
         objective = common.LossModule(prior, "loss")
-        return common.TrainingJob(objective, prior, batch, self.loss, settings.train_config())
-
-    def train(self, data: TokenCache, folder: Path, *, recipe: str, label: str) -> "TrainedPrior":
-        """Train the prior, from where it stopped, and store it in `pretrained/`."""
-        identity = config_values(GENERATE_PRIOR, recipe, self.settings.to_dict())
-        if self._counts:
-            identity["classes"] = self._counts
-        common.train_model(partial(self.training, data), folder, identity, label=label)
-        return common.read_model(folder, self, TokenPrior, "prior")
-
-    def loss(self, model: nn.Module, batch: Batch, step: TrainStep) -> LossParts:
-        """Return the nats per token: of all, or of those that a masked prior's masks hide."""
-        return LossParts(model(*batch, generator=step.generator), {})
-
-    def draw(
-        self,
-        prior: TokenPrior,
-        tokenizer: Tokenizer,
-        num: int,
-        sampling: TokenSampling,
-        *,
-        seed: int,
-        **options: Any,
-    ) -> common.Samples:
-        """Draw videos on the tokenizer's device; the seed is that of a run."""
-        kind = self.settings.prior
-        options |= {"tokenizer": tokenizer, **sampling.options(kind)}
-        return common.draw_timed(prior, num, seed=derive_seed(seed, f"{kind} samples"), **options)
+        options = self.settings.prior_config(self.kind, seed=self.seed)
+        return common.TrainingJob(objective, prior, batch, prior_loss, options)
 
     def _prior(self, grid: TokenGrid, tokenizer: str | None) -> Prior:
-        name, sizes = self.settings.prior, self.settings.sizes(self.settings.prior)
+        kind, sizes = self.kind, self.settings.prior_sizes(self.kind)
         classes = self.settings.classes.spec(self._counts)
         return build_token_prior(
-            name, sizes, grid, tokenizer_fingerprint=tokenizer, classes=classes
+            kind, sizes, grid, tokenizer_fingerprint=tokenizer, classes=classes
         )
 
 
-TrainedPrior = common.Trained[PriorPart, TokenPrior]
+def prior_loss(model: nn.Module, batch: Batch, step: TrainStep) -> LossParts:
+    """Return the nats per token: of all, or of those that a masked prior's masks hide."""
+    return LossParts(model(*batch, generator=step.generator), {})
 
 
-def open_prior(folder: Path) -> TrainedPrior:
-    """Read the prior of a folder; raise if it holds none, or is damaged."""
-    run = common.run_folder(folder)
-    if (saved := saved_settings(run, GENERATE_PRIOR, PriorSettings)) is None:
-        raise FileNotFoundError(
-            f"prior must be a folder in {PRIORS}/ of `generate run`, and {folder} is none"
-        )
-    return common.read_model(folder, PriorPart(saved[1]), TokenPrior, "prior")
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Read the tokenizer of a folder; raise if it is not trained, or damaged."""
+    return common.read_model(folder, Tokenizer, "tokenizer")
 
 
-# -- generate run ---------------------------------------------------------------------------------
+def read_prior(folder: Path) -> tuple[PriorName, TokenPrior, Tokenizer]:
+    """Read the prior of a folder in `priors/`, and its tokenizer; return its kind, too."""
+    kind, _, job = folder.resolve().name.partition("-")
+    prior = common.read_model(folder, TokenPrior, "prior")
+    tokenizer = read_tokenizer(folder.resolve().parent.parent / TOKENIZERS / job)
+    prior.check_tokenizer(tokenizer)
+    return cast("PriorName", kind), prior, tokenizer
 
 
-class Maker(NamedTuple):
-    """A tokenizer of a variant, and the kinds of priors that are trained on its tokens."""
+def draw_videos(
+    kind: PriorName,
+    prior: TokenPrior,
+    tokenizer: Tokenizer,
+    num: int,
+    sampling: TokenSampling,
+    *,
+    seed: int,
+    **options: Any,
+) -> common.Samples:
+    """Draw videos from a prior on the tokenizer's device; the seed is that of a run."""
+    options |= {"tokenizer": tokenizer, **sampling.options(kind)}
+    return common.draw_timed(prior, num, seed=derive_seed(seed, f"{kind} samples"), **options)
 
-    variant: TokenVariant
-    maker: TokenizerPart
-    priors: tuple[PriorName, ...]
+
+# -- From load to report --------------------------------------------------------------------------
 
 
-def makers_of(settings: GenerateSettings) -> dict[Job, Maker]:
+def makers_of(settings: GenerateSettings) -> dict[Job, TokenizerMaker]:
     """Return the tokenizers to train, by job."""
     return {
-        Job(f"{variant.name}-{stem}", seed): Maker(
-            variant,
-            TokenizerPart(settings.tokenizer_settings(variant, stem, seed)),
-            settings.priors.prior if settings.has_priors(variant, stem) else (),
-        )
+        Job(f"{variant.name}-{stem}", seed): TokenizerMaker(settings, variant, stem, seed)
         for seed in settings.seeds
         for stem in settings.stem
         for variant in settings.variants
     }
 
 
+def prior_maker(
+    settings: GenerateSettings, kind: PriorName, job: Job, run: common.ImageRun
+) -> PriorMaker:
+    """Return a prior over the tokens of a job's tokenizer."""
+    counts = common.conditioning_classes(settings.classes, run.data)
+    return PriorMaker(settings, kind, job.seed, counts)
+
+
 def check(settings: GenerateSettings, run: common.ImageRun) -> None:
     """Raise if the settings don't fit the images, or a file of weights is not there."""
     for job, maker in makers_of(settings).items():
         if job.seed == settings.seeds[0]:
-            maker.maker.check(run.data)
+            maker.check(run.data)
             for kind in maker.priors:
-                prior_maker(settings, kind, job, run).check(maker.maker.config(run.data).grid)
+                prior_maker(settings, kind, job, run).check(maker.config(run.data).grid)
     common.check_run(settings, run.data)
 
 
@@ -261,58 +230,88 @@ def train_tokenizer_and_priors(
     settings: GenerateSettings, run: common.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
     """Train, draw and measure all that a maker has."""
-    variant, maker, kinds = makers_of(settings)[job]
-    data, device = run.data, common.device_of(settings)
+    maker, data, device = makers_of(settings)[job], run.data, common.device_of(settings)
     folder = at.path / TOKENIZERS / job.name
     distributed.main_alone(partial(run.reference, at))
-    trained = maker.train(data, folder, recipe=at.recipe, label=job.name)
-    tokenizer = trained.model.to(device)
-    codebook = tokenizer.config.codebook_size * tokenizer.config.code_dim
-    measure = partial(measure_reconstruction, settings, maker, tokenizer, run, at)
-    result = _facts(variant, maker.settings.stem, job.seed, tokenizer.config) | {
-        "parameters": sum(p.numel() for p in tokenizer.parameters()) + codebook,
-        "steps": trained.steps,
-        "tokenizer_seconds": trained.seconds,
+    make = partial(maker.training, data)
+    ended = common.train_model(make, folder, TOKENIZER, at.recipe, settings, data)
+    tokenizer = read_tokenizer(folder).to(device)
+    config, images = tokenizer.config, data.test[: settings.evaluation.num_images]
+
+    def measure() -> dict[str, Any]:
+        extractor = run.reference(at).extractor
+        return reconstruction(
+            *(tokenizer, images), **maker.held_out, extractor=extractor, device=device
+        )
+
+    result: dict[str, Any] = {
+        "variant": maker.variant.name,
+        "stem": maker.stem,
+        "seed": job.seed,
+        "frames": maker.variant.frames,
+        "patch": config.patch_size,
+        "tokens": config.grid.num_tokens,
+        "bits": config.grid.bits,
+        "parameters": sum(p.numel() for p in tokenizer.parameters())
+        + config.codebook_size * config.code_dim,
+        "steps": ended["steps"],
+        "tokenizer_seconds": ended["seconds"],
         "reconstruction": distributed.main_alone(measure),
     }
-    if not kinds:
+    if not maker.priors:
         return result
     labels = common.labels_of(settings.classes, data, "train")
     tokens = at.path / TOKENS / job.name
     cache = distributed.main_first(partial(maker.tokens, tokenizer, data, tokens, labels))
-    images = data.test[: settings.evaluation.num_images]
     encode = partial(encode_images, tokenizer, images, **maker.held_out, device=device)
     # Other ranks have no tokens, and measure nothing.
     held_out = cast("Tensor", distributed.main_alone(encode))
     test = common.labels_of(settings.classes, data, "test", len(images))
     result["generation"] = {}
     seed = derive_seed(job.seed, "test masks")
-    for kind in kinds:
+    for kind in maker.priors:
         folder = at.path / PRIORS / f"{kind}-{job.name}"
-        prior = prior_maker(settings, kind, job, run)
-        learned = prior.train(cache, folder, recipe=at.recipe, label=folder.name)
-        network = cast("Prior", learned.model.to(device))
+        make = partial(prior_maker(settings, kind, job, run).training, cache)
+        ended = common.train_model(make, folder, PRIOR, at.recipe, settings, data)
+        network = cast("Prior", common.read_model(folder, TokenPrior, "prior").to(device))
         nats = distributed.main_alone(partial(mean_nats, network, held_out, test, seed=seed))
         draw_from_prior(settings, kind, job, at)
-        measure = partial(_measured_samples, settings, run, kind, job, at)
+        measured = distributed.main_alone(partial(_measured, settings, run, kind, job, at))
         result["generation"][kind] = {
             "nats_per_token": nats,
-            "training_seconds": learned.seconds,
-            **(distributed.main_alone(measure) or {}),
+            "training_seconds": ended["seconds"],
+            **(measured or {}),
         }
     return result
 
 
-def _measured_samples(
-    settings: GenerateSettings,
-    run: common.ImageRun,
-    kind: PriorName,
-    job: Job,
-    at: RunFolder,
+def _measured(
+    settings: GenerateSettings, run: common.ImageRun, kind: PriorName, job: Job, at: RunFolder
 ) -> dict[str, Any]:
     """Return what is measured of the samples of a prior."""
     samples = draw_from_prior(settings, kind, job, at)
     return {**run.reference(at).measure(samples.images), "seconds": float(samples.seconds)}
+
+
+def draw_from_prior(
+    settings: GenerateSettings, kind: PriorName, job: Job, at: RunFolder
+) -> common.Samples:
+    """Return the samples of a prior, drawn where their file is missing."""
+    name, device = f"{kind}-{job.name}", common.device_of(settings)
+    file = at.path / common.SAMPLES / f"{name}.npz"
+
+    def draw() -> common.Samples:
+        _, prior, tokenizer = read_prior(at.path / PRIORS / name)
+        return draw_videos(
+            *(kind, prior.to(device), tokenizer.to(device)),
+            settings.evaluation.num_samples,
+            settings.sampling,
+            seed=job.seed,
+            guidance=settings.classes.guidance,
+        )
+
+    common.store_samples(file, draw)
+    return common.load_samples(at.made_by(job, file))
 
 
 def report(
@@ -323,23 +322,22 @@ def report(
     reconstructions: dict[str, dict[str, Tensor]] = {}
     samples: dict[str, tuple[str, common.Samples]] = {}
     logs: dict[str, dict[str, list[Path]]] = {TOKENIZERS: {}, PRIORS: {}}
-    for job, (variant, maker, _) in makers.items():
-        stem, folder = maker.settings.stem, at.path / TOKENIZERS / job.name
-        logs[TOKENIZERS].setdefault(f"{variant.name}, {stem}", []).append(folder)
+    for job, maker in makers.items():
+        stem, variant, folder = maker.stem, maker.variant.name, at.path / TOKENIZERS / job.name
+        logs[TOKENIZERS].setdefault(f"{variant}, {stem}", []).append(folder)
         if job.seed == seed:
-            images = _reconstructed(folder, run.data.test[:_RECONSTRUCTED])
-            reconstructions.setdefault(stem, {})[variant.name] = images
+            images = _reconstructed(maker, folder, run.data.test[:_RECONSTRUCTED])
+            reconstructions.setdefault(stem, {})[variant] = images
     for kind in settings.priors.prior:
-        for job, (variant, maker, kinds) in makers.items():
-            if kind not in kinds:
+        for job, maker in makers.items():
+            if kind not in maker.priors:
                 continue
-            stem, name = maker.settings.stem, f"{kind}-{job.name}"
-            logs[PRIORS].setdefault(f"{variant.name}, {stem}, {kind}", []).append(
-                at.path / PRIORS / name
-            )
+            stem, variant, name = maker.stem, maker.variant.name, f"{kind}-{job.name}"
+            folders = logs[PRIORS].setdefault(f"{variant}, {stem}, {kind}", [])
+            folders.append(at.path / PRIORS / name)
             if job.seed == seed:
                 of_stem = "" if stem == "plain" else f", {stem}"
-                title = f"{kind.capitalize()} prior, {words(variant.name)}{of_stem}, seed {seed}"
+                title = f"{kind.capitalize()} prior, {words(variant)}{of_stem}, seed {seed}"
                 samples[name] = (title, draw_from_prior(settings, kind, job, at))
     return generate_report(
         GENERATE,
@@ -356,6 +354,14 @@ def report(
     ).write(at.path)
 
 
+def _reconstructed(
+    maker: TokenizerMaker, folder: Path, images: UInt8[Tensor, "n c h w"]
+) -> Float[Tensor, "n c h w"]:
+    model = read_tokenizer(folder)
+    with torch.inference_mode():
+        return model.decode(encode_images(model, images, **maker.held_out))[:, -1]
+
+
 WORKFLOW = Workflow(
     kind=GENERATE,
     command="generate run",
@@ -369,66 +375,3 @@ WORKFLOW = Workflow(
     run=train_tokenizer_and_priors,
     report=report,
 )
-
-
-def prior_maker(
-    settings: GenerateSettings, kind: PriorName, job: Job, run: common.ImageRun
-) -> PriorPart:
-    """Return a prior over the tokens of a job's tokenizer."""
-    counts = common.conditioning_classes(settings.classes, run.data)
-    return PriorPart(settings.prior_settings(f"{TOKENIZERS}/{job.name}", kind, job.seed), counts)
-
-
-def measure_reconstruction(
-    settings: GenerateSettings,
-    maker: TokenizerPart,
-    coder: Tokenizer,
-    run: common.ImageRun,
-    at: RunFolder,
-) -> dict[str, Any]:
-    """Measure what a tokenizer makes of test images."""
-    images = run.data.test[: settings.evaluation.num_images]
-    extractor, device = run.reference(at).extractor, common.device_of(settings)
-    return reconstruction(coder, images, **maker.held_out, extractor=extractor, device=device)
-
-
-def draw_from_prior(
-    settings: GenerateSettings, kind: PriorName, job: Job, at: RunFolder
-) -> common.Samples:
-    """Return the samples of a prior, drawn where their file is missing."""
-    name, device = f"{kind}-{job.name}", common.device_of(settings)
-    file = at.path / common.SAMPLES / f"{name}.npz"
-
-    def draw() -> common.Samples:
-        tokenizer = open_tokenizer(at.path / TOKENIZERS / job.name).model.to(device)
-        trained = open_prior(at.path / PRIORS / name)
-        return trained.maker.draw(
-            trained.model.to(device),
-            tokenizer,
-            settings.evaluation.num_samples,
-            settings.sampling,
-            seed=job.seed,
-            guidance=settings.classes.guidance,
-        )
-
-    common.store_samples(file, draw)
-    return common.load_samples(at.made_by(job, file))
-
-
-def _facts(variant: TokenVariant, stem: str, seed: int, config: TokenizerConfig) -> dict[str, Any]:
-    return {
-        "variant": variant.name,
-        "stem": stem,
-        "seed": seed,
-        "frames": variant.frames,
-        "patch": config.patch_size,
-        "tokens": config.grid.num_tokens,
-        "bits": config.grid.bits,
-    }
-
-
-def _reconstructed(folder: Path, images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-    trained = open_tokenizer(folder)
-    with torch.inference_mode():
-        tokens = encode_images(trained.model, images, **trained.maker.held_out)
-        return trained.model.decode(tokens)[:, -1]

@@ -35,9 +35,7 @@ class DefaultSelectors:
     config: Path | None = None
     run_dir: Path | None = None
     resume: bool = False
-    # Folders of trained models: defaults are those of the run that they lie in.
-    # Of `generate run` the kinds to train, maybe none.
-    prior: tuple[str, ...] = ()
+    # A folder or a file of a trained model, whose settings are the defaults.
     model: str | None = None
     state: str | None = None
 
@@ -122,11 +120,6 @@ def check_name(kind: str, name: str, names: Iterable[str]) -> None:
     """Raise if a name is none of those that there are."""
     if name not in names:
         raise ValueError(unknown_name_message(kind, name, names))
-
-
-def config_values(kind: str, recipe: str, settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the contents of an experiment's `config.json`."""
-    return {"experiment": kind, "recipe": recipe, "settings": settings}
 
 
 def saved_kind(folder: Path) -> str | None:

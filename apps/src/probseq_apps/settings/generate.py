@@ -1,23 +1,12 @@
 """Settings of `probseq generate run`; its recipes: `recipes/tokens.toml`."""
 
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import fields, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
+from probseq.settings import Bound, Count, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import check_generation_name
 from probseq_apps.engine.config import Device, Fraction, Precision, TrainConfig
-from probseq_apps.settings.common import (
-    DISTINCT,
-    SOME,
-    Flat,
-    Recipes,
-    Seeds,
-    require,
-    saved_settings,
-)
+from probseq_apps.settings.common import DISTINCT, SOME, Flat, Recipes, Seeds, require
 from pseudovideo.spec import (
     AtLeastTwo,
     ClassSpec,
@@ -32,8 +21,9 @@ from pseudovideo.spec import (
 )
 from pseudovideo.variants import TokenVariant, VariantKind, token_variants
 
-GENERATE, GENERATE_TOKENIZER, GENERATE_PRIOR = "generate", "generate-tokenizer", "generate-prior"
-GENERATE_SAMPLE = "generate-sample"
+GENERATE, GENERATE_SAMPLE = "generate", "generate-sample"
+# Of the folder of one model.
+TOKENIZER, PRIOR = "generate-tokenizer", "generate-prior"
 # Of labels, where nothing else is said.
 _HIDDEN = 0.1
 # Tokens span two frames.
@@ -116,7 +106,7 @@ class Videos(CorruptionSpec):
     levels of high-order-noise), or repeat (identical frames)."""
 
 
-class ClassTraining(Settings):
+class ClassSettings(Settings):
     """Classes."""
 
     labels: bool = False
@@ -124,11 +114,20 @@ class ClassTraining(Settings):
     be of a class."""
     label_dropout: Rate | None = None
     """Share of the labels that training hides, which guidance needs; None: 0.1 with --labels."""
+    guidance: NotNegative = 1.0
+    """How far samples are led to their classes: 1 as learned, more makes them more typical and less
+    varied, 0 leaves the class out; others than these two take twice the evaluations."""
 
     def check(self) -> None:
-        """Refuse what needs labels without them."""
-        useful = self.label_dropout is None or self.labels
-        require(useful, f"label_dropout needs labels, got {self.label_dropout} without them")
+        """Refuse what needs labels without them, and guidance of what was not learned."""
+        for name, default in (("label_dropout", None), ("guidance", 1.0)):
+            value = getattr(self, name)
+            useful = value == default or self.labels
+            require(useful, f"{name} needs labels, got {value} without them")
+        require(
+            self.guidance == 1.0 or self.label_dropout != 0,
+            f"guidance needs label_dropout above 0, got {self.guidance} and label_dropout=0",
+        )
 
     def spec(self, counts: Mapping[str, int]) -> ClassSpec:
         """Return what a model is told of classes, whose training images these are."""
@@ -138,26 +137,6 @@ class ClassTraining(Settings):
         names, numbers = tuple(counts), tuple(counts.values())
         classes: dict[str, Any] = {"class_names": names, "class_counts": numbers}
         return ClassSpec(num_classes=len(names), label_dropout=hidden, **classes)
-
-
-class ClassSettings(ClassTraining):
-    """Classes."""
-
-    guidance: NotNegative = 1.0
-    """How far samples are led to their classes: 1 as learned, more makes them more typical and less
-    varied, 0 leaves the class out; others than these two take twice the evaluations."""
-
-    def check(self) -> None:
-        """Refuse guidance of what was not learned."""
-        super().check()
-        as_learned = self.guidance == 1.0
-        require(
-            as_learned or self.labels, f"guidance needs labels, got {self.guidance} without them"
-        )
-        require(
-            as_learned or self.label_dropout != 0,
-            f"guidance needs label_dropout above 0, got {self.guidance} and label_dropout=0",
-        )
 
     @property
     def passes(self) -> int:
@@ -228,72 +207,7 @@ class OnImages(Settings):
         check_generation_name(self.data)
 
 
-class _Tokenizers(OnImages):
-    lpips_weights: str | None = None
-    """File of torchvision's VGG-16 weights (vgg16-397923af.pth), the trunk of LPIPS; needed where
-    --loss.perceptual-weight is above 0."""
-    videos: Flat[Videos] = Videos()
-    tokenizer: TokenizerSpec = TokenizerSpec()
-    loss: ObjectiveConfig = ObjectiveConfig(perceptual_weight=0.0, adversarial_weight=0.0)
-    training: Flat[StepTraining] = StepTraining()
-
-    def check(self) -> None:
-        """Refuse more codes than tokens can number."""
-        super().check()
-        size = self.tokenizer.codebook_size
-        require(size <= 2**15, f"codebook_size must be at most 32768, got {size}")  # of 16 bits
-
-
-class TokenizerSettings(_Tokenizers):
-    """One tokenizer, and the images it learns from."""
-
-    frames: Frames = 8
-    """Frames of a pseudo video; 1 for the image alone."""
-    stem: Stem = "plain"
-    """plain projects raw patches linearly; layernorm normalises them, which erases each patch's
-    brightness and contrast."""
-    seed: Index = 0
-    """Of weights, batches and noise."""
-
-    def train_config(self) -> TrainConfig:
-        """Return the settings of the training loop."""
-        return self.training.train_config(self.machine, seed=self.seed)
-
-
-class _Priors(Settings):
-    autoregressive: PriorSizes = PriorSizes(
-        dim=144, depth=8, num_heads=4, steps=100_000, warmup=0.01
-    )
-    """ImageGPT and VideoGPT."""
-    masked: PriorSizes = PriorSizes(dim=512, depth=6, num_heads=8, steps=200_000, warmup=0.005)
-    """MaskGIT and Phenaki."""
-    prior_training: PriorTraining = PriorTraining()
-    classes: Flat[ClassTraining] = ClassTraining()
-    machine: Flat[Machine] = Machine()
-
-    def sizes(self, prior: PriorName) -> PriorSizes:
-        """Return the sizes of a kind of prior."""
-        return self.autoregressive if prior == "autoregressive" else self.masked
-
-
-class PriorSettings(_Priors):
-    """One prior over the tokens of a tokenizer that is trained."""
-
-    tokenizer: str = ""
-    """Folder of the tokenizer."""
-    prior: PriorName = "autoregressive"
-    """autoregressive (ImageGPT, VideoGPT) or masked (MaskGIT, Phenaki)."""
-    seed: Index = 0
-    """Of weights, batches and noise."""
-
-    def train_config(self) -> TrainConfig:
-        """Return the settings of the training loop."""
-        sizes, options = self.sizes(self.prior), self.prior_training.to_dict()
-        length = StepTraining(steps=sizes.steps, warmup=sizes.warmup)
-        return length.train_config(self.machine, seed=self.seed, **options)
-
-
-class GenerateSettings(_Tokenizers, _Priors):
+class GenerateSettings(OnImages):
     """Comparison."""
 
     frames: Annotated[tuple[Frames, ...], SOME, DISTINCT] = (1, 8)
@@ -305,7 +219,21 @@ class GenerateSettings(_Tokenizers, _Priors):
     brightness and contrast."""
     seeds: Seeds = (0,)
     """Each tokenizer and prior is trained once per seed."""
+    lpips_weights: str | None = None
+    """File of torchvision's VGG-16 weights (vgg16-397923af.pth), the trunk of LPIPS; needed where
+    --loss.perceptual-weight is above 0."""
+    videos: Flat[Videos] = Videos()
+    tokenizer: TokenizerSpec = TokenizerSpec()
+    loss: ObjectiveConfig = ObjectiveConfig(perceptual_weight=0.0, adversarial_weight=0.0)
+    training: Flat[StepTraining] = StepTraining()
     priors: Flat[PriorChoice] = PriorChoice()
+    autoregressive: PriorSizes = PriorSizes(
+        dim=144, depth=8, num_heads=4, steps=100_000, warmup=0.01
+    )
+    """ImageGPT and VideoGPT."""
+    masked: PriorSizes = PriorSizes(dim=512, depth=6, num_heads=8, steps=200_000, warmup=0.005)
+    """MaskGIT and Phenaki."""
+    prior_training: PriorTraining = PriorTraining()
     classes: Flat[ClassSettings] = ClassSettings()
     sampling: Flat[TokenSampling] = TokenSampling()
     evaluation: Flat[TokensEvaluation] = TokensEvaluation()
@@ -313,7 +241,9 @@ class GenerateSettings(_Tokenizers, _Priors):
     def check(self) -> None:
         """Refuse settings that don't go together, and priors on tokenizers that aren't trained."""
         super().check()
-        halved, side = self.controls and max(self.frames) > 1, self.tokenizer.patch_size
+        size, side = self.tokenizer.codebook_size, self.tokenizer.patch_size
+        require(size <= 2**15, f"codebook_size must be at most 32768, got {size}")  # of 16 bits
+        halved = self.controls and max(self.frames) > 1
         even = not halved or side % 2 == 0
         require(even, f"patch_size must be even for the control with half patches, got {side}")
         kinds = tuple(dict.fromkeys(variant.kind for variant in self.variants))
@@ -339,36 +269,15 @@ class GenerateSettings(_Tokenizers, _Priors):
         """Return whether priors are trained on the tokens of a variant."""
         return variant.kind in self.priors.prior_variants and stem in self.priors.prior_stem
 
-    def tokenizer_settings(self, variant: TokenVariant, stem: Stem, seed: int) -> TokenizerSettings:
-        """Return the settings of the tokenizer of a variant."""
-        shared: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(_Tokenizers)} | {
-            "videos": replace(self.videos, corruption=variant.corruption),
-            "tokenizer": replace(self.tokenizer, patch_size=variant.patch_size),
-        }
-        return TokenizerSettings(**shared, frames=variant.frames, stem=stem, seed=seed)
+    def prior_sizes(self, prior: PriorName) -> PriorSizes:
+        """Return the sizes of a kind of prior."""
+        return self.autoregressive if prior == "autoregressive" else self.masked
 
-    def prior_settings(self, tokenizer: str, prior: PriorName, seed: int) -> PriorSettings:
-        """Return the settings of a prior on the tokens of a tokenizer."""
-        shared = {field.name: getattr(self, field.name) for field in fields(_Priors)}
-        classes = self.classes
-        shared["classes"] = ClassTraining(
-            labels=classes.labels, label_dropout=classes.label_dropout
-        )
-        return PriorSettings(**shared, tokenizer=tokenizer, prior=prior, seed=seed)
+    def prior_config(self, prior: PriorName, *, seed: int) -> TrainConfig:
+        """Return the settings of the training loop for a prior."""
+        sizes, options = self.prior_sizes(prior), self.prior_training.to_dict()
+        length = StepTraining(steps=sizes.steps, warmup=sizes.warmup)
+        return length.train_config(self.machine, seed=seed, **options)
 
 
 GENERATE_RECIPES = Recipes("tokens", GenerateSettings)
-
-
-def made_with(folder: Path) -> GenerateSettings | None:
-    """Return the settings of the run that a model's folder lies in, else of the model's recipe.
-
-    None where nothing tells; a folder that cannot be read is refused when the command runs.
-    """
-    with suppress(ValueError, OSError):
-        if run := saved_settings(folder.resolve().parent.parent, GENERATE, GenerateSettings):
-            return run[1]
-        saved = saved_settings(folder, GENERATE_TOKENIZER, TokenizerSettings)
-        saved = saved or saved_settings(folder, GENERATE_PRIOR, PriorSettings)
-        return None if saved is None else GENERATE_RECIPES.load(saved[0])
-    return None

@@ -19,11 +19,12 @@ from probseq_apps.settings.common import (
     saved_settings,
 )
 from probseq_apps.settings.generate import (
+    PRIOR,
     ClassSettings,
     Evaluation,
+    GenerateSettings,
     OnImages,
     StepTraining,
-    made_with,
 )
 from pseudovideo.spec import (
     AtLeastTwo,
@@ -190,12 +191,9 @@ class HvaeSettings(_Models):
 class SampleSettings(Settings):
     """Images to draw."""
 
-    tokenizer: str = ""
-    """Folder of the tokenizer."""
-    prior: str = ""
-    """Folder of the prior that was trained on its tokens."""
     model: str = ""
-    """In place of both, a folder in models/ of `generate diffusion` or `generate hvae`."""
+    """Folder in models/ of `generate diffusion` or `generate hvae`, or in priors/ of a run of
+    `generate run`, which has its tokenizer."""
     num: Count = 64
     """Images to draw."""
     png: str = ""
@@ -213,22 +211,9 @@ class SampleSettings(Settings):
     sampling: Flat[TokenSampling] = TokenSampling()
     diffusion: Flat[DiffusionSampling] = DiffusionSampling()
 
-    def check(self) -> None:
-        """Refuse two things to draw from, and settings of the other."""
-        tokens = self.tokenizer or self.prior
-        require(not (self.model and tokens), "model is in place of tokenizer and prior, got both")
-        owner = "tokenizer and prior" if self.model else "model, a diffusion model"
-        others = self.diffusion.differs_from(DiffusionSampling())
-        for name in self.sampling.differs_from(TokenSampling()) if self.model else others:
-            raise ValueError(f"{name} is for {owner}, and none is named: leave it out")
-
     def check_complete(self) -> None:
         """Refuse a command line without anything to draw from."""
-        for name in ("tokenizer", "prior"):
-            require(
-                self.model or getattr(self, name),
-                f"{name} must be given: name the folder of a trained one, or name --model",
-            )
+        require(self.model, "model must be given: name the folder of a trained one")
 
 
 class ExportSettings(Settings):
@@ -254,17 +239,17 @@ HVAE_RECIPES = Recipes("hvae", HvaeSettings)
 
 
 def sample_defaults(selectors: DefaultSelectors) -> SampleSettings:
-    """Return the sampling settings of the run that a prior or a model lies in."""
-    if selectors.model is not None:
-        defaults: dict[str, Any] = {}
-        with suppress(ValueError, OSError):
-            folder = Path(selectors.model)
-            if saved := saved_settings(folder, DIFFUSION_MODEL, DiffusionSettings):
-                defaults = {"diffusion": saved[1].sampling, "guidance": saved[1].classes.guidance}
-            elif saved := saved_settings(folder, HVAE_MODEL, HvaeSettings):
-                defaults = {"guidance": saved[1].classes.guidance}
-        return SampleSettings(model=selectors.model, **defaults)
-    run = made_with(Path(selectors.prior[0])) if selectors.prior else None
-    if run is None:
+    """Return the sampling settings of the run that made a model."""
+    if selectors.model is None:
         return SampleSettings()
-    return SampleSettings(sampling=run.sampling, guidance=run.classes.guidance)
+    folder, settings = Path(selectors.model), SampleSettings(model=selectors.model)
+    with suppress(ValueError, OSError):  # such a folder is refused when the command runs
+        if prior := saved_settings(folder, PRIOR, GenerateSettings):
+            made = prior[1]
+            return replace(settings, sampling=made.sampling, guidance=made.classes.guidance)
+        if diffusion := saved_settings(folder, DIFFUSION_MODEL, DiffusionSettings):
+            made = diffusion[1]
+            return replace(settings, diffusion=made.sampling, guidance=made.classes.guidance)
+        if hvae := saved_settings(folder, HVAE_MODEL, HvaeSettings):
+            return replace(settings, guidance=hvae[1].classes.guidance)
+    return settings
