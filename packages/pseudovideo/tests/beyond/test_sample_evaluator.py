@@ -12,7 +12,6 @@ from probseq.metrics.image import (
     kernel_distance,
 )
 from pseudovideo.beyond.sample_evaluator import SampleEvaluator, is_ranked
-from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 
 
 def to_unit(images):
@@ -89,36 +88,6 @@ def test_known_moments_and_torch_fidelity_have_their_part():
     assert found["torch_fidelity"]["is"] == pytest.approx(found["is"], rel=1e-9)
 
 
-def test_frames_are_measured_against_the_same_frames_of_real_videos():
-    corruption = PseudoVideoConfig(num_frames=4, kind="high-order-noise")
-    train, test, extractor = pictures(60), pictures(25, seed=1), RandomConvolution(1)
-    reference = SampleEvaluator(extractor, train, test)
-    rows = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:40]
-
-    def real(images, index):
-        frames = pseudo_videos(to_unit(images), corruption, seed=0, index=index)
-        return ((frames.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-
-    known, tested = real(train[rows], rows), real(test, torch.arange(25) + 60)
-    fake = pictures(40 * 4, seed=5).unflatten(0, (40, 4))
-    found = reference.measure_videos(fake, corruption)
-    assert list(found) == ["1", "2", "3", "image", "video"]
-    parts = [
-        [extractor(to_unit(v[:, t])).features for v in (known, fake, tested)] for t in range(4)
-    ]
-    parts.append([torch.cat(side, dim=1) for side in zip(*parts, strict=True)])
-    for one, (a, b, c) in zip(found.values(), parts, strict=True):
-        assert one["fd"] == pytest.approx(float(frechet_distance(a, b)), rel=1e-4)
-        assert one["real_fd"] == pytest.approx(float(frechet_distance(a, c)), rel=1e-4)
-        assert one["kid"] == pytest.approx(float(kernel_distance(a, b)))
-        assert one["num_videos"] == 40
-    # Frames of other videos: each frame is as good, the videos are not.
-    mixed = torch.stack([known[:, t].roll(t, dims=0) for t in range(4)], dim=1)
-    shuffled = reference.measure_videos(mixed, corruption)
-    assert all(shuffled[head]["fd"] == pytest.approx(0, abs=1e-6) for head in ("1", "3", "image"))
-    assert shuffled["video"]["fd"] > 0.01
-
-
 def test_samples_without_classes_or_with_half_the_score_are_ranked():
     assert is_ranked(4.5, 9.0)
     assert not is_ranked(4.4, 9.0)
@@ -131,13 +100,5 @@ def test_other_images_are_refused():
     with pytest.raises(ValueError, match=r"train must be images \(n, c, h, w\) as bytes, got"):
         SampleEvaluator(RandomConvolution(1), train[:0], train)
     reference = SampleEvaluator(RandomConvolution(1), train, train)
-    corruption = PseudoVideoConfig(num_frames=4, kind="blur")
-    for call, name in (
-        (lambda: reference.measure(pictures(3, channels=3)), "images"),
-        (
-            lambda: reference.measure_videos(train[:, None].expand(-1, 3, 1, 8, 8), corruption),
-            "videos",
-        ),
-    ):
-        with pytest.raises(ValueError, match=f"{name} must have shape"):
-            call()
+    with pytest.raises(ValueError, match="images must have shape"):
+        reference.measure(pictures(3, channels=3))

@@ -4,7 +4,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from probseq.checks import check_sizes
@@ -18,9 +18,7 @@ from probseq.metrics.image import (
     kernel_distance,
     torch_fidelity_metrics,
 )
-from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.evaluation import number_or_none
-from pseudovideo.pixels import to_bytes, to_unit
 
 # Samples whose inception score is below this share of the real images' are not ranked.
 LEAST_SCORE = 0.5
@@ -118,55 +116,12 @@ class SampleEvaluator:
             )
         return measured
 
-    def measure_videos(
-        self, videos: UInt8[Tensor, "k t c h w"], corruption: PseudoVideoConfig
-    ) -> dict[str, dict[str, Any]]:
-        """Measure all frames of videos, each against the same frame of the training images' videos.
-
-        Frames are compared as pictures, in −1..1. Of the whole video the features are those of all
-        frames side by side: a Fréchet distance feels how frames belong together.
-
-        Returns:
-            By frame ("1", "2", …, "image") and "video": fd and kid as in `measure`, against as many
-            training videos; real_fd, the distance of as many test videos; num_videos.
-        """
-        check_sizes("videos", videos, "k", corruption.num_frames, *self.train.shape[1:])
-        if videos.dtype != torch.uint8 or not len(videos):
-            raise ValueError(
-                f"videos must be bytes, at least one, got {len(videos)} of {videos.dtype}"
-            )
-        count = min(len(videos), len(self.train))
-        rows, count_test = self._order[:count], min(len(self.test), count)
-        index = torch.arange(count_test) + len(self.train)  # noise that no training video has
-        compared = (
-            _videos_of(self.train[rows], corruption, rows),
-            videos[:count],
-            _videos_of(self.test[:count_test], corruption, index),
-        )
-        real, fake, test = (self._frame_features(videos) for videos in compared)
-        heads = [*map(str, range(1, corruption.num_frames)), "image"]
-        sets = {head: (real[:, t], fake[:, t], test[:, t]) for t, head in enumerate(heads)}
-        sets["video"] = (real.flatten(1), fake.flatten(1), test.flatten(1))
-        measured: dict[str, dict[str, Any]] = {}
-        for head, (real, fake, test) in sets.items():
-            measured[head] = {
-                "fd": _distance_of(real, fake),
-                "real_fd": _distance_of(real, test),
-                "kid": _kernel_distance_of(real, fake),
-                "num_videos": count,
-            }
-        return measured
-
     @cached_property
     def _train(self) -> Tensor:
         return extract_features(self.extractor, self.train).features
 
     def _distance(self, features: Tensor) -> float | None:
         return number_or_none(frechet_distance(self.moments, features))
-
-    def _frame_features(self, videos: UInt8[Tensor, "k t c h w"]) -> Float[Tensor, "k t d"]:
-        features = extract_features(self.extractor, videos.flatten(0, 1)).features
-        return features.unflatten(0, videos.shape[:2])
 
 
 def is_ranked(score: float | None, real: float | None) -> bool:
@@ -178,21 +133,5 @@ def is_ranked(score: float | None, real: float | None) -> bool:
     return score is None or real is None or score >= LEAST_SCORE * real
 
 
-def _distance_of(real: Tensor, fake: Tensor) -> float | None:
-    return number_or_none(frechet_distance(real, fake)) if min(len(real), len(fake)) > 1 else None
-
-
 def _kernel_distance_of(real: Tensor, fake: Tensor) -> float | None:
     return float(kernel_distance(real, fake)) if min(len(real), len(fake)) > 1 else None
-
-
-def _videos_of(
-    images: UInt8[Tensor, "n c h w"], corruption: PseudoVideoConfig, index: Tensor
-) -> UInt8[Tensor, "n t c h w"]:
-    batches = zip(images.split(256), index.split(256), strict=True)
-    return torch.cat(
-        [
-            to_bytes(pseudo_videos(to_unit(batch), corruption, seed=_SEED, index=i))
-            for batch, i in batches
-        ]
-    )
