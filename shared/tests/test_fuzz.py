@@ -160,9 +160,9 @@ ENTRIES |= {
 
 
 @wraps(transformers.predict_probabilities)
-def predict(model, images, num_samples, generator, average):
+def predict(model, images, num_samples, generator):
     return transformers.predict_probabilities(
-        model, images, num_samples=num_samples, generator=generator, average=average
+        model, images, num_samples=num_samples, generator=generator
     )
 
 
@@ -177,7 +177,6 @@ PREDICT = Target(
         images=images("n 1 4 4"),
         num_samples=COUNTS,
         generator=GENERATORS,
-        average=st.sampled_from(["probabilities", "logits"]),
     ),
 )
 

@@ -33,7 +33,6 @@ from probseq_apps.settings.models import (
     DiffusionEvaluation,
     DiffusionSampling,
     DiffusionSettings,
-    DiffusionTraining,
     HvaeEvaluation,
     HvaeLevels,
     HvaeSettings,
@@ -52,7 +51,7 @@ DIFFUSION = DiffusionSettings(
     **SHARED,
     variants=("1-frame", "4-frame-high-order"),
     process=DiffusionSpec(num_steps=40),
-    training=DiffusionTraining(**STEPS, importance=True),
+    training=ModelTraining(**STEPS),
     sampling=DiffusionSampling(sampling_steps=3),
     evaluation=DiffusionEvaluation(
         **FEATURES, likelihood_images=2, frame_error_images=4, frame_error_samples=2
@@ -227,7 +226,7 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
             load_latest_checkpoint(f / "models" / name / "checkpoints")
             for f in (whole[kind], folder)
         )
-        for part in ("weights", "ema"):  # what importance sampling has seen is part of them
+        for part in ("weights", "ema"):
             x, y = getattr(a, part), getattr(b, part)
             assert all(torch.equal(x[key], y[key]) for key in x)
 

@@ -206,9 +206,9 @@ def test_weights_and_tokens_depend_on_the_seed_alone_and_a_prior_knows_its_token
     whole, tokenizer, digits
 ):
     where = whole / "tokens" / JOB.name
-    before = (where / "tokens.npy").stat().st_mtime_ns
+    before = (where / "tokens.safetensors").stat().st_mtime_ns
     cache = makers_of(TINY)[JOB].tokens(tokenizer, digits, where)
-    assert (where / "tokens.npy").stat().st_mtime_ns == before
+    assert (where / "tokens.safetensors").stat().st_mtime_ns == before
     expected = tokenizer.encode(videos_of(digits.train, "token videos"))
     assert torch.equal(cache.tokens.long(), expected)
     layers, heads = [], []

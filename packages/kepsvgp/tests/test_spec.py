@@ -100,8 +100,7 @@ def test_merging_suits_the_data():
         assert type(module.mixing).__name__ == expected
 
 
-@pytest.mark.parametrize("average", ["probabilities", "logits"])
-def test_predictions_are_those_of_single_passes_averaged(average):
+def test_predictions_are_those_of_single_passes_averaged():
     # One backbone pass, then the samples: the same law, checked sample by sample at fixed noise.
     torch.manual_seed(0)
     preset = replace(BACKBONE, depth=2), KEPSVGPConfig(rank=2, layers=(1,))
@@ -111,13 +110,8 @@ def test_predictions_are_those_of_single_passes_averaged(average):
     hook = model.encoder.attention[0].register_forward_hook(
         lambda module, inputs, output: passes.append(len(inputs[0]))
     )
-    found = predict_probabilities(
-        model,
-        tokens,
-        num_samples=5,
-        generator=torch.Generator().manual_seed(2),
-        average=average,
-    )
+    generator = torch.Generator().manual_seed(2)
+    found = predict_probabilities(model, tokens, num_samples=5, generator=generator)
     hook.remove()
     assert passes == [4]  # the softmax block sees each sequence once
     # The stochastic block's draws, five times four, in the order in which it takes them.
@@ -125,10 +119,9 @@ def test_predictions_are_those_of_single_passes_averaged(average):
         5, 4, 2, 2, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64
     )
     logits = torch.stack([single_pass(model, tokens, noise[s]) for s in range(5)])
-    expected = {"logits": logits.mean(0).softmax(-1), "probabilities": logits.softmax(-1).mean(0)}
-    assert_close(found, expected[average])
+    assert_close(found, logits.softmax(-1).mean(0))
     with constant_noise(0.0):
-        mean = predict_probabilities(model, tokens, num_samples=2, average=average)
+        mean = predict_probabilities(model, tokens, num_samples=2)
         assert_close(mean, model(tokens).logits.detach().softmax(-1))
 
 

@@ -282,11 +282,8 @@ def corrupt(
 ) -> UInt8[Tensor, "n c h w"]:
     """Return corrupted images; the same seed gives the same ones on the same device.
 
-    Args:
-        images: square grey or colour images of at least 8x8 pixels, on any device.
-        name: one of ``CORRUPTIONS``.
-        severity: 1 (mild) to 5 (severe).
-        seed: of the random numbers.
+    Images are square, grey or colour, of at least 8x8 pixels; the name is one of ``CORRUPTIONS``,
+    the severity from 1 (mild) to 5.
 
     Example:
         >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)

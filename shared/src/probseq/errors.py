@@ -17,15 +17,10 @@ class MissingExtraError(ImportError):
 
 
 def require(module: str, *, extra: str, distribution: str) -> ModuleType:
-    """Import an optional library at the moment it is used.
-
-    Args:
-        module: dotted name of the module to import, e.g. ``"matplotlib.figure"``.
-        extra: name of the extra that installs it.
-        distribution: name of the distribution that has the extra, e.g. ``"probseq"``.
+    """Import an optional library by its dotted name at the moment it is used.
 
     Raises:
-        MissingExtraError: the library is not installed.
+        MissingExtraError: it is not installed, and names the distribution's extra that brings it.
     """
     try:
         return importlib.import_module(module)

@@ -18,28 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-__all__ = [
-    "COLOURS",
-    "GUIDE",
-    "IN_A_PANEL",
-    "OLD_DATA",
-    "Curve",
-    "TrainingCurves",
-    "bare",
-    "curves_plot",
-    "headline",
-    "label_bottom",
-    "legend",
-    "light_grid",
-    "line_legend",
-    "line_style",
-    "log_axis",
-    "new_figure",
-    "panels",
-    "small_multiples",
-    "training_plot",
-]
-
 # Okabe and Ito's colours, told apart under every common colour-blindness; black is for data.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 # Of lines that guide the eye, such as perfect calibration.
@@ -190,11 +168,8 @@ def log_axis(axes: "Axes", low: float, high: float) -> None:
 class Curve(NamedTuple):
     """A method's curve; tensors and arrays are welcome.
 
-    Attributes:
-        x: values on the horizontal axis.
-        y: values on the vertical axis.
-        errors: half lengths of error bars; None for none.
-        caption: text below the method's name in its panel.
+    `errors` are half lengths of error bars, the caption is text below the method's name in its
+    panel.
     """
 
     x: "ArrayLike"
@@ -258,19 +233,13 @@ def curves_plot(
 
 
 class TrainingCurves(NamedTuple):
-    """A number during several trainings: a panel of :func:`training_plot`.
+    """A number during several trainings: a panel of :func:`training_plot`."""
 
-    Attributes:
-        title: name of the number.
-        label: of the vertical axis, with the unit.
-        curves: steps, values, and properties of the line, such as :func:`line_style` gives.
-        wide: whether it may span powers of ten, and then has a logarithmic axis.
-    """
-
-    title: str
-    label: str
+    title: str  # name of the number
+    label: str  # of the vertical axis, with the unit
+    # Steps, values, and properties of the line, such as :func:`line_style` gives
     curves: "Sequence[tuple[np.ndarray, np.ndarray, Mapping[str, Any]]]"
-    wide: bool = False
+    wide: bool = False  # whether it may span powers of ten, and then has a logarithmic axis
 
 
 def training_plot(

@@ -19,12 +19,7 @@ __all__ = ["DiagonalGaussian", "JointGaussian", "gauss_kl"]
 
 @dataclass(frozen=True, eq=False)
 class DiagonalGaussian:
-    """Normal distribution N(mean, diag(variance)) of vectors of length n, batched.
-
-    Attributes:
-        mean: shape (*b, n).
-        variance: shape (*b, n), nowhere negative.
-    """
+    """Normal distribution N(mean, diag(variance)) of vectors, whose variances are not negative."""
 
     mean: Float[Tensor, "*b n"]
     variance: Float[Tensor, "*b n"]
@@ -57,7 +52,7 @@ class DiagonalGaussian:
     def log_prob(self, value: Float[Tensor, "*#b n"]) -> Float[Tensor, "*#b"]:
         """Return the log-density of whole vectors, summed over the last dimension."""
         _check_value(value, self.mean)
-        mahalanobis = (value - self.mean).square() / self.variance
+        mahalanobis = (value - self.mean).square() / self.variance  # (x − μ)²/σ² of each entry
         return -0.5 * (mahalanobis + self.variance.log() + math.log(2 * math.pi)).sum(-1)
 
 
@@ -67,10 +62,6 @@ class JointGaussian:
 
     ``rsample`` and ``log_prob`` factorise the covariance with ``safe_cholesky`` and so include its
     jitter.
-
-    Attributes:
-        mean: shape (*b, n).
-        covariance: shape (*b, n, n).
     """
 
     mean: Float[Tensor, "*b n"]
@@ -97,21 +88,16 @@ class JointGaussian:
     def rsample(
         self, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "..."]:
-        """Draw samples mean + Lε that can be differentiated, LLᵀ the covariance.
-
-        Arguments and errors are those of :meth:`DiagonalGaussian.rsample`.
-        """
+        """Draw samples mean + Lε that can be differentiated, LLᵀ the covariance."""
         noise = _noise(self.mean, sample_shape, generator)
         return self.mean + (safe_cholesky(self.covariance) @ noise[..., None])[..., 0]
 
     def log_prob(self, value: Float[Tensor, "*#b n"]) -> Float[Tensor, "*#b"]:
-        """Return the log-density of whole vectors.
-
-        Arguments and errors are those of :meth:`DiagonalGaussian.log_prob`.
-        """
+        """Return the log-density of whole vectors."""
         _check_value(value, self.mean)
         L = safe_cholesky(self.covariance)
         residual = (value - self.mean)[..., None]
+        # |L⁻¹(x − μ)|² = (x − μ)ᵀΣ⁻¹(x − μ), and log|Σ| = 2 Σ_i log L_ii
         alpha = torch.linalg.solve_triangular(L, residual, upper=False)[..., 0]
         mahalanobis = alpha.square().sum(-1)
         log_det = 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -124,10 +110,8 @@ def standard_normal(
     """Draw standard normal noise, on the device and in the dtype of ``like``.
 
     The numbers are those of ``torch.randn``, which takes no generator where a compiled graph leaves
-    the size of the batch open.
-
-    Raises:
-        ValueError: there is a generator where activations are checkpointed for gradients.
+    the size of the batch open. A generator is refused where activations are checkpointed for
+    gradients.
     """
     check_generator(generator)
     return like.new_empty(shape).normal_(generator=generator)
@@ -138,20 +122,15 @@ def gauss_kl(
     q_sqrt: Float[Tensor, "*#b m m"],
     L: Float[Tensor, "*#b m m"] | None = None,
 ) -> Float[Tensor, "*b"]:
-    """Return KL(q‖p) of q = N(q_mu, S), S = q_sqrt q_sqrtᵀ, from p = N(0, LLᵀ) or N(0, I).
+    """Return KL(q‖p) in nats of q = N(q_mu, S), S = q_sqrt q_sqrtᵀ, from p = N(0, LLᵀ) or N(0, I).
 
-    KL = ½ [μᵀ(LLᵀ)⁻¹μ − M − log|S| + tr((LLᵀ)⁻¹S) + log|LLᵀ|]. With the lower triangular
-    W = L⁻¹ q_sqrt the last four terms are Σ_{i>j} W_ij² + Σ_i (W_ii² − 1 − log W_ii²): nothing but
-    terms that are not negative, so that round-off cannot make the divergence negative either.
+    KL = ½ [μᵀ(LLᵀ)⁻¹μ − M − log|S| + tr((LLᵀ)⁻¹S) + log|LLᵀ|]. With the lower triangular W = L⁻¹
+    q_sqrt the last four terms are Σ_{i>j} W_ij² + Σ_i (W_ii² − 1 − log W_ii²): nothing but terms
+    that are not negative, so that round-off cannot make the divergence negative either.
 
-    Args:
-        q_mu: mean μ of q; every leading dimension is a batch, output dimensions included.
-        q_sqrt: lower triangular factor of S; what lies above its diagonal is not read. Batch
-            dimensions of size one are shared.
-        L: lower Cholesky factor of p's covariance; the identity if None.
-
-    Returns:
-        The divergence of each batch member in nats, not summed; infinite where S is singular.
+    Every leading dimension of `q_mu` is a batch, output dimensions included; those of size one of
+    the lower triangular factors, above whose diagonal nothing is read, are shared. The divergence
+    of each batch member is infinite where S is singular.
     """
     _check_divergence(q_mu, q_sqrt, L)
     factor = q_sqrt.tril()

@@ -64,13 +64,9 @@ def sample_at(
     columns: Float[Tensor, "n h2 w2"],
     padding: str = "zeros",
 ) -> Float[Tensor, "n c h2 w2"]:
-    """Read images at fractional pixel coordinates by bilinear interpolation.
+    """Read images at fractional pixel coordinates, 0 the first row's or column's centre (bilinear).
 
-    Args:
-        images: images.
-        rows: row coordinate of each output pixel; 0 is the centre of the first row.
-        columns: column coordinate likewise.
-        padding: values outside the image: ``"zeros"``, ``"border"`` or ``"reflection"``.
+    Values outside the image are ``"zeros"``, ``"border"`` or ``"reflection"``.
     """
     height, width = images.shape[-2:]
     grid = torch.stack((columns * (2 / (width - 1)) - 1, rows * (2 / (height - 1)) - 1), dim=-1)
@@ -132,13 +128,10 @@ def gaussian_filter(
     truncate: float = 4.0,
     padding: str = "replicate",
 ) -> Float[Tensor, "n c h w"]:
-    """Blur with a Gaussian.
+    """Blur with a Gaussian of deviation ``sigma`` in pixels, one for each image or a single one.
 
-    Args:
-        images: images.
-        sigma: positive standard deviation in pixels, one for each image or a single one for all.
-        truncate: the kernel ends at this many of the largest standard deviations.
-        padding: values beyond the border: ``"replicate"`` or ``"reflect"``.
+    The kernel ends at ``truncate`` of the largest deviations; values beyond the border are
+    ``"replicate"`` or ``"reflect"``.
     """
     radius = int(truncate * float(sigma.max()) + 0.5)
     if radius == 0:

@@ -31,19 +31,15 @@ def safe_cholesky(
 ) -> Float[Tensor, "*b n n"]:
     """Return the lower Cholesky factor of A + j·mean(diag A)·I, j grown only where it must be.
 
-    The starting jitter is always added: it belongs to the model, so that the result is a
-    smooth function of ``matrix`` and equal matrices have equal factors whatever batch they are in.
-    Batch members that fail are tried again with ten times the jitter; the others keep theirs.
-    Only the lower triangle is read. Gradients flow through the jitter's scale too, so they are
-    those of the function that is computed.
+    The starting jitter, relative, of 1e-6 in float32 and 1e-8 in float64 by default, is always
+    added: it belongs to the model, so that the result is a smooth function of ``matrix`` and equal
+    matrices have equal factors whatever batch they are in. Batch members that fail are tried again
+    with ten times the jitter, `max_tries` in all; the others keep theirs. Only the lower triangle
+    is read. Gradients flow through the jitter's scale too, so they are those of the function that
+    is computed.
 
     Works inside ``torch.compile(fullgraph=True)``. There the jitter is found by an opaque operator
     and the factorisation is done once more inside the graph: twice the (small) cost.
-
-    Args:
-        matrix: symmetric matrices A.
-        jitter: relative jitter j of the first try; 1e-6 in float32 and 1e-8 in float64 if None.
-        max_tries: number of values of j to try, the first one counted.
 
     Raises:
         CholeskyError: ``matrix`` holds NaN or infinity, or is indefinite at the largest jitter.

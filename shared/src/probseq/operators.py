@@ -13,12 +13,9 @@ def opaque(fake: Callable[..., Any], schema: str | None = None) -> Callable[[Fun
     """Hide a function of tensors behind an operator while a graph is traced.
 
     A graph holds no loop: one over tiles would be unrolled, and tie the graph to the sizes that it
-    was traced with. Without a graph the function is called as it is.
-
-    Args:
-        fake: returns empty tensors of the shapes and dtypes of the function's results, which are
-            new tensors and have no gradients.
-        schema: of the operator; None: from the function's annotations.
+    was traced with. Without a graph the function is called as it is. ``fake`` returns empty tensors
+    of the shapes and dtypes of the function's results, which are new tensors and have no gradients;
+    the schema is that of the operator, by default from the annotations.
     """
 
     def decorate(function: Function) -> Function:

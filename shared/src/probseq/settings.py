@@ -45,15 +45,10 @@ __all__ = ["Bound", "Count", "Index", "NotNegative", "Positive", "Rate", "Settin
 
 
 class Bound(NamedTuple):
-    """A condition on a setting beyond its type, as metadata of ``Annotated``.
+    """A condition on a setting beyond its type, as metadata of ``Annotated``."""
 
-    Attributes:
-        words: text after "must be" in the error.
-        holds: whether a value meets the condition.
-    """
-
-    words: str
-    holds: Callable[[Any], bool]
+    words: str  # text after "must be" in the error
+    holds: Callable[[Any], bool]  # whether a value meets the condition
 
 
 # Kinds of numbers that settings hold, each with what a refusal says of it.

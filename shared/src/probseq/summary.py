@@ -18,20 +18,6 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-__all__ = [
-    "LABELS",
-    "Direction",
-    "Gain",
-    "Summary",
-    "best_names",
-    "difference",
-    "direction_of",
-    "interval_factor",
-    "judge",
-    "mean_of",
-    "summarise",
-]
-
 # The good end of a metric.
 Direction = Literal["higher", "lower"]
 # What seeds say of a claimed gain.

@@ -88,15 +88,6 @@ def test_first_point_at_a_tpr_equals_a_search_over_thresholds(level, samples):
     assert float(fpr_at_tpr(scores, positive, level)) == expected
 
 
-@pytest.mark.parametrize("decimals", [None, 1])
-@pytest.mark.parametrize("seed", range(8))
-def test_nearest_point_equals_keps_formula_on_sklearns_curve(decimals, seed):
-    scores, positive = make_scores(num_samples=60, seed=seed, decimals=decimals)
-    fpr, tpr, _ = sklearn.metrics.roc_curve(positive.numpy(), scores.numpy())
-    expected = fpr[np.argmin(np.abs(tpr - 0.95))]
-    assert float(fpr_at_tpr(scores, positive, mode="nearest")) == pytest.approx(expected)
-
-
 def test_a_rate_of_exactly_19_in_20_counts_as_95_percent():
     scores = torch.arange(21, 0, -1).double()
     positive = torch.tensor([True] * 19 + [False, True])

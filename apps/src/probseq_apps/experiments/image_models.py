@@ -76,7 +76,7 @@ class DiffusionMaker:
     def build(self, data: GenerationData) -> tuple[DiffusionObjective, Pretrained]:
         """Return an objective, and the new model in it."""
         model = cast("Any", new_model(self, data))
-        return DiffusionObjective(model, importance=self.settings.training.importance), model
+        return DiffusionObjective(model), model
 
     def loss(self, model: nn.Module, batch: Batch, step: TrainStep) -> LossParts:
         """Return the hybrid loss of images and their numbers, each at a random diffusion step."""

@@ -90,7 +90,6 @@ class StepTraining(Settings):
     def train_config(self, machine: Machine, *, seed: int, **others: Any) -> TrainConfig:
         """Return the settings of the training loop for one model."""
         values = self.to_dict() | machine.to_dict() | others
-        values.pop("importance", None)  # of diffusion, whose loss it is a part of
         # Whole where it is but for round-off.
         values["warmup_steps"] = int(values["steps"] * values.pop("warmup") + 1e-6)
         values["schedule"] = values.pop("decay", "cosine")

@@ -89,13 +89,6 @@ class Frames(VideoSpec, CorruptionSpec):
     """Pseudo videos."""
 
 
-class DiffusionTraining(ModelTraining):
-    """Training: Adam, the same number of steps for all variants."""
-
-    importance: bool = False
-    """Draw diffusion steps by their past losses, instead of all alike."""
-
-
 class DiffusionEvaluation(Evaluation):
     """Evaluation."""
 
@@ -138,7 +131,7 @@ class DiffusionSettings(_Models):
     high-order one), T-frame-blur (high-order blur) or T-frame-first-order-blur, for any even T."""
     process: DiffusionSpec = DiffusionSpec()
     frames: Flat[Frames] = Frames()
-    training: Flat[DiffusionTraining] = DiffusionTraining()
+    training: Flat[ModelTraining] = ModelTraining()
     sampling: Flat[DiffusionSampling] = DiffusionSampling()
     evaluation: Flat[DiffusionEvaluation] = DiffusionEvaluation()
 

@@ -13,24 +13,16 @@ from probseq.checks import check_floating, check_not_negative, check_whole
 class WeightAverage:
     """Moving average of a model's parameters, in float32.
 
-    After the optimizer step number n, counted from 0: a <- d_n a + (1 - d_n) θ with
-    d_n = min(decay, (1 + n) / (10 + n)). A fixed decay of .9999 would leave a run of a thousand
-    steps with nine tenths of its initial weights; this one keeps a few of the last steps at first.
-    Buffers are not averaged: the model's own stand beside the averaged parameters, because running
-    statistics and codebooks are averages already, and counts have no average.
-
-    Args:
-        model: the model that is trained; its parameters are where the average begins.
-        decay: the largest decay, between 0 and 1.
+    After the optimizer step number n, counted from 0: a <- d_n a + (1 - d_n) θ with d_n =
+    min(decay, (1 + n) / (10 + n)), where 0 < decay < 1. A fixed decay of .9999 would leave a run of
+    a thousand steps with nine tenths of its initial weights; this one keeps a few of the last steps
+    at first. Buffers are not averaged: the model's own stand beside the averaged parameters,
+    because running statistics and codebooks are averages already, and counts have no average.
 
     Example:
         >>> model = torch.nn.Linear(2, 1)
-        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> average = WeightAverage(model, 0.999)
-        >>> for step in range(3):
-        ...     model(torch.ones(4, 2)).square().mean().backward()
-        ...     optimizer.step()
-        ...     average.update(step)
+        >>> average.update(0)  # after each optimizer step
         >>> with average.applied():  # the average's output; then training may go on
         ...     output = model(torch.ones(4, 2))
     """

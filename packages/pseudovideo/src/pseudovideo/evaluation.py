@@ -50,10 +50,8 @@ def reconstruction(
     part, by the corruption of its training.
 
     Returns:
-        psnr: mean over images of the last frame's PSNR in dB, the range being -1..1; None where an
-            image came back exactly.
-        psnr_all_frames: the same over all frames; noisy frames may lie outside the range that
-            reconstructions are clamped to.
+        psnr, psnr_all_frames: mean over images of the last frame's, and of all frames', PSNR in dB,
+            the range being -1..1; None where an image came back exactly.
         fd, fd_name: Fréchet distance between the last frames and the images themselves.
         num_images: how many images.
         usage: share of the codebook that all tokens of all images chose.
@@ -155,15 +153,14 @@ def frame_prediction(
     """Measure how well a model predicts each frame from the true frames before it.
 
     Images are bytes of both parts; the exact errors have the covariance of the training part. The
-    seed is that of the videos' noise, the generator that of the predictions'. Options are those
-    of `VideoDiffusion.predict_frames`.
+    seed is that of the videos' noise, the generator that of the predictions'. Options are those of
+    `VideoDiffusion.predict_frames`.
 
     Returns:
         frames: numbers from 1 of those that are predicted from others, the image last.
         model: squared error of the model's conditional mean, per pixel; see `frame_errors`.
-        exact: of noise the least error that is possible for Gaussian images with the training
-            images' covariance, which is that of the best linear prediction for the images
-            themselves; None of other kinds.
+        exact: of noise the least error for Gaussian images with the training images' covariance;
+            None of other kinds.
         num_images, num_samples: how many.
     """
     device, context = model.device, model.config.context

@@ -71,10 +71,7 @@ def sample_classes(
     generator: torch.Generator | None,
     device: torch.device,
 ) -> Classes:
-    """Return the classes of samples.
-
-    Labels None are drawn where the model has classes, see `draw_labels`.
-    """
+    """Return the classes of samples; None draws those of a model with classes (`draw_labels`)."""
     check_guidance(spec, guidance)
     if labels is None and spec.num_classes is not None:
         where = None if generator is None else generator.device

@@ -25,14 +25,10 @@ def sample_batches(
     *,
     progress: Callable[[int], object] | None = None,
 ) -> Tensor:
-    """Return n samples, so many drawn at once, in order of their numbers 0..n−1.
+    """Return n samples in order of their numbers 0..n−1, so many drawn at once by `sample`.
 
-    Args:
-        sample: draws the samples of some numbers.
-        n: how many there are.
-        batch_size: how many are drawn at once.
-        device: of the numbers.
-        progress: called after each batch with the number of its samples.
+    The numbers are on a device; `progress` is called after each batch with the number of its
+    samples.
     """
     batches: list[Tensor] = []
     for numbers in torch.arange(n, device=device).split(batch_size):

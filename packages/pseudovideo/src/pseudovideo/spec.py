@@ -40,7 +40,6 @@ PriorName = Literal["autoregressive", "masked"]
 ScheduleName = Literal["linear", "cosine"]
 Prediction = Literal["epsilon", "x0", "v"]
 PREDICTIONS: tuple[Prediction, ...] = get_args(Prediction)
-TrainingMasks = Literal["stages", "random"]
 
 AtLeastTwo = Annotated[int, Bound("a whole number of at least 2", lambda value: value >= 2)]
 
@@ -389,9 +388,6 @@ class VideoSpec(Settings):
 
     context: Count | None = None
     """Frames that a frame is generated from, the first so many jointly; None: half of them."""
-    masks: TrainingMasks = "stages"
-    """Which frames are given in training: stages (those that sampling meets), or random ones (the
-    reference implementation's), which are hardly ever those."""
     one_way: bool = False
     """Given frames see each other only and are computed once for a frame, not at each step."""
 

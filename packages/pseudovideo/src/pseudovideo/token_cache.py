@@ -1,119 +1,68 @@
-"""Tokens of a set of images on disk: encoded once, then read as often as a prior is trained.
+"""Tokens of a set of images in a file: encoded once, then read as often as a prior is trained.
 
-A folder holds `tokens.npy`, int16 of shape (n, t, h, w), where there are classes also `labels.npy`,
-int64 of shape (n,), and `config.json`, which says whose tokens they are (see `probseq.files`). A
-writer that is killed leaves the folder as it was, and the next starts anew.
+The file, `tokens.safetensors` in a folder, holds tokens, int16 of shape (n, t, h, w), where there
+are classes also labels, int64 of shape (n,), and says whose tokens they are (see `probseq.files`).
+A writer that is killed leaves the folder as it was, and the next starts anew.
 """
 
 import contextlib
 import hashlib
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Int16, Int64, Shaped
 from torch import Tensor
 
 from probseq.checks import check_counts, check_whole
-from probseq.files import Format, read_folder, write_folder
+from probseq.files import Format, read_tensors, write_tensors
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.labels import check_labels
 from pseudovideo.pixels import to_unit
-from pseudovideo.pretrained import CONFIG, eval_mode, fingerprint
+from pseudovideo.pretrained import eval_mode, fingerprint
 from pseudovideo.spec import ClassSpec, PseudoVideoConfig, TokenGrid
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 
-TOKENS, LABELS = "tokens.npy", "labels.npy"
-_FORMAT = Format("token cache", 2)
+TOKENS = "tokens.safetensors"
+_FORMAT = Format("token cache", 3)
 _LARGEST_CODEBOOK = 2**15  # int16 holds 0..32,767.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenCache:
-    """Tokens of pseudo videos, and what they were made of.
+    """Tokens of pseudo videos, and what they were made of."""
 
-    Attributes:
-        tokens: (n, t, h, w), mapped from disk: what isn't read takes no memory. Writing to it
-            doesn't change the file.
-        grid: the grid of a video.
-        tokenizer_fingerprint: `fingerprint` of the tokenizer.
-        corruption: the settings of the videos.
-        seed: of the videos. Tokens of random corruptions are those of (seed, epoch 0): a prior
-            sees one draw of the noise per image.
-        images_hash: of the images, see `hash_images`.
-        labels: (n,), classes of the images; None where none were stored.
-    """
-
+    # (n, t, h, w), mapped from disk: what isn't read takes no memory. Writing to it doesn't change
+    # the file
     tokens: Int16[Tensor, "n t h w"]
-    grid: TokenGrid
-    tokenizer_fingerprint: str
-    corruption: PseudoVideoConfig
+    codebook_size: int  # K
+    tokenizer_fingerprint: str  # `fingerprint` of the tokenizer
+    corruption: dict[str, Any]  # the settings of the videos, by name
+    # Of the videos. Tokens of random corruptions are those of (seed, epoch 0): a prior sees one
+    # draw of the noise per image
     seed: int
-    images_hash: str
+    images_hash: str  # of the images, see `hash_images`
+    # (n,), classes of the images; None where none were stored
     labels: Int64[Tensor, " n"] | None = None
 
+    @property
+    def grid(self) -> TokenGrid:
+        """The grid of a video."""
+        _, time, rows, columns = self.tokens.shape
+        return TokenGrid(codebook_size=self.codebook_size, shape=(time, rows, columns))
+
     @classmethod
-    def open(
-        cls,
-        folder: Path | str,
-        *,
-        tokenizer: Tokenizer | None = None,
-        config: PseudoVideoConfig | None = None,
-        images: Shaped[Tensor, "n c h w"] | None = None,
-        labels: Int64[Tensor, " n"] | None = None,
-        seed: int | None = None,
-    ) -> "TokenCache":
-        """Read what `write_token_cache` wrote; what is given is compared with it.
+    def open(cls, folder: Path | str) -> "TokenCache":
+        """Read what `write_token_cache` wrote.
 
         Raises:
-            FileNotFoundError: a file is missing, as where no cache was finished.
-            DamagedFileError: a file was altered.
+            FileNotFoundError: there is none, as where no cache was finished.
+            DamagedFileError: the file was altered.
         """
-        folder = Path(folder)
-        saved = read_folder(folder, _FORMAT, manifest=CONFIG)
-        values = saved.head
-        expected = {
-            "tokenizer": None if tokenizer is None else fingerprint(tokenizer),
-            "corruption": None if config is None else config.to_dict(),
-            "images": None if images is None else hash_images(images),
-            "seed": seed,
-        }
-        for name, value in expected.items():
-            if value is not None and value != values[name]:
-                raise ValueError(
-                    f"{folder} holds tokens of another {name}: {values[name]}, not {value}; "
-                    "write the cache anew"
-                )
-        try:
-            grid = TokenGrid(
-                codebook_size=values["codebook_size"], shape=tuple(values["shape"][1:])
-            )
-            corruption = PseudoVideoConfig.from_dict(values["corruption"])
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{folder / CONFIG} was written by another version: {error}"
-            ) from error
-        stored = None
-        if LABELS in saved.files:
-            content = io.BytesIO(saved.read(LABELS))
-            stored = torch.from_numpy(np.load(content, allow_pickle=False))
-        if labels is not None and not (stored is not None and torch.equal(stored, labels.cpu())):
-            held = "no labels" if stored is None else "other labels"
-            raise ValueError(f"{folder} holds tokens with {held}; write the cache anew")
-        # Mode c, copy on write: torch warns of arrays that it may not write to.
-        tokens = np.load(saved.check(TOKENS), mmap_mode="c", allow_pickle=False)
-        return cls(
-            tokens=torch.from_numpy(tokens),
-            grid=grid,
-            tokenizer_fingerprint=values["tokenizer"],
-            corruption=corruption,
-            seed=values["seed"],
-            images_hash=values["images"],
-            labels=stored,
-        )
+        head, tensors = read_tensors(Path(folder) / TOKENS, _FORMAT, mapped=True)
+        return cls(tokens=tensors["tokens"], labels=tensors.get("labels"), **head)
 
 
 def write_token_cache(
@@ -144,29 +93,60 @@ def write_token_cache(
     _check_arguments(tokenizer, images, config, batch_size)
     if labels is not None:
         check_labels(labels.cpu(), ClassSpec(num_classes=2**63 - 1), len(images))
-    shape = (len(images), *tokenizer.grid.shape)
-    values = {
+    tensors = {"tokens": torch.empty((len(images), *tokenizer.grid.shape), dtype=torch.int16)}
+    for start in range(0, len(images), batch_size):
+        batch = images[start : start + batch_size]
+        tensors["tokens"][start : start + batch_size] = _encode(
+            tokenizer, batch, start, config, seed
+        )
+        if progress is not None:
+            progress(len(batch))
+    if labels is not None:
+        tensors["labels"] = labels
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / TOKENS, _FORMAT, _head(tokenizer, images, config, seed), tensors)
+    return TokenCache.open(folder)
+
+
+def cached_tokens(
+    folder: Path | str,
+    tokenizer: Tokenizer,
+    images: Shaped[Tensor, "n c h w"],
+    config: PseudoVideoConfig,
+    *,
+    labels: Int64[Tensor, " n"] | None = None,
+    seed: int = 0,
+    progress: Callable[[int], object] | None = None,
+) -> TokenCache:
+    """Return the cache of a folder where it is of these; write it where there is none or another.
+
+    Arguments are those of `write_token_cache`.
+    """
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        cache = TokenCache.open(folder)
+        wanted = _head(tokenizer, images, config, seed)
+        stored = {name: getattr(cache, name) for name in wanted}
+        if labels is not None:  # a cache that has more than is asked for will do
+            wanted |= {"labels": labels.tolist()}
+            stored |= {"labels": None if cache.labels is None else cache.labels.tolist()}
+        if stored == wanted:
+            return cache
+    return write_token_cache(
+        folder, tokenizer, images, config, labels=labels, seed=seed, progress=progress
+    )
+
+
+def _head(
+    tokenizer: Tokenizer, images: Tensor, config: PseudoVideoConfig, seed: int
+) -> dict[str, Any]:
+    """Return what tokens are made of."""
+    return {
         "codebook_size": tokenizer.grid.codebook_size,
-        "shape": shape,
-        "tokenizer": fingerprint(tokenizer),
+        "tokenizer_fingerprint": fingerprint(tokenizer),
         "corruption": config.to_dict(),
         "seed": seed,
-        "images": hash_images(images),
+        "images_hash": hash_images(images),
     }
-    with write_folder(folder, _FORMAT, values, manifest=CONFIG) as aside:
-        if labels is not None:
-            np.save(aside / LABELS, labels.cpu().numpy().astype("<i8"), allow_pickle=False)
-        stored = np.lib.format.open_memmap(
-            aside / TOKENS, mode="w+", dtype=np.dtype("<i2"), shape=shape
-        )
-        for start in range(0, len(images), batch_size):
-            batch = images[start : start + batch_size]
-            encoded = _encode(tokenizer, batch, start, config, seed)
-            stored[start : start + len(batch)] = encoded.to("cpu", torch.int16).numpy()
-            if progress is not None:
-                progress(len(batch))
-        stored.flush()
-    return TokenCache.open(folder)
 
 
 def _check_arguments(
@@ -205,29 +185,6 @@ def _encode(
     autocast = torch.autocast(device.type, enabled=False)
     with eval_mode(tokenizer), torch.inference_mode(), autocast:
         return tokenizer.encode(videos)
-
-
-def cached_tokens(
-    folder: Path | str,
-    tokenizer: Tokenizer,
-    images: Shaped[Tensor, "n c h w"],
-    config: PseudoVideoConfig,
-    *,
-    labels: Int64[Tensor, " n"] | None = None,
-    seed: int = 0,
-    progress: Callable[[int], object] | None = None,
-) -> TokenCache:
-    """Return the cache of a folder where it is of these; write it where there is none or another.
-
-    Arguments are those of `write_token_cache`.
-    """
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        return TokenCache.open(
-            folder, tokenizer=tokenizer, config=config, images=images, labels=labels, seed=seed
-        )
-    return write_token_cache(
-        folder, tokenizer, images, config, labels=labels, seed=seed, progress=progress
-    )
 
 
 def hash_images(images: Shaped[Tensor, "n c h w"]) -> str:

@@ -1,4 +1,4 @@
-"""The objective: what the model is given, weighted means, and exact resume."""
+"""The objective: what the model is given, and means of its losses."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
-from pseudovideo.diffusion.objective import DiffusionObjective, HybridLosses, hybrid_losses
+from pseudovideo.diffusion.objective import DiffusionObjective, hybrid_losses
 from pseudovideo.sampling import noise_like
 
 
@@ -47,7 +47,7 @@ def test_models_of_images_learn_the_last_frames_and_models_of_videos_all():
         assert set(t.tolist()) <= {0, 1, 2, 3}
 
 
-def test_steps_are_uniform_without_importance_sampling():
+def test_steps_are_uniform():
     model, generator = Model(), torch.Generator().manual_seed(0)
     for _ in range(400):
         DiffusionObjective(model)(videos(), generator=generator)
@@ -74,73 +74,3 @@ def test_the_same_generator_gives_the_same_loss():
     )
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
-
-
-def test_importance_sampling_learns_from_training_and_weights_what_it_draws():
-    model = Model()
-    objective = DiffusionObjective(model, importance=True)
-    with torch.no_grad():
-        objective(videos())
-    assert int(objective.times.counts.sum()) == 0
-    generator = torch.Generator().manual_seed(2)
-    for _ in range(20):
-        objective(videos(), generator=generator)
-    assert int(objective.times.counts.sum()) == 160
-    p = objective.times.probabilities.clone()
-    assert float(p.max()) > 1.2 / 4
-    parts = objective(videos(), generator=generator)
-    t = model.seen[-1][1]
-    for name, value in parts.items():
-        expected = (getattr(model.last, name) / (4 * p[t])).mean()
-        torch.testing.assert_close(value, expected)
-
-
-def test_importance_sampling_has_the_uniform_losses_mean():
-    model = Model()
-    objective = DiffusionObjective(model, importance=True)
-    generator = torch.Generator().manual_seed(3)
-    for _ in range(20):
-        objective(videos(), generator=generator)
-    many = videos().repeat(500, 1, 1, 1, 1)
-    with torch.no_grad():
-        drawn = objective(many, generator=generator)["loss"]
-        alike = DiffusionObjective(model)(many, generator=generator)["loss"]
-    assert float(drawn) == pytest.approx(float(alike), rel=0.06)
-
-
-def test_training_goes_on_bit_equal_from_its_state():
-    def steps(objective, generator, count):
-        for _ in range(count):
-            objective.zero_grad()
-            objective(videos(), generator=generator)["loss"].backward()
-            with torch.no_grad():
-                for parameter in objective.parameters():
-                    parameter -= 0.01 * parameter.grad
-
-    objective, generator = DiffusionObjective(Model(), importance=True), torch.Generator()
-    # Past the histories' filling.
-    steps(objective, generator.manual_seed(4), 12)
-    resumed, other = DiffusionObjective(Model(), importance=True), torch.Generator()
-    resumed.load_state_dict(objective.state_dict())
-    other.set_state(generator.get_state())
-    steps(objective, generator, 4)
-    steps(resumed, other, 4)
-    assert float(objective.times.probabilities.max()) > 0.26
-    for name, value in objective.state_dict().items():
-        assert torch.equal(value, resumed.state_dict()[name]), name
-
-
-def test_losses_of_each_video_are_weighted_by_their_own_step():
-    """Losses that are 1/w_t make every weighted one 1."""
-    model = Model()
-    objective = DiffusionObjective(model, importance=True)
-    objective.times.counts.fill_(10)
-    objective.times.losses.copy_(torch.tensor([1.0, 2, 3, 4])[:, None].expand(4, 10))
-    p = objective.times.probabilities.clone()
-
-    def losses(images, t, labels=None, *, generator=None):
-        values = 4 * p[t]
-        return HybridLosses(values, values, values)
-
-    model.training_losses = losses
-    assert float(objective(videos())["mse"]) == pytest.approx(1)

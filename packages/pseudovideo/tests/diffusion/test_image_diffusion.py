@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from improved_ddpm import randomised
+from tiny_video import SIZES
 
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.diffusion.image import ImageDiffusion
@@ -16,19 +17,7 @@ from pseudovideo.spec import ImageDiffusionConfig
 
 
 def config(**changes):
-    sizes = {
-        "image_size": 8,
-        "channels": 1,
-        "base_channels": 8,
-        "channel_multipliers": (1, 2),
-        "num_res_blocks": 1,
-        "attention_sizes": (4,),
-        "num_heads": 2,
-        "num_groups": 4,
-        "num_steps": 6,
-        "schedule": "cosine",
-    }
-    return ImageDiffusionConfig(**sizes | changes)
+    return ImageDiffusionConfig(**SIZES | {"num_steps": 6} | changes)
 
 
 def model(**changes):

@@ -7,22 +7,14 @@ import torch
 from diffusers.models.attention_processor import Attention, AttnProcessor
 from diffusers.models.resnet import ResnetBlock2D
 from improved_ddpm import ImprovedDDPM, published_weights, randomised
+from tiny_video import UNET
 from torch import nn
 
 from probseq.errors import MissingExtraError
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.spec import UNetConfig, UNetSpec, channel_multipliers_for
 
-TINY = UNetConfig(
-    image_size=8,
-    channels=1,
-    base_channels=8,
-    channel_multipliers=(1, 2),
-    num_res_blocks=1,
-    attention_sizes=(4,),
-    num_heads=2,
-    num_groups=4,
-)
+TINY = UNetConfig(**UNET)
 
 
 def tiny(**changes):

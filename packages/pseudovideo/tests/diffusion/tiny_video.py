@@ -5,7 +5,7 @@ import torch
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.spec import VideoDiffusionConfig
 
-SIZES = {
+UNET = {
     "image_size": 8,
     "channels": 1,
     "base_channels": 8,
@@ -14,9 +14,8 @@ SIZES = {
     "attention_sizes": (4,),
     "num_heads": 2,
     "num_groups": 4,
-    "num_steps": 40,
-    "schedule": "cosine",
 }
+SIZES = UNET | {"num_steps": 40, "schedule": "cosine"}
 
 
 def shaken(module, *, scale=0.15, seed=0):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_video import UNET
 from torch import nn
 
 from pseudovideo.hvae import HVAEConfig
@@ -21,19 +22,8 @@ def tiny() -> Callable[..., HVAEConfig]:
     """Settings of a small network; keywords change them."""
 
     def build(**settings: Any) -> HVAEConfig:
-        base: dict[str, Any] = {
-            "image_size": 8,
-            "channels": 1,
-            "base_channels": 8,
-            "channel_multipliers": (1, 2),
-            "num_res_blocks": 1,
-            "attention_sizes": (4,),
-            "num_heads": 2,
-            "num_groups": 4,
-            "num_levels": 4,
-            "sigma_max": 6.0,
-        }
-        return HVAEConfig(**{**base, **settings})
+        levels: dict[str, Any] = {"num_levels": 4, "sigma_max": 6.0}
+        return HVAEConfig(**{**UNET, **levels, **settings})
 
     return build
 

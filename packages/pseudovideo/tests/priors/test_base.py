@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pseudovideo.corruptions import PseudoVideoConfig
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.priors.base import AxisPositions
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
@@ -45,9 +44,9 @@ def prior(tokenizer_fingerprint: str | None = None) -> MaskedPrior:
 def cache_of(grid: TokenGrid, tokenizer_fingerprint: str) -> TokenCache:
     return TokenCache(
         tokens=torch.zeros(3, *grid.shape, dtype=torch.int16),
-        grid=grid,
+        codebook_size=grid.codebook_size,
         tokenizer_fingerprint=tokenizer_fingerprint,
-        corruption=PseudoVideoConfig(num_frames=4),
+        corruption={},
         seed=0,
         images_hash="0" * 32,
     )

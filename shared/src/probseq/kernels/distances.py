@@ -33,18 +33,13 @@ def scaled_squared_distance(
     *,
     exact: bool,
 ) -> Float[Tensor, "*#b n m"]:
-    """Return the squared distances Σ_j scale_j² (x_ij − z_mj)².
+    """Return the squared distances Σ_j scale_j² (x_ij − z_mj)², ``scale`` the inverse lengthscales.
 
     Both inputs are first centred on the mean of ``z``. Distances do not change, but the expansion
-    |a|² + |b|² − 2 aᵀb then loses digits in proportion to the spread of the points and not to
-    their offset from the origin: in float32 that decides whether a Cholesky factorisation succeeds.
-
-    Args:
-        x: points, the rows.
-        z: points, the columns.
-        scale: inverse lengthscales.
-        exact: sum squared differences instead of expanding the square. Some four times slower, and
-            needed where a square root follows, which turns an error of 1e-7 into one of 3e-4.
+    |a|² + |b|² − 2 aᵀb then loses digits in proportion to the spread of the points and not to their
+    offset from the origin: in float32 that decides whether a Cholesky factorisation succeeds.
+    ``exact`` sums squared differences instead: some four times slower, and needed where a square
+    root follows, which turns an error of 1e-7 into one of 3e-4.
     """
     check_points(x, z)
     centre = z.detach().mean(-2, keepdim=True)
@@ -82,6 +77,7 @@ class _SquaredDistance(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (grad,) = grads
         a, b = ctx.saved_tensors
+        # Σ_j g_ij 2(a_i − b_j) = 2 (a_i Σ_j g_ij − Σ_j g_ij b_j), and of b with g transposed
         grad_a = 2 * (a * grad.sum(-1)[..., None] - grad @ b)
         grad_b = 2 * (b * grad.sum(-2)[..., None] - grad.mT @ a)
         return grad_a.sum_to_size(a.shape), grad_b.sum_to_size(b.shape), None

@@ -1,8 +1,8 @@
 """Kernels written as text, for command lines and settings files; nothing is ever evaluated."""
 
-import re
+import ast
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import reduce
 from operator import add, mul
@@ -44,12 +44,7 @@ KERNELS = {
     "constant": _Kind(Constant, ("outputscale",)),
     "white": _Kind(White, ("outputscale",)),
 }
-_DEEPEST = 50
 _LONGEST = 1000  # characters
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[+*(),=])"
-    r"|(?P<end>$))"
-)
 
 
 def parse_kernel(
@@ -72,69 +67,41 @@ def parse_kernel(
     """
     check_counts(dim=dim)
     check_positive(lengthscale=lengthscale, outputscale=outputscale)
-    if len(kernel) > _LONGEST:
-        raise ValueError(f"kernel must have at most {_LONGEST} characters, got {len(kernel)}")
-    return _Parser(kernel, dim, lengthscale, outputscale).kernel()
+    text = kernel.strip()
+    if not 1 <= len(text) <= _LONGEST:
+        raise ValueError(f"kernel must have 1 to {_LONGEST} characters, got {len(text)}")
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        reason = getattr(error, "msg", error)
+        raise ValueError(f"kernel {kernel!r} must be an expression: {reason}") from error
+    return _Reader(text, dim, lengthscale).read_sum(tree, outputscale, first=True)
 
 
-@dataclass
-class _Parser:
+class _Reader(NamedTuple):
     text: str
     dim: int
     lengthscale: float
-    outputscale: float
-    at: int = 0
-    depth: int = 0
-    token: str = field(default="", init=False)
-    kind: str = field(default="", init=False)
-    start: int = field(default=0, init=False)
 
-    def kernel(self) -> Kernel:
-        self.step()
-        kernel = self.sum()
-        if self.kind != "end":
-            raise self.error("'+', '*' or the end")
-        return kernel
-
-    def step(self) -> None:
-        """Read the next token."""
-        match = _TOKEN.match(self.text, self.at)
-        if match is None or match.lastgroup is None:
-            remainder = self.text[self.at :]
-            self.at += len(remainder) - len(remainder.lstrip())
-            self.token, self.start = self.text[self.at], self.at
-            raise self.error("a kernel, a number, '+', '*' or brackets")
-        self.kind, self.token = match.lastgroup, match[match.lastgroup]
-        self.start, self.at = match.start(match.lastgroup), match.end()
-
-    def take(self, sign: str) -> bool:
-        """Pass over a sign if it is next."""
-        if self.kind != "sign" or self.token != sign:
-            return False
-        self.step()
-        return True
-
-    def sum(self, *, first: bool = True) -> Kernel:
+    def read_sum(self, node: ast.expr, scale: float, *, first: bool) -> Kernel:
         """Read terms; those of a factor that is not the first of its product say less."""
-        scale = self.outputscale
-        self.outputscale = scale if first else 1.0
-        terms = [self.product(first=first)]
-        while self.take("+"):
-            terms.append(self.product())
-        self.outputscale = scale
-        return reduce(add, terms)
+        scale = scale if first else 1.0
+        term, *others = _operands(node, ast.Add)
+        terms = [self.read_product(term, scale, first=first)]
+        return reduce(add, terms + [self.read_product(each, scale, first=True) for each in others])
 
-    def product(self, *, first: bool = True) -> Kernel:
+    def read_product(self, node: ast.expr, scale: float, *, first: bool) -> Kernel:
         factor, kernels = 1.0, list[Kernel]()
-        while True:
-            if self.kind == "number":
-                factor *= self.number()
+        for each in _operands(node, ast.Mult):
+            alone = first and not kernels
+            if isinstance(each, ast.Constant):
+                factor *= self.read_number(each)
+            elif isinstance(each, ast.BinOp) and isinstance(each.op, ast.Add):
+                kernels.append(self.read_sum(each, scale, first=alone))
             else:
-                kernels.append(self.factor(first=first and not kernels))
-            if not self.take("*"):
-                break
+                kernels.append(self.read_kernel(each, scale, first=alone))
         if not kernels:
-            raise self.error("a kernel: '*' and its name")
+            raise self.error(node, "a kernel: '*' and its name")
         kernel = reduce(mul, kernels)
         if factor == 1.0:
             return kernel
@@ -142,77 +109,67 @@ class _Parser:
         next(scaled.parameters()).requires_grad_(False)
         return scaled
 
-    def factor(self, *, first: bool) -> Kernel:
-        if self.take("("):
-            self.depth += 1
-            if self.depth > _DEEPEST:
-                raise self.error(f"at most {_DEEPEST} brackets")
-            inner = self.sum(first=first)
-            if not self.take(")"):
-                raise self.error("')'")
-            return inner
-        if self.kind != "name":
-            raise self.error("a kernel")
-        name = self.token
-        if name not in KERNELS:
-            raise self.error(f"one of {', '.join(KERNELS)}", near=tuple(KERNELS))
-        self.step()
-        values: dict[str, float] = {}
-        named = False
-        if self.take("("):
-            while not self.take(")"):
-                named = self.argument(name, values, named=named)
-                if not self.take(",") and self.token != ")":
-                    raise self.error("',' or ')'")
-        if "lengthscale" in KERNELS[name].arguments and name != "periodic":
+    def read_kernel(self, node: ast.expr, scale: float, *, first: bool) -> Kernel:
+        head = node.func if isinstance(node, ast.Call) else node
+        if not isinstance(head, ast.Name):
+            raise self.error(node, "kernels, numbers, '+', '*' and brackets")
+        if head.id not in KERNELS:
+            raise self.error(head, f"one of {', '.join(KERNELS)}", near=tuple(KERNELS))
+        make, names = KERNELS[head.id]
+        values = self.read_arguments(node, head.id, names) if isinstance(node, ast.Call) else {}
+        if "lengthscale" in names and head.id != "periodic":
             values.setdefault("lengthscale", self.lengthscale)
-        if "outputscale" in KERNELS[name].arguments and first:
-            values.setdefault("outputscale", self.outputscale)
-        made = self.make(name, values)
+        if first:
+            values.setdefault("outputscale", scale)
+        exact = {key: torch.tensor(value, dtype=torch.float64) for key, value in values.items()}
+        kernel = make(self.dim, **exact).double()
         if not first:
-            for parameter, value in made.named_parameters():
-                if parameter == "raw_outputscale":
-                    value.requires_grad_(False)
-        return made
+            kernel.get_parameter("raw_outputscale").requires_grad_(False)
+        return kernel
 
-    def argument(self, kernel: str, values: dict[str, float], *, named: bool) -> bool:
-        """Read an argument, and return whether it has its name."""
-        arguments = KERNELS[kernel].arguments
-        if by_name := self.kind == "name":
-            if self.token not in arguments:
-                raise self.error(f"an argument of {kernel}: {', '.join(arguments)}", near=arguments)
-            name = self.token
-            self.step()
-            if not self.take("="):
-                raise self.error("'='")
-        elif named:
-            raise self.error(f"the name of an argument of {kernel}, as the one before")
-        elif len(values) < len(arguments):
-            name = arguments[len(values)]
-        else:
-            raise self.error(
-                f"at most {len(arguments)} arguments of {kernel}: {', '.join(arguments)}"
-            )
-        if name in values:
-            raise self.error(f"{name} of {kernel} only once")
-        values[name] = self.number()
-        return by_name
+    def read_arguments(
+        self, call: ast.Call, kernel: str, names: tuple[str, ...]
+    ) -> dict[str, float]:
+        if len(call.args) > len(names):
+            extra = call.args[len(names)]
+            raise self.error(extra, f"at most {len(names)} arguments of {kernel}: {names}")
+        values = {
+            name: self.read_number(each) for name, each in zip(names, call.args, strict=False)
+        }
+        for keyword in call.keywords:
+            if keyword.arg not in names:
+                raise self.error(keyword, f"an argument of {kernel}: {names}", near=names)
+            if keyword.arg in values:
+                raise self.error(keyword, f"{keyword.arg} of {kernel} only once")
+            values[keyword.arg] = self.read_number(keyword.value)
+        return values
 
-    def number(self) -> float:
-        if self.kind != "number":
-            raise self.error("a number above 0")
-        value = float(self.token)
-        if not 0 < value < float("inf"):
-            raise self.error("a number above 0")
-        self.step()
-        return value
+    def read_number(self, node: ast.expr) -> float:
+        value = node.value if isinstance(node, ast.Constant) else None
+        number = value if isinstance(value, int | float) and value is not True else 0
+        if 0 < number <= sys.float_info.max:
+            return float(number)
+        raise self.error(node, "a number above 0")
 
-    def make(self, name: str, values: dict[str, float]) -> Kernel:
-        exact = {k: torch.tensor(value, dtype=torch.float64) for k, value in values.items()}
-        return KERNELS[name].make(self.dim, **exact).double()
-
-    def error(self, expected: str, near: tuple[str, ...] = ()) -> ValueError:
-        got = f"{self.token!r} at position {self.start + 1}" if self.token else "its end"
-        close = get_close_matches(self.token.lower(), near, 1)
+    def error(
+        self, node: ast.expr | ast.keyword, expected: str, near: tuple[str, ...] = ()
+    ) -> ValueError:
+        got = ast.get_source_segment(self.text, node) or ""
+        close = get_close_matches(got.partition("=")[0].lower(), near, 1)
         hint = f": did you mean {close[0]}?" if close else ""
-        return ValueError(f"kernel {self.text!r} must have {expected}, got {got}{hint}")
+        return ValueError(
+            f"kernel {self.text!r} must have {expected}, got {got!r} at position "
+            f"{node.col_offset + 1}{hint}"
+        )
+
+
+def _operands(node: ast.expr, operator: type[ast.operator]) -> list[ast.expr]:
+    """Return what a chain of sums or of products has between its signs, from left to right."""
+    operands, left = list[ast.expr](), [node]
+    while left:
+        each = left.pop()
+        if isinstance(each, ast.BinOp) and isinstance(each.op, operator):
+            left += [each.right, each.left]
+        else:
+            operands.append(each)
+    return operands

@@ -78,6 +78,7 @@ class Periodic(ARDKernel):
         exponent = x.new_zeros(())
         phase, inverse = math.pi / self.period, self.lengthscale.square().reciprocal()
         for j in range(self.dim):
+            # −2 sin²(π(x_j − z_j)/p_j)/ℓ_j²
             a, b = x[..., j] * phase[..., j], z[..., j] * phase[..., j]
             sine = (a[..., :, None] - b[..., None, :]).sin()
             exponent = exponent - 2 * sine.square() * inverse[..., j, None]

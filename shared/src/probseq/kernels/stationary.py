@@ -14,16 +14,6 @@ from torch import Tensor
 from probseq.kernels.base import ARDKernel, DataUnits, Limits, Spectrum, log_parameter
 from probseq.kernels.distances import scaled_squared_distance
 
-__all__ = [
-    "RBF",
-    "Matern12",
-    "Matern32",
-    "Matern52",
-    "RationalQuadratic",
-    "StationaryKernel",
-    "Walk",
-]
-
 # exp2 and not exp: on a CPU exp is many times slower where the result underflows, as most entries
 # of a covariance matrix with short lengthscales do.
 _LOG2_E = math.log2(math.e)
@@ -67,13 +57,10 @@ class _Radial52(torch.autograd.Function):
 
 
 class StationaryKernel(ARDKernel):
-    """A kernel of the scaled distance alone; see ``ARDKernel`` for the arguments.
+    """A kernel of the scaled distance alone; see ``ARDKernel`` for the arguments."""
 
-    Attributes:
-        smoothness: ν of the Matérn family, infinity for the squared exponential. It names the
-            spectral density that random Fourier features are drawn from.
-    """
-
+    # ν of the Matérn family, infinity for the squared exponential. It names the spectral density
+    # that random Fourier features are drawn from
     smoothness: ClassVar[float]
 
     def spectra(self, share: float) -> list[Spectrum] | None:
@@ -142,7 +129,7 @@ class Walk(Matern12):
         would then turn back.
         """
         low, high, *_ = units.variance
-        # A step of h has the variance 2σ²h/ℓ.
+        # A step of h has the variance 2σ²h/ℓ, which is .05 of its mean square, rate · h.
         median = 0.05 * units.rate * 0.5 * self.lengthscale.detach().max()
         prior = (float(median.clamp(low.max(), high.min())), 3.0)
         return super().limits(units) | {"raw_outputscale": Limits(low, high, prior)}

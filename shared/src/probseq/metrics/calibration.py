@@ -52,12 +52,8 @@ def calibration_bins(
 ) -> CalibrationBins:
     """Sort predictions into ``num_bins`` equal bins of predicted probability.
 
-    Args:
-        probs: predictive probabilities of the whole evaluation set; rows sum to 1.
-        labels: true classes, 0..C-1.
-        num_bins: number of equal bins on 0..1.
-        mode: ``"top"`` bins the N largest probabilities, a hit being a correct class;
-            ``"classwise"`` bins all N·C probabilities, a hit being an entry of the true class.
+    ``"top"`` bins the N largest probabilities, a hit being a correct class; ``"classwise"`` bins
+    all N·C probabilities, a hit being an entry of the true class.
     """
     probs = as_probs(probs).detach()
     labels = as_labels(labels, *probs.shape)

@@ -18,8 +18,6 @@ def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor,
     probability of zero counts as the smallest normal number of its dtype, so that one hopeless
     sample costs 87 nats in float32, not infinity.
 
-    It is at least 0, and lower is better.
-
     Example:
         >>> probs = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
         >>> round(float(nll(probs, torch.tensor([0, 1]))), 4)
@@ -32,20 +30,14 @@ def nll(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor,
 
 
 def accuracy(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Return the share of samples whose most probable class is right; ties go to the first class.
-
-    It lies in 0..1, and higher is better.
-    """
+    """Return the share of samples whose most probable class, of equal ones the first, is right."""
     probs = as_probs(probs)
     labels = as_labels(labels, *probs.shape)
     return (probs.argmax(dim=1) == labels).double().mean()
 
 
 def brier(probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Return the Brier score (1/N) Σ_n Σ_c (p_nc − 1[y_n = c])², summed over classes: 0..2.
-
-    It lies in 0..2, and lower is better.
-    """
+    """Return the Brier score (1/N) Σ_n Σ_c (p_nc − 1[y_n = c])², summed over classes: 0..2."""
     probs = as_probs(probs)
     labels = as_labels(labels, *probs.shape)
     probs = probs.double()
@@ -60,12 +52,9 @@ def matthews_correlation(
     r"""Return the Matthews correlation of predicted and true classes, from one confusion matrix.
 
     With K the confusion matrix, t its row sums (true), p its column sums (predicted), s the number
-    of samples and h = tr K the hits (Gorodkin 2004):
-    MCC = (h s − t·p) / sqrt((s² − p·p)(s² − t·t)).
-
-    Ties of probabilities go to the first class.
-
-    It lies in −1..1, and is 0 where one class holds all predictions or all labels.
+    of samples and h = tr K the hits (Gorodkin 2004): MCC = (h s − t·p) / sqrt((s² − p·p)(s² −
+    t·t)), in −1..1; 0 where one class holds all predictions or all labels. Ties of probabilities go
+    to the first class.
     """
     probs = as_probs(probs)
     labels = as_labels(labels, *probs.shape)

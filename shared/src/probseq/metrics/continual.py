@@ -12,13 +12,9 @@ def forgetting(
 ) -> Float[Tensor, " tasks"]:
     """Return how much worse each task is at the end than right after it was learned.
 
-    F_i = R_{K,i} − R_{i,i}, with the sign turned where higher values are better. The last task has
-    had no time to be forgotten: F_K = 0.
-
-    Each task has one value, in the metric's unit: positive is worse, negative has become better.
-
-    ``matrix`` is R, a metric on task i (column) after learning task j (row). What is above the
-    diagonal, tasks that are yet to come, is not read and may be NaN.
+    F_i = R_{K,i} − R_{i,i} in the metric's unit, with the sign turned where higher values are
+    better; the last task's is 0. ``matrix`` is R, a metric on task i (column) after learning task j
+    (row). Above its diagonal, tasks that are yet to come, it is not read and may be NaN.
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ValueError(f"matrix must have shape (tasks, tasks), got {tuple(matrix.shape)}")

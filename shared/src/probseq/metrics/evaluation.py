@@ -76,14 +76,11 @@ def evaluate_ood(
     outside: tuple[Float[Tensor, "m c"], Float[Tensor, " m"]],
     validation: tuple[Float[Tensor, "k c"], Int64[Tensor, " k"]] | None = None,
 ) -> dict[str, float]:
-    """Return how well scores of predictions tell another set from the test set.
+    """Return how well scores of predictions tell another set, the positive class, from a test set.
 
-    Args:
-        inside: probabilities and energies of the test set; where these are NaN, as of models that
-            have no logits, that score is left out.
-        outside: the same of the other set, the positive class.
-        validation: probabilities and labels to fit the typical predictions of ``kl-matching`` on;
-            without them, or where a class is missing from them, that score is left out.
+    Both are probabilities and energies; where these are NaN, as of models that have no logits, that
+    score is left out. The typical predictions of ``kl-matching`` are fitted on probabilities and
+    labels of validation data; without them, or where a class is missing, that score is left out.
 
     Returns:
         Values by ``SCORE/METRIC``: of max-softmax, entropy, energy and kl-matching the AUROC,

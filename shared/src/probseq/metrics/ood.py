@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probseq.checks import as_finite, as_labels, as_probs, as_vector, check_positive
+from probseq.checks import as_finite, as_labels, as_probs, as_vector
 from probseq.metrics.ranking import auroc, average_precision, fpr_at_tpr, roc_curve
 
 
@@ -24,8 +24,8 @@ def entropy_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
     return torch.special.entr(as_probs(probs).double()).sum(dim=1)
 
 
-def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Float[Tensor, " n"]:
-    """Return the energy −T logsumexp_c(logits_c / T) (Liu et al. 2020).
+def energy_score(logits: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+    """Return the energy −logsumexp_c(logits_c) (Liu et al. 2020).
 
     Logits, not probabilities: softmax has divided the energy out.
 
@@ -34,9 +34,7 @@ def energy_score(logits: Float[Tensor, "n c"], temperature: float = 1.0) -> Floa
     """
     if logits.ndim != 2:
         raise ValueError(f"logits must have shape (N, C), got {tuple(logits.shape)}")
-    check_positive(temperature=temperature)
-    logits = as_finite("logits", logits).double()
-    return -temperature * torch.logsumexp(logits / temperature, dim=1)
+    return -torch.logsumexp(as_finite("logits", logits).double(), dim=1)
 
 
 @dataclass(frozen=True)
@@ -47,20 +45,17 @@ class KLMatching:
     label is k, and the score is KL(p ‖ d_ŷ) with ŷ = argmax p, as in the detector library behind
     CGPT's table. (The paper takes the samples of which class k is predicted, and the least KL over
     the classes.)
-
-    Attributes:
-        typical: d_k in row k; zeros in the row of a class without samples.
-        fitted: which rows had samples.
     """
 
-    typical: Float[Tensor, "c c"]
-    fitted: Bool[Tensor, " c"]
+    typical: Float[Tensor, "c c"]  # d_k in row k; zeros in the row of a class without samples
+    fitted: Bool[Tensor, " c"]  # which rows had samples
 
     @classmethod
     def fit(cls, probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> "KLMatching":
         """Average the predictive distributions of each class on validation data."""
         probs = as_probs(probs).detach()
         labels = as_labels(labels, *probs.shape)
+        # Row k of `member` marks the samples of class k, and d_k is the mean of their p
         member = labels == torch.arange(probs.shape[1], device=probs.device)[:, None]
         count = member.sum(dim=1)
         typical = (member.double() @ probs.double()) / count.clamp_min(1)[:, None]

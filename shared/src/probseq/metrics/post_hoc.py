@@ -26,6 +26,7 @@ def scale_log_probs(log_probs: Float[Tensor, "n c"], temperature: float) -> Floa
     Above T = 1 the predictions become less sure.
     """
     check_positive(temperature=temperature)
+    # (1/T) log p, less the logarithm of Σ_c p_c^{1/T}
     return torch.log_softmax(_check_rows("log_probs", log_probs) / temperature, -1)
 
 
@@ -77,6 +78,7 @@ def mean_log_probs(members: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n 
     first, *others = checked = [_check_rows("members", member) for member in members]
     for other in others:
         check_same_shape(first=first, members=other)
+    # log (1/M) Σ_m p_m
     return torch.logsumexp(torch.stack(checked), 0) - math.log(len(checked))
 
 

@@ -4,7 +4,7 @@ Higher scores mean "more likely positive". Equal scores share one threshold, so 
 the order of the samples. Counts are integers and are divided once, in float64.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,18 +12,13 @@ from torch import Tensor
 
 from probseq.checks import as_flags, as_vector
 
-TprMode = Literal["first", "nearest"]
-
 
 class RocCurve(NamedTuple):
-    """Receiver operating characteristic with K distinct thresholds, from (0, 0) to (1, 1).
+    """Receiver operating characteristic with K distinct thresholds, from (0, 0) to (1, 1)."""
 
-    Attributes:
-        fpr: share of the negatives with a score at or above each threshold; ascending.
-        tpr: share of the positives with a score at or above each threshold; ascending.
-    """
-
+    # Share of the negatives with a score at or above each threshold; ascending
     fpr: Float[Tensor, " k"]
+    # Share of the positives with a score at or above each threshold; ascending
     tpr: Float[Tensor, " k"]
 
 
@@ -88,9 +83,8 @@ def average_precision(
 ) -> Float[Tensor, ""]:
     """Return the area under the precision-recall step function, Σ_k (R_k − R_{k−1}) P_k.
 
-    No interpolation between points: the trapezoid rule is too optimistic here.
-
-    Random scores have the share of positives.
+    No interpolation: the trapezoid rule is too optimistic. Random scores have the share of
+    positives.
     """
     scores, positive = _checked(scores, positive, both=False)
     fp, tp = _counts(scores, positive)
@@ -99,34 +93,15 @@ def average_precision(
 
 
 def fpr_at_tpr(
-    scores: Float[Tensor, " n"],
-    positive: Bool[Tensor, " n"],
-    tpr: float = 0.95,
-    mode: TprMode = "first",
+    scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"], tpr: float = 0.95
 ) -> Float[Tensor, ""]:
-    """Return the false-positive rate where the true-positive rate reaches ``tpr``.
+    """Return the false-positive rate of the first ROC point whose true-positive rate is enough.
 
-    It lies in 0..1, and lower is better.
-
-    Args:
-        scores: higher means more likely positive.
-        positive: which samples are positive.
-        tpr: the true-positive rate to reach, in 0..1.
-        mode: ``"first"``: the first ROC point with a rate of at least ``tpr``. ``"nearest"``: the
-            point whose rate is closest to ``tpr``, which may lie below it, on the ROC curve without
-            its collinear points: what the published numbers of KEP-SVGP come from.
+    (KEP-SVGP's published numbers are of the point whose rate is closest, on the curve
+    without its collinear points.)
     """
     scores, positive = _checked(scores, positive, both=True)
     if not 0.0 < tpr <= 1.0:
         raise ValueError(f"tpr must lie in (0, 1], got {tpr}")
-    fp, tp = _counts(scores, positive)
-    if mode == "first":
-        curve = _rates(fp, tp)
-        return curve.fpr[torch.searchsorted(curve.tpr, tpr)]
-    if mode == "nearest":
-        # scikit-learn's roc_curve drops a point where both counts have no second difference.
-        corner = torch.ones_like(fp, dtype=torch.bool)
-        corner[1:-1] = (fp.diff(n=2) != 0) | (tp.diff(n=2) != 0)
-        curve = _rates(fp[corner], tp[corner])
-        return curve.fpr[(curve.tpr - tpr).abs().argmin()]
-    raise ValueError(f"mode must be 'first' or 'nearest', got {mode!r}")
+    curve = _rates(*_counts(scores, positive))
+    return curve.fpr[torch.searchsorted(curve.tpr, tpr)]

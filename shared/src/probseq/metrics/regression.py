@@ -20,18 +20,12 @@ def _errors(mean: Tensor, targets: Tensor) -> Tensor:
 
 
 def rmse(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
-    """Return the root-mean-square error sqrt((1/N) Σ (ŷ − y)²) (thesis Eq. 4.19).
-
-    In the unit of the targets; lower is better.
-    """
+    """Return the root-mean-square error sqrt((1/N) Σ (ŷ − y)²), in y's unit (thesis Eq. 4.19)."""
     return _errors(mean, targets).square().mean().sqrt()
 
 
 def mae(mean: Float[Tensor, "*n"], targets: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
-    """Return the mean absolute error (1/N) Σ |ŷ − y|.
-
-    In the unit of the targets; lower is better.
-    """
+    """Return the mean absolute error (1/N) Σ |ŷ − y|, in the unit of the targets."""
     return _errors(mean, targets).abs().mean()
 
 
@@ -40,16 +34,10 @@ def coverage_calibration_error(
 ) -> Float[Tensor, ""]:
     r"""Return the mismatch of confidence and coverage of central intervals (thesis Eq. 4.20).
 
-    ECE = (1/K) Σ_k |(1/N) Σ_i 1(y_i ∈ [q̂_{(1−c_k)/2}(x_i), q̂_{(1+c_k)/2}(x_i)]) − c_k|,
-    K = 10, c_k = 0.05, 0.15, ..., 0.95, with q̂_p the empirical p-quantile of the samples,
-    interpolated linearly between order statistics.
-
-    With S samples those quantiles are too narrow, by O(1/S): exact predictions score about 0.01
-    with the paper's S = 100.
-
-    Samples are S draws of y, noise included.
-
-    It lies in 0..1, and lower is better.
+    ECE = (1/K) Σ_k |(1/N) Σ_i 1(y_i ∈ [q̂_{(1−c_k)/2}(x_i), q̂_{(1+c_k)/2}(x_i)]) − c_k|, K = 10,
+    c_k = 0.05, 0.15, ..., 0.95, in 0..1, with q̂_p the empirical p-quantile of the S samples of y,
+    noise included, interpolated linearly between order statistics. These quantiles are too narrow,
+    by O(1/S): exact predictions score about 0.01 with the paper's S = 100.
     """
     samples, targets = _check_samples(samples, targets)
     if samples.shape[0] < 2:
@@ -72,15 +60,11 @@ def _quantile(ordered: Float[Tensor, "s n"], p: float) -> Float[Tensor, " n"]:
 
 
 class LaplaceMixture(NamedTuple):
-    """Predictive distribution (1/M) Σ_m (1/S) Σ_s Laplace(f_ms, b_m) of M models with S samples.
+    """Predictive distribution (1/M) Σ_m (1/S) Σ_s Laplace(f_ms, b_m) of M models with S samples."""
 
-    Attributes:
-        samples: of each model, function values f, one row a Monte Carlo sample.
-        scales: of each model, b of its likelihood.
-    """
-
+    # Of each model, function values f, one row a Monte Carlo sample
     samples: Sequence[Float[Tensor, "s n"]]
-    scales: Sequence[Float[Tensor, ""]]
+    scales: Sequence[Float[Tensor, ""]]  # of each model, b of its likelihood
 
     @property
     def mean(self) -> Float[Tensor, " n"]:
@@ -94,6 +78,7 @@ class LaplaceMixture(NamedTuple):
         It is exact, so var_s divides by S; also an OOD score (thesis fig. B.2).
         """
         pairs = zip(self.samples, self.scales, strict=True)
+        # var_s f + 2b² of each model, and the variance of the models' means between them
         within = [f.double().var(0, correction=0) + 2.0 * b.double().square() for f, b in pairs]
         return torch.stack(within).mean(0) + self._means.var(0, correction=0)
 
@@ -120,6 +105,7 @@ class LaplaceMixture(NamedTuple):
             # log (1/S) Σ_s Laplace(y; f_s, b)
             density = -(f - y).abs() / b - (2.0 * b).log()
             each.append(torch.logsumexp(density, 0) - math.log(len(f)))
+        # log (1/M) Σ_m of these densities
         return torch.logsumexp(torch.stack(each), 0) - math.log(len(each))
 
     def coverage(self, targets: Float[Tensor, " n"], levels: Sequence[float]) -> list[float]:
@@ -131,8 +117,10 @@ class LaplaceMixture(NamedTuple):
         each: list[Tensor] = []
         for samples, scale in zip(self.samples, self.scales, strict=True):
             z = (targets - samples) / scale
+            # F(y) of a Laplace distribution: ½ e^z below its centre, 1 − ½ e^(−z) above
             tail = 0.5 * torch.exp(-z.abs())
             each.append(torch.where(z < 0.0, tail, 1.0 - tail).mean(0))
+        # 2|F(y) − ½|, F the mean of the models' distribution functions
         central = 2.0 * (torch.stack(each).mean(0) - 0.5).abs()
         return [float((central <= level).double().mean()) for level in levels]
 

@@ -21,11 +21,9 @@ from probseq.checks import as_flags, as_vector, check_counts
 def risk_coverage_curve(
     confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Return the error rate among the k most confident samples, for k = 1..N.
+    """Return coverages k/N and risks, the error rates among the k surest samples, for k = 1..N.
 
-    Among equal confidences it is the mean over all of their orders.
-
-    Returned are the coverages k/N and the risks, (errors among the k most confident)/k.
+    Among equal confidences a risk is the mean over all of their orders.
     """
     confidence = as_vector("confidence", confidence).detach()
     correct = as_flags("correct", correct, confidence.numel())
@@ -35,11 +33,9 @@ def risk_coverage_curve(
 def selective_error(
     error: Float[Tensor, " n"], variance: Float[Tensor, " n"]
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Return the mean absolute error of the k predictions of least variance, for k = 1..N.
+    """Return coverages k/N and the mean absolute error of the k predictions of least variance.
 
     An error's sign does not count; among equal variances it is the mean over all of their orders.
-
-    Returned are the coverages k/N and the means over the k.
 
     Example:
         >>> selective_error(torch.tensor([3.0, -1.0]), torch.tensor([0.2, 0.1]))[1].tolist()
@@ -59,8 +55,10 @@ def _mean_of_surest(losses: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]
     ordered, order = confidence.sort(descending=True, stable=True)
     _, group, sizes = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
     losses = losses[order]
+    # Each sample's loss becomes the mean of its group of equal confidences
     totals = torch.zeros(len(sizes), dtype=losses.dtype, device=losses.device)
     shared = (totals.index_add(0, group, losses) / sizes)[group]
+    # (1/k) Σ of the losses of the k surest, k = 1..N
     taken = torch.arange(1, len(order) + 1, device=order.device).double()
     return taken / len(order), shared.cumsum(0) / taken
 
@@ -93,20 +91,14 @@ def e_aurc(confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Floa
 
 
 class Selection(NamedTuple):
-    """A threshold of accepted predictions, and how often these are wrong.
+    """A threshold of accepted predictions, and how often these are wrong."""
 
-    Attributes:
-        threshold: a prediction is accepted if its confidence is above it; minus infinity accepts
-            all, infinity none.
-        coverage: share of the examples that were accepted.
-        error: share of wrong ones among the accepted.
-        bound: what the true share of wrong ones is at most, with the level's probability.
-    """
-
+    # A prediction is accepted if its confidence is above it; minus infinity accepts all, infinity
+    # none
     threshold: float
-    coverage: float
-    error: float
-    bound: float
+    coverage: float  # share of the examples that were accepted
+    error: float  # share of wrong ones among the accepted
+    bound: float  # what the true share of wrong ones is at most, with the level's probability
 
 
 def select_with_error(
@@ -119,24 +111,15 @@ def select_with_error(
 ) -> Selection:
     r"""Choose the lowest confidence that is accepted so that errors stay below a wanted share.
 
-    With probability ``level`` over the examples, the share of wrong answers among *new* examples of
-    the same distribution that are accepted is at most ``max_error`` (selection with guaranteed risk
-    by exact binomial bounds; Geifman & El-Yaniv 2017). The coverages :math:`1/K, 2/K, ..., 1` are
-    tried, each at level :math:`1 - (1 - \mathrm{level})/K`, and the largest is taken whose bound
-    is small enough: given its own threshold, the errors of those above are binomial for each of
-    them, so that the guarantee needs no assumption on the confidence.
-
-    Args:
-        confidence: of examples that neither trained the model nor chose its temperature.
-        correct: whether each prediction was right.
-        max_error: wanted share of wrong ones among the accepted, above 0 and below 1.
-        level: probability of the guarantee, above 0 and below 1.
-        num_coverages: coverages K to choose from; more of them cost level.
-
-    Returns:
-        The selection; its threshold is infinite where no coverage can be guaranteed, and minus
-        infinity where all can be accepted. No error in k examples bounds their share by
-        :math:`1 - ((1 - \mathrm{level})/K)^{1/k}`: 1 % takes about 600 accepted examples.
+    With probability ``level`` over the examples, which neither trained the model nor chose its
+    temperature, the share of wrong answers among *new* examples of the same distribution that are
+    accepted is at most ``max_error`` (selection with guaranteed risk by exact binomial bounds;
+    Geifman & El-Yaniv 2017). The coverages :math:`1/K, 2/K, ..., 1`, K = ``num_coverages``, are
+    tried, each at level :math:`1 - (1 - \mathrm{level})/K`, and the largest is taken whose bound is
+    small enough: given its own threshold, the errors of those above are binomial for each of them,
+    so that the guarantee needs no assumption on the confidence. The threshold is infinite where no
+    coverage can be guaranteed. No error in k examples bounds their share by :math:`1 - ((1 -
+    \mathrm{level})/K)^{1/k}`: 1 % takes about 600 accepted examples.
 
     Example:
         >>> confidence = torch.linspace(0.5, 1, 2000)
@@ -174,5 +157,6 @@ def _binomial_upper(
 ) -> Float[Tensor, " k"]:
     """Return the largest rate of which so few errors have probability `miss` (Clopper, Pearson)."""
     counts = wrong.cpu().numpy(), total.cpu().numpy()
+    # The (1 − miss)-quantile of Beta(errors + 1, n − errors)
     rates = special.betaincinv(counts[0] + 1.0, counts[1] - counts[0], 1.0 - miss)
     return torch.where(wrong < total, torch.from_numpy(rates).to(total), 1.0)

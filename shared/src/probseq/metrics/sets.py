@@ -20,16 +20,11 @@ _NOT_UNDER_SHIFT = ("classwise-ece", "e-aurc")
 
 
 class Predictions(NamedTuple):
-    """A model's predictions of a test set: all that metrics and post-hoc methods need.
+    """A model's predictions of a test set: all that metrics and post-hoc methods need."""
 
-    Attributes:
-        log_probs: logarithm of the mean over samples of the softmax.
-        energy: −logsumexp of the logits, mean over samples.
-        labels: true classes; those of another data set for out-of-distribution inputs.
-    """
-
-    log_probs: Float[Tensor, "n c"]
-    energy: Float[Tensor, " n"]
+    log_probs: Float[Tensor, "n c"]  # logarithm of the mean over samples of the softmax
+    energy: Float[Tensor, " n"]  # −logsumexp of the logits, mean over samples
+    # True classes; those of another data set for out-of-distribution inputs
     labels: Int64[Tensor, " n"]
 
     def scaled(self, temperature: float) -> "Predictions":

@@ -67,13 +67,10 @@ class OperatorRecord(TorchDispatchMode):
 def compile_failure(imports: str, modules: Sequence[str], device: str = "cpu") -> str | None:
     """Compile attention modules into one graph each and compare results and gradients.
 
-    In another process: the shape checks of a test session cannot be traced. The failure is
-    returned as text, ``None`` without one.
-
-    Args:
-        imports: statements to run first.
-        modules: expressions that make the modules, of width 4, for at least 5 tokens.
-        device: cpu runs the graph as it was traced, cuda the kernels that are generated for it.
+    In another process: the shape checks of a test session cannot be traced. ``imports`` are
+    statements to run first, ``modules`` expressions that make the modules, of width 4, for at least
+    5 tokens. The CPU runs the graph as it was traced, cuda the kernels that are generated for it.
+    The failure is returned as text, ``None`` without one.
     """
     return _failure(_HEAD + _COMPILE, imports, modules, device)
 

@@ -50,17 +50,10 @@ def kernel_attention(
 ) -> Float[Tensor, "*batch queries channels"]:
     r"""Compute :math:`\sum_j k(q_i, k_j) v_j` without normalisation (thesis Eq. 3.2).
 
-    ``"rbf"`` is :math:`k(q, k) = \exp(-\tfrac12 |q - k|^2)`, ``"exponential"`` is
-    :math:`k(q, k) = \exp(q^\top k)`.
-
-    Args:
-        queries: ``(..., queries, dim)``, divided by the lengthscales; float32 or float64.
-        keys: ``(..., keys, dim)``, divided by the lengthscales. If they are the queries (the same
-            tensor), half of the kernel matrix is left out, and hidden keys are no queries either:
-            what comes out there is finite and without meaning.
-        values: ``(..., keys, channels)``.
-        kernel: which kernel.
-        key_mask: true at real keys, broadcastable to ``(..., keys)``; the others take no part.
+    ``"rbf"`` is :math:`k(q, k) = \exp(-\tfrac12 |q - k|^2)`, ``"exponential"`` is :math:`k(q, k) =
+    \exp(q^\top k)`; queries and keys are divided by the lengthscales. If they are the same tensor,
+    half of the kernel matrix is left out, and hidden keys are no queries either: what comes out
+    there is finite and without meaning. The mask is true at real keys; others take no part.
     """
     if not torch.compiler.is_compiling():  # torch 2.6 cannot trace what reads a Literal
         check_choice("kernel", kernel, KernelName)

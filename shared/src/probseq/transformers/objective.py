@@ -13,17 +13,11 @@ from probseq.checks import check_floating, check_labels, check_not_negative
 
 
 class PenalisedLoss(NamedTuple):
-    """The loss and its terms, in nats a sequence.
+    """The loss and its terms, in nats a sequence."""
 
-    Attributes:
-        loss: ``nll + penalty_scale * penalty``.
-        nll: negative log likelihood, estimated from the samples at hand.
-        penalty: sum of the layers' penalties, not scaled.
-    """
-
-    loss: Float[Tensor, ""]
-    nll: Float[Tensor, ""]
-    penalty: Float[Tensor, ""]
+    loss: Float[Tensor, ""]  # ``nll + penalty_scale * penalty``
+    nll: Float[Tensor, ""]  # negative log likelihood, estimated from the samples at hand
+    penalty: Float[Tensor, ""]  # sum of the layers' penalties, not scaled
 
 
 def penalised_loss(
@@ -32,16 +26,11 @@ def penalised_loss(
     *,
     penalty_scale: float = 1.0,
 ) -> PenalisedLoss:
-    """Combine log likelihoods with the layers' penalties.
+    """Combine log likelihoods log p(y | f), for each sample if there are several, with penalties.
 
-    Where the penalties are KL divergences this is the negative evidence lower bound (thesis Eq.
-    3.18; KEP-SVGP, Eq. 20, plus η times its Eq. 11); where they are negative log densities, the
-    objective of CGPT (Eq. 28).
-
-    Args:
-        log_likelihood: log p(y | f) of each sequence, for each sample if there are several.
-        penalty: sum of the layers' penalties, from the transformer's output.
-        penalty_scale: weight of the penalty, finite and not negative; less than 1 tempers it.
+    Where the layers' penalties are KL divergences this is the negative evidence lower bound (thesis
+    Eq. 3.18; KEP-SVGP, Eq. 20, plus η times its Eq. 11); where they are negative log densities, the
+    objective of CGPT (Eq. 28). A scale of less than 1 tempers them.
     """
     check_floating(log_likelihood=log_likelihood, penalty=penalty)
     check_not_negative(penalty_scale=penalty_scale)

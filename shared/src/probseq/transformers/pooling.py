@@ -15,17 +15,11 @@ from probseq.transformers.protocol import check_tokens
 
 
 class Pooling(nn.Module):
-    """Pool tokens into one vector, never looking at padding.
+    """Pool tokens into one vector of ``output_dim``, never looking at padding.
 
-    Args:
-        kind: ``"mean"`` over real tokens; ``"sequence"``: softmax of a learned score over tokens
-            (what SGPA's vision transformers use, where the thesis says mean pooling); ``"cls"``:
-            the first token; ``"flatten"``: all tokens side by side, zeros in place of padding.
-        dim: token width.
-        max_tokens: longest sequence; ``"flatten"`` alone needs it.
-
-    Attributes:
-        output_dim: width of the vector, ``dim``, or ``max_tokens * dim`` of ``"flatten"``.
+    ``"mean"`` is over real tokens; ``"sequence"`` the softmax of a learned score over tokens (what
+    SGPA's vision transformers use, where the thesis says mean pooling); ``"cls"`` the first token;
+    ``"flatten"`` all ``max_tokens`` tokens side by side, zeros in place of padding.
     """
 
     def __init__(self, kind: PoolingName, dim: int, max_tokens: int = 1) -> None:

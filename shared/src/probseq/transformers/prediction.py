@@ -4,18 +4,17 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
-from probseq.checks import check_choice, check_counts
+from probseq.checks import check_counts
 from probseq.transformers.outputs import TransformerOutput
 from probseq.transformers.sampling import call_on_copies
 
-AverageName = Literal["probabilities", "logits"]
 # Tokens, samples included, that go through a model at once.
 _TOKENS_AT_ONCE = 65_536
 _Model = TypeVar("_Model", bound=nn.Module)
@@ -27,24 +26,13 @@ def predict_probabilities(
     *inputs: Tensor,
     num_samples: int = 10,
     generator: torch.Generator | None = None,
-    average: AverageName = "probabilities",
 ) -> Float[Tensor, "batch classes"]:
-    """Predictive class probabilities: the mean of the samples' softmax.
+    """Predictive class probabilities: the mean of the samples' softmax, S samples in one batch.
 
-    Args:
-        model: transformer in evaluation mode.
-        inputs: what it is called with: images, or tokens and mask.
-        num_samples: number of samples S, run as one batch of S times the size.
-        generator: source of the draws.
-        average: what is averaged over samples. ``"probabilities"`` is the Monte Carlo estimate of
-            the predictive distribution; ``"logits"``, the softmax of the mean logit, is what the
-            authors of KEP-SVGP report.
+    The transformer is in evaluation mode; inputs are images, or tokens and mask.
     """
     check_counts(num_samples=num_samples)
-    check_choice("average", average, AverageName)
     logits = model(*inputs, num_samples=num_samples, generator=generator).logits
-    if average == "logits":
-        return logits.mean(0).softmax(-1)
     return logits.softmax(-1).mean(0)
 
 
@@ -70,22 +58,16 @@ def has_dropout(model: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts in batches that fit a model, with Monte Carlo samples where it draws.
+    """Predicts in batches that fit a model, with Monte Carlo samples where it draws."""
 
-    Attributes:
-        reduce: makes tensors with a row for each input of outputs (samples, inputs, outputs).
-        prepare: gives raw inputs the form that the model takes.
-        num_samples: Monte Carlo samples S, which run as one batch; None for a model that draws
-            nothing.
-        dropout: these are draws of dropout, which stays active.
-        tokens: most tokens of an input, for the size of the batches.
-    """
-
+    # Makes tensors with a row for each input of outputs (samples, inputs, outputs)
     reduce: Callable[[Tensor], tuple[Tensor, ...]]
+    # Gives raw inputs the form that the model takes
     prepare: Callable[[Tensor], Tensor] = lambda inputs: inputs
+    # Monte Carlo samples S, which run as one batch; None for a model that draws nothing
     num_samples: int | None = None
-    dropout: bool = False
-    tokens: int = 1
+    dropout: bool = False  # these are draws of dropout, which stays active
+    tokens: int = 1  # most tokens of an input, for the size of the batches
 
     def _batch(
         self, model: nn.Module, inputs: Tensor, generator: torch.Generator | None = None
@@ -135,12 +117,9 @@ class Predictor:
     ) -> tuple[Tensor, ...]:
         """Predict a whole set, on the CPU; the global random generators are left as they were.
 
-        Args:
-            model: in eval mode, on the device.
-            inputs: raw ones, of any number.
-            device: where batches are predicted.
-            seed: of all draws; dropout takes them from torch's global generator.
-            progress: called after each batch with the number of its inputs.
+        The model is in eval mode, on the device. The seed is of all draws; dropout takes them from
+        torch's global generator. `progress` is called after each batch with the number of its
+        inputs.
         """
         model = active_dropout(model) if self.dropout else model
         chunks: list[tuple[Tensor, ...]] = []

@@ -16,11 +16,8 @@ class TokenMap:
 
     The tokens have gone through it before they reach the attention module. A module whose global
     inducing inputs live where the previous attention layer wrote (thesis Eq. 3.16, the map
-    :math:`G_\phi`) sends them through the same map. Others ignore it.
-
-    Args:
-        function: the map, ``(..., dim) -> (..., dim)``.
-        modules: the modules that it calls; caches look at their parameters.
+    :math:`G_\phi`) sends them through the same map. Others ignore it. Caches look at the parameters
+    of its ``modules``, which the function calls.
     """
 
     def __init__(
@@ -97,17 +94,11 @@ def check_tokens(
 
 
 def check_dtype(name: str, x: Tensor, weight: Tensor, *, half: bool = False) -> None:
-    """Refuse inputs and parameters whose dtypes do not go together.
+    """Refuse inputs, of a caller's name, and parameters whose dtypes do not go together.
 
     Inputs have the dtype of the parameters; under autocast, which casts both, half precision may
-    meet float32.
-
-    Args:
-        name: what the caller calls the inputs.
-        x: inputs.
-        weight: what they are multiplied with first.
-        half: whether the module works with parameters in half precision. What factorises
-            covariances or sums kernels does not: float32 is the least that holds their digits.
+    meet float32. ``half``: the module works with parameters in half precision. What factorises
+    covariances or sums kernels does not: float32 is the least that holds their digits.
     """
     check_floating(**{name: x})
     allowed = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

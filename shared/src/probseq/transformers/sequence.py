@@ -19,21 +19,16 @@ class SequenceTransformer(PooledTransformer):
     """Transformer encoder over vectors: contextual embeddings, atoms of a molecule, measurements.
 
     A linear layer brings the vectors to the token width. Rows of zeros are padding. Sequences may
-    be of any length up to ``max_length``.
-
-    ``positions`` adds a learned vector to each place; without it the order means nothing, as of a
-    set. See :class:`~probseq.transformers.padded.PooledTransformer` for the other arguments.
+    be of any length up to ``max_length``. ``positions`` adds a learned vector to each place;
+    without it the order means nothing, as of a set. See
+    :class:`~probseq.transformers.padded.PooledTransformer` for the other arguments.
 
     Example:
         >>> import torch
-        >>> from probseq.transformers import (
-        ...     SequenceTransformer, SoftmaxAttention, TransformerConfig
-        ... )
+        >>> from probseq.transformers import SoftmaxConfig, TransformerConfig, sequence_transformer
         >>> config = TransformerConfig(depth=2, dim=32, num_heads=4, hidden_dim=64)
-        >>> model = SequenceTransformer(
-        ...     config, input_dim=7, max_length=10, num_outputs=2,
-        ...     attention=lambda index: SoftmaxAttention(32, 4),
-        ... )
+        >>> sizes = {"input_dim": 7, "max_length": 10, "num_outputs": 2}
+        >>> model = sequence_transformer(config, SoftmaxConfig(), **sizes)
         >>> model(torch.ones(5, 8, 7)).logits.shape
         torch.Size([5, 2])
     """

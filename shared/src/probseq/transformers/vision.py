@@ -21,17 +21,6 @@ class VisionTransformer(PooledTransformer):
 
     Images are square, of ``image_size`` pixels, which ``patch_size`` must divide. See
     :class:`~probseq.transformers.padded.PooledTransformer` for the other arguments.
-
-    Example:
-        >>> import torch
-        >>> from probseq.transformers import SoftmaxAttention, TransformerConfig, VisionTransformer
-        >>> config = TransformerConfig(depth=2, dim=32, num_heads=4, hidden_dim=64)
-        >>> model = VisionTransformer(
-        ...     config, image_size=8, patch_size=2, channels=1, num_classes=10,
-        ...     attention=lambda index: SoftmaxAttention(32, 4),
-        ... )
-        >>> model(torch.zeros(5, 1, 8, 8)).logits.shape
-        torch.Size([5, 10])
     """
 
     def __init__(

@@ -16,12 +16,9 @@ class FromKernel(Protocol):
 
 
 def copy_kernel_weights(source: nn.Module, target: nn.Module) -> None:
-    """Copy a transformer with kernel attention into one with Gaussian process attention, in place.
+    """Copy a transformer with `KernelAttention` into one whose attention has `from_kernel`.
 
-    All weights outside the attention are copied as they are; inducing parameters stay.
-
-    The source is a transformer with `KernelAttention`, the target the same one with attention
-    modules that have `from_kernel`.
+    In place: all weights outside the attention are copied as they are; inducing parameters stay.
 
     Raises:
         RuntimeError: the transformers differ by more than their attention.

@@ -66,13 +66,8 @@ def noise_like(
 ) -> UInt8[Tensor, "num c h w"]:
     """Draw noise that may be taken for images by brightness, contrast and frequencies.
 
-    Half of it has mean and covariance of the images, x̄ + Σᵢ wᵢ (xᵢ − x̄)/√n with w ~ N(0, I); the
-    other half is a mixture of that and of white noise, each in another ratio.
-
-    Args:
-        images: the first 2,000 are taken.
-        num: images of noise.
-        seed: of all draws.
+    Half of it has mean and covariance of the first 2,000 images, x̄ + Σᵢ wᵢ (xᵢ − x̄)/√n with w ~
+    N(0, I); the other half is a mixture of that and of white noise, each in another ratio.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = images[:_MOST].flatten(1).float()

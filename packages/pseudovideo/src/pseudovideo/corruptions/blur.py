@@ -20,13 +20,8 @@ _HALF_WIDTH = 5
 def blur_matrices(size: int, num_frames: int, rate: float) -> Float64[Tensor, "T size size"]:
     """Return M_t of the recursive blur M_t X M_tᵀ: M_T = I, M_{T−1−i} = B_i M_{T−i}.
 
-    Args:
-        size: pixels N along the axis.
-        num_frames: T.
-        rate: standard deviations grow as exp(rate·i).
-
-    Returns:
-        One matrix a frame, the strongest blur first, the identity last.
+    Of N = `size` pixels along the axis, one matrix for each of T frames, the strongest blur first,
+    the identity last; standard deviations grow as exp(rate·i).
     """
     check_counts(size=size, num_frames=num_frames)
     check_blur_rate("rate", rate, num_frames)
@@ -44,10 +39,7 @@ def blur_matrices(size: int, num_frames: int, rate: float) -> Float64[Tensor, "T
 def blur_eigenvalues(size: int, num_steps: int, rate: float) -> Float64[Tensor, "steps size"]:
     """Return eigenvalues of B_i: λ_k = w_0 + 2 Σ_{j=1..5} w_j cos(πkj/(N−1)), k = 0..N−1.
 
-    Args:
-        size: pixels N along the axis.
-        num_steps: T−1.
-        rate: standard deviations grow as exp(rate·i).
+    Of N = `size` pixels and T−1 = `num_steps` blurs, as `blur_matrices`.
     """
     _check_size(size)
     shifts = torch.arange(-_HALF_WIDTH, _HALF_WIDTH + 1, dtype=torch.float64)
@@ -76,16 +68,8 @@ def high_order_multipliers(
     """Return multipliers of the high-order blur (Table 5.5) in the cosine basis of both axes.
 
     A frame is the blur of the mean of all cleaner frames. The mean of products M_s X M_sᵀ is no
-    such product, but stays diagonal: Λ_T = 1 and Λ_{T−1−i} = λ_i λ_iᵀ ∘ mean(Λ_{T−i}, …, Λ_T).
-
-    Args:
-        height: rows of the image.
-        width: columns of the image.
-        num_frames: T.
-        rate: standard deviations grow as exp(rate·i).
-
-    Returns:
-        frame_t = V (Λ_t ∘ V⁻¹ X V⁻ᵀ) Vᵀ, the strongest blur first, ones last.
+    such product, but stays diagonal: Λ_T = 1 and Λ_{T−1−i} = λ_i λ_iᵀ ∘ mean(Λ_{T−i}, …, Λ_T), so
+    that frame_t = V (Λ_t ∘ V⁻¹ X V⁻ᵀ) Vᵀ; the strongest blur first, ones last.
     """
     rows = blur_eigenvalues(height, num_frames - 1, rate)
     columns = blur_eigenvalues(width, num_frames - 1, rate)

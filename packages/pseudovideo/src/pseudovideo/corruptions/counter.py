@@ -25,20 +25,12 @@ _HALF = 1 << 32
 def counter_normal(
     index: Int64[Tensor, " b"], count: int, *, seed: int, epoch: int
 ) -> Float32[Tensor, "b count"]:
-    """Return standard normal numbers, a row for each index.
+    """Return standard normal numbers, a row for each index, on its device.
 
     A 64-bit hash of (seed, epoch, index, place) gives two uniform numbers of 32 bits, and Box and
-    Muller's transform two normal ones, of absolute value up to 6.8.
-
-    Args:
-        index: number of each sample, on the device where the numbers are wanted.
-        count: numbers of one sample.
-        seed: of the experiment, any integer.
-        epoch: pass over the data, any integer.
-
-    Returns:
-        Always float32: the same numbers whatever precision is computed in. Devices may differ in
-        the last digit, as their logarithms do.
+    Muller's transform two normal ones, of absolute value up to 6.8. Seed and epoch, the pass over
+    the data, are any integers. They are float32 whatever precision is computed in; devices may
+    differ in the last digit, as their logarithms do.
     """
     check_counts(count=count)
     check_whole(seed=seed, epoch=epoch)

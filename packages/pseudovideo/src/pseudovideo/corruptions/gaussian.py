@@ -19,20 +19,17 @@ from pseudovideo.spec import PseudoVideoConfig
 
 
 class PredictionErrors(NamedTuple):
-    """Minimal mean squared errors of one kind of video, per pixel; frames are numbered from 1.
+    """Minimal mean squared errors of one kind of video, per pixel; frames are numbered from 1."""
 
-    Attributes:
-        from_nearest: entry k−1 is that of the image from the k frames before it (eq. 5.10): it
-            never grows with k, and is constant for first-order noise.
-        from_first: entry k−1 is that of the image from the frames 1..k: what a first window that is
-            generated jointly says of it.
-        next_frame: entry t−2 is that of frame t from the frames of the context before it.
-        next_from_previous: that from frame t−1 alone; equal to `next_frame` for first-order noise.
-    """
-
+    # Entry k−1 is that of the image from the k frames before it (eq. 5.10): it never grows with k,
+    # and is constant for first-order noise
     from_nearest: Float64[Tensor, " steps"]
+    # Entry k−1 is that of the image from the frames 1..k: what a first window that is generated
+    # jointly says of it
     from_first: Float64[Tensor, " steps"]
+    # Entry t−2 is that of frame t from the frames of the context before it
     next_frame: Float64[Tensor, " steps"]
+    # That from frame t−1 alone; equal to `next_frame` for first-order noise
     next_from_previous: Float64[Tensor, " steps"]
 
 
@@ -59,15 +56,13 @@ def prediction_error(
 ) -> Float64[Tensor, " d"]:
     """Return the conditional variance of a frame given earlier ones, along each eigenvector.
 
-    With x = √λ·u a frame is the product of a row f_t = (√λ a_t, L_t) and standard normal numbers,
-    and its conditional variance is the squared distance of f_t from the span of the context's rows:
-    no difference of large numbers, exact where λ or β is 0.
+    With x = √λ·u, λ the `spectrum`, eigenvalues of the images' covariance, a frame is the product
+    of a row f_t = (√λ a_t, L_t) and standard normal numbers, and its conditional variance is the
+    squared distance of f_t from the span of the context's rows: no difference of large numbers,
+    exact where λ or β is 0.
 
-    Args:
-        spectrum: eigenvalues λ of the images' covariance.
-        config: a kind of noise.
-        frame: which frame is predicted, 0..T−1; T−1 is the image.
-        context: earlier frames, each 0..frame−1; none leaves the frame's variance.
+    The frame is one of 0..T−1, the last the image; the context are earlier ones, none leaves the
+    frame's variance. The config is a kind of noise.
     """
     mean, mixing = noise_coefficients(config)
     earlier = sorted(set(context))
@@ -104,11 +99,9 @@ def prediction_errors(
 ) -> PredictionErrors:
     """Return the errors that matter when videos are generated frame after frame.
 
-    Args:
-        spectrum: eigenvalues of the images' covariance.
-        config: a kind of noise with at least 2 frames.
-        context: C, how many frames before it a frame is predicted from in `next_frame`; all by
-            default.
+    The spectrum has the eigenvalues of the images' covariance, the config a kind of noise with at
+    least 2 frames. In `next_frame` a frame is predicted from the C = `context` before it, by
+    default all.
     """
     last = config.num_frames - 1
     if last < 1:

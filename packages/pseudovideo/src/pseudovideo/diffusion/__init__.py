@@ -8,7 +8,6 @@ from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
 from pseudovideo.diffusion.objective import (
     DiffusionObjective,
     HybridLosses,
-    ImportanceTimes,
     hybrid_losses,
 )
 from pseudovideo.diffusion.sampling import denoise
@@ -30,7 +29,6 @@ __all__ = [
     "HybridLosses",
     "ImageDiffusion",
     "ImageDiffusionConfig",
-    "ImportanceTimes",
     "Reverse",
     "ScheduleName",
     "Stage",

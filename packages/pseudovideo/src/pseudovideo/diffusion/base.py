@@ -40,13 +40,9 @@ class Sampler(NamedTuple):
 class FrameDiffusion(Pretrained):
     """A network that tells the noise of frames from noisy frames and given ones.
 
-    Args:
-        config: sizes and process.
-        plan: the sampler's stages, each of which observes frames that earlier ones have made.
-
     Attributes:
         diffusion: the process that is learned.
-        stages: the sampler's plan.
+        stages: the sampler's plan, of which each observes frames that earlier ones have made.
     """
 
     def __init__(self, config: ImageDiffusionConfig, plan: Sequence[Stage]) -> None:
@@ -68,15 +64,10 @@ class FrameDiffusion(Pretrained):
         observed: Float[Tensor, "b k c h w"],
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Network:
-        """Return what predicts the latent frames of a stage given its observed ones.
+        """Return what predicts the latent frames of a stage given pixels of its observed ones.
 
-        It takes noisy frames (b, l, c, h, w) and the model's times (b,) to noise and variances
-        (b, l, 2c, h, w).
-
-        Args:
-            stage: which frames.
-            observed: pixels of its observed frames.
-            labels: token of each sample's class, where the network has them.
+        It takes noisy frames (b, l, c, h, w) and the model's times (b,) to noise and variances (b,
+        l, 2c, h, w). Labels are tokens of the samples' classes, where the network has them.
         """
 
     @torch.no_grad()
@@ -100,8 +91,7 @@ class FrameDiffusion(Pretrained):
             guidance: g of ε = ε_u + g (ε_c − ε_u), see `conditioned`. 1 is the model of the class;
                 more makes images more typical of it, and less varied; 0 leaves the class out.
                 Other values than these two take twice the evaluations.
-            num_steps: steps to take in each stage, 2 at least, see `GaussianDiffusion.respaced`;
-                None takes all.
+            num_steps: steps in each stage, 2 at least, evenly spaced; None takes all.
             eta: None draws from the model's Gaussians; a number in 0..1 is η of DDIM.
             generator: draws the one seed that all noise follows from. Each frame of each sample
                 has noise of its own: it depends neither on `batch_size` nor, but for round-off, on

@@ -48,13 +48,7 @@ _SCHEDULES: dict[str, Callable[[int], Tensor]] = {"linear": linear_betas, "cosin
 
 
 class Reverse(NamedTuple):
-    """The model's Gaussian p(x_{t−1} | x_t).
-
-    Attributes:
-        mean: (n, c, h, w).
-        log_variance: (n, c, h, w).
-        x0: the predicted image (n, c, h, w).
-    """
+    """The model's Gaussian p(x_{t−1} | x_t), and the predicted image, each (n, c, h, w)."""
 
     mean: Tensor
     log_variance: Tensor
@@ -80,15 +74,14 @@ class Coefficients(NamedTuple):
 
 
 class GaussianDiffusion:
-    """A noise process q(x_t | x_0) = N(√ᾱ_t x_0, 1−ᾱ_t) and its reversal.
+    """A noise process q(x_t | x_0) = N(√ᾱ_t x_0, 1−ᾱ_t) and its reversal; no parameters.
 
-    A plain object without parameters. Images have shape (n, c, h, w); the frames of videos are
-    entries of their own. Methods raise a `ValueError` for images that are no floats or differ in
-    shape, and for steps that are not one of each entry or one for all, or out of 0..S−1; steps are
-    looked at on the CPU only, where that costs no synchronisation.
+    Images have shape (n, c, h, w); the frames of videos are entries of their own. Steps t are one
+    for each entry or one for all, 0..S−1, and looked at on the CPU only, where that costs no
+    synchronisation.
 
     Args:
-        betas: variances of the noise that the steps add, in (0, 1).
+        betas: variances of the noise that the steps add, float64 (S,), in (0, 1).
         timesteps: number of each step in the process that the network was trained on; None: this
             is that process.
         original_steps: steps of that process.
@@ -97,11 +90,7 @@ class GaussianDiffusion:
             of diffusion models", appendix D), from which the image follows without a division.
 
     Attributes:
-        betas: float64 (S,).
         alpha_bars: ᾱ, float64 (S,).
-        timesteps: as above, a tuple.
-        original_steps: as above.
-        prediction: as above.
     """
 
     def __init__(
@@ -133,7 +122,7 @@ class GaussianDiffusion:
         total = list(accumulate(betas.tolist(), lambda sum, beta: sum + beta * (1 - sum)))
         noise = torch.tensor(total, dtype=torch.float64)
         noise_prev = torch.cat((noise.new_zeros(1), noise[:-1]))
-        variance = betas * noise_prev / noise
+        variance = betas * noise_prev / noise  # β̃ = β(1−ᾱ')/(1−ᾱ)
         times = torch.tensor(self.timesteps, dtype=torch.float64)
         self._coefficients = Coefficients(
             sqrt_alphas_cumprod=alphas_cumprod.sqrt(),
@@ -156,13 +145,7 @@ class GaussianDiffusion:
     def make(
         cls, num_steps: int, schedule: ScheduleName, prediction: Prediction = "epsilon"
     ) -> "GaussianDiffusion":
-        """Return the process of a named schedule.
-
-        Args:
-            num_steps: S.
-            schedule: `linear` or `cosine`.
-            prediction: as of the class.
-        """
+        """Return the process of S = `num_steps` of a named schedule."""
         if schedule not in _SCHEDULES:
             names = ", ".join(get_args(ScheduleName))
             raise ValueError(f"schedule must be one of {names}, got {schedule!r}")
@@ -243,17 +226,12 @@ class GaussianDiffusion:
         *,
         limit: float | None = 1.0,
     ) -> Reverse:
-        """Return p(x_{t−1} | x_t) of what a network returns.
+        """Return p(x_{t−1} | x_t) of what a network returns for x_t.
 
-        Its first half of channels is what `prediction` says, its second places the variance between
-        the posterior's and β on the logarithmic scale (improved DDPM, equation 15; −1 is the
-        posterior's, 1 is β).
-
-        Args:
-            output: of the network, with twice the channels of the images.
-            x_t: what it was given.
-            t: steps.
-            limit: keep the predicted image within ±limit; None lets it be, as in training.
+        The first half of its channels is what `prediction` says, the second puts the variance
+        between the posterior's and β on the logarithmic scale (improved DDPM, equation 15; −1 is
+        the posterior's, 1 is β). The predicted image is kept within ±`limit`; None lets it be, as
+        in training.
         """
         _check_limit(limit)
         # 1. The image x_0 that the network predicts, within its range
@@ -279,12 +257,7 @@ class GaussianDiffusion:
     ) -> Images:
         """Return x_{t−1} drawn from `p_mean_variance`; its mean at t = 0.
 
-        Args:
-            output: of the network.
-            x_t: what it was given.
-            t: steps.
-            noise: standard normal; None only where all t are 0.
-            limit: as of `p_mean_variance`.
+        The noise is standard normal; None only where all t are 0.
         """
         reverse = self.p_mean_variance(output, x_t, t, limit=limit)
         if noise is None:
@@ -308,15 +281,9 @@ class GaussianDiffusion:
         r"""Return x_{t−1} = √ᾱ' x_0 + √(1−ᾱ'−σ²) ε + σ·noise with σ² = η²β(1−ᾱ')/(1−ᾱ).
 
         Song, Meng & Ermon 2021, "Denoising diffusion implicit models", equations 12 and 16. Where
-        the predicted image is clipped, ε is that of the clipped one, as in improved DDPM.
-
-        Args:
-            output: of the network; its variances play no part.
-            x_t: what it was given.
-            t: steps.
-            noise: standard normal; None only where `eta` or all t are 0.
-            eta: η in 0..1: 0 draws nothing, 1 has the posterior's variance.
-            limit: as of `p_mean_variance`.
+        the predicted image is clipped to ±`limit`, ε is that of the clipped one, as in improved
+        DDPM. The variances of the output play no part. η is in 0..1: 0 draws nothing, 1 has the
+        posterior's variance. The noise is standard normal; None only where η or all t are 0.
         """
         if not 0 <= eta <= 1:
             raise ValueError(f"eta must lie in 0..1, got {eta}")
@@ -345,6 +312,7 @@ class GaussianDiffusion:
         if len(steps) < 2:
             raise ValueError(f"count must be at least two steps, got {count!r}")
         alphas_cumprod = self.alpha_bars[list(steps)]
+        # 1 − β of a step is ᾱ over that of the step before it, which is 1 at the first
         before = torch.cat((alphas_cumprod.new_ones(1), alphas_cumprod[:-1]))
         return GaussianDiffusion(
             1 - alphas_cumprod / before,

@@ -47,11 +47,9 @@ class ImageDiffusion(FrameDiffusion):
     ) -> Float[Tensor, "b o h w"]:
         """Return noise and places of the variances, each of all channels.
 
-        Args:
-            x_t: noisy images.
-            times: of `diffusion.model_times`: steps on the scale of 1,000.
-            labels: class of each, where the model has classes; `num_classes` itself says nothing
-                of the class, where the model was trained with `label_dropout`.
+        Times are those of `diffusion.model_times`, steps on the scale of 1,000. Labels are the
+        classes, where the model has them; `num_classes` itself says nothing of the class, where the
+        model was trained with `label_dropout`.
         """
         check_sizes("x_t", x_t, "b", *self.config.image_shape)
         check_sizes("times", times, len(x_t))
@@ -78,12 +76,7 @@ class ImageDiffusion(FrameDiffusion):
     ) -> HybridLosses:
         """Return L_hybrid of each image at its step (improved DDPM, equation 16).
 
-        Args:
-            images: in −1..1.
-            t: steps, 0..S−1.
-            labels: class of each image, where the model has classes; in train mode hidden with
-                probability `label_dropout`.
-            generator: draws the noise, and which labels are hidden.
+        Images are in −1..1; in train mode labels are hidden with probability `label_dropout`.
         """
         check_batch("images", images, self.config.image_shape)
         check_sizes("t", t, len(images))
@@ -105,12 +98,7 @@ class ImageDiffusion(FrameDiffusion):
     ) -> BitsPerDim:
         """Return the bound on −log₂ p(image) in bits per dimension, by S passes in eval mode.
 
-        Args:
-            images: levels k/127.5 − 1 of 8-bit images.
-            labels: class of each image, where the model has classes: the bound is that on
-                −log₂ p(image | class) then.
-            generator: draws the one seed that all noise follows from.
-            progress: called after each step with 1.
+        Of a model of classes it is that on −log₂ p(image | class). See `bits_per_dim` for the rest.
         """
         check_batch("images", images, self.config.image_shape)
         check_labels(labels, self.config, len(images))

@@ -19,19 +19,13 @@ _HALF_BIN = 1 / 255
 
 
 class BitsPerDim(NamedTuple):
-    """The bound on −log₂ p(x_0), divided by the number of pixels and channels.
+    """The bound on −log₂ p(x_0), divided by the number of pixels and channels."""
 
-    Attributes:
-        total: (b,), the sum of `prior` and all `terms`.
-        prior: (b,), KL(q(x_S | x_0) ‖ N(0, I)).
-        terms: (b, S), of step t: KL(q(x_{t−1} | x_t, x_0) ‖ p), and −log₂ p(x_0 | x_1) at t = 0.
-        mse: (b, S), of the predicted noise.
-    """
-
-    total: Tensor
-    prior: Tensor
+    total: Tensor  # (b,), the sum of `prior` and all `terms`
+    prior: Tensor  # (b,), KL(q(x_S | x_0) ‖ N(0, I))
+    # (b, S), of step t: KL(q(x_{t−1} | x_t, x_0) ‖ p), and −log₂ p(x_0 | x_1) at t = 0
     terms: Tensor
-    mse: Tensor
+    mse: Tensor  # (b, S), of the predicted noise
 
 
 def normal_kl(
@@ -40,11 +34,7 @@ def normal_kl(
     other_mean: Float[Tensor, "*#n"],
     other_log_variance: Float[Tensor, "*#n"],
 ) -> Float[Tensor, "*n"]:
-    """Return KL(N(m, s²) ‖ N(m', s'²)) = ½(log s'²/s² + s²/s'² − 1 + (m−m')²/s'²), each.
-
-    Returns:
-        In nats.
-    """
+    """Return KL(N(m, s²) ‖ N(m', s'²)) = ½(log s'²/s² + s²/s'² − 1 + (m−m')²/s'²), in nats."""
     difference = log_variance - other_log_variance  # d = log s²/s'²
     mahalanobis = (mean - other_mean).square() * (-other_log_variance).exp()
     # expm1(d) − d: where the variances are close, e^d − 1 − d would be lost in rounding.
@@ -54,19 +44,11 @@ def normal_kl(
 def discretized_log_likelihood(
     images: Float[Tensor, "*n"], mean: Float[Tensor, "*n"], log_variance: Float[Tensor, "*n"]
 ) -> Float[Tensor, "*n"]:
-    """Return logarithm of a Gaussian's mass on the bin of each pixel's level, one of 256 in −1..1.
+    """Return the log mass, in nats, of a Gaussian on the bin of each pixel's level k/127.5 − 1.
 
     The bins of the lowest and of the highest level reach to infinity, so that the masses sum to 1.
     Improved DDPM takes a tanh for Φ and cuts masses off at 10⁻¹²; here Φ is exact, also far out,
     where a cut would leave no gradient.
-
-    Args:
-        images: levels k/127.5 − 1.
-        mean: of the Gaussian.
-        log_variance: of the Gaussian.
-
-    Returns:
-        In nats.
     """
     centred, inverse = images - mean, (-log_variance / 2).exp()
     upper, lower = inverse * (centred + _HALF_BIN), inverse * (centred - _HALF_BIN)
@@ -117,17 +99,11 @@ def bits_per_dim(
     generator: torch.Generator | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> BitsPerDim:
-    """Return the whole bound, by one pass of the network for each step; no gradients.
+    """Return the whole bound of images, by one pass of the network for each step; no gradients.
 
-    It bounds the likelihood of 8-bit images only: `x0` must hold levels k/127.5 − 1.
-
-    Args:
-        model: predicts noise and variances.
-        x0: images.
-        diffusion: the process.
-        generator: one number is drawn of it; an image's noise depends on that number and on the
-            image's place in `x0`.
-        progress: called after each step with 1.
+    It bounds the likelihood of 8-bit images only: `x0` must hold levels k/127.5 − 1. One number is
+    drawn of the generator; an image's noise depends on that number and on the image's place in
+    `x0`. `progress` is called after each step with 1.
     """
     check_sizes("x0", x0, "b", "c", "h", "w")
     check_floating(x0=x0)

@@ -72,8 +72,7 @@ def denoise(
         model: predicts noise and variances.
         x_start: standard normal noise.
         diffusion: the process, respaced for fewer steps.
-        step_noise: standard normal noise (n, c, h, w) of step t; asked for where it has a part,
-            which it never has at t = 0.
+        step_noise: standard normal noise (n, c, h, w) of step t, asked for where it has a part.
         eta: None draws from the model's own Gaussians (ancestral); a number is η of DDIM.
         limit: predicted images are kept within ±limit, and so is the result.
     """

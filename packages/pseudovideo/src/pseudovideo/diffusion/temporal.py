@@ -27,13 +27,7 @@ class Positions(NamedTuple):
 def distance_features(
     frames: Int64[Tensor, "b i"], others: Int64[Tensor, "b j"], dtype: torch.dtype
 ) -> Float[Tensor, "b i j 3"]:
-    """Return φ(d) = (log(1+max(d,0)), log(1+max(−d,0)), [d=0]) of the distances of frames.
-
-    Args:
-        frames: numbers of frames i.
-        others: numbers of frames j, which d = i − j is counted from.
-        dtype: of the result.
-    """
+    """Return φ(d) = (log(1+max(d,0)), log(1+max(−d,0)), [d=0]) of distances d = i − j of frames."""
     d = (frames[:, :, None] - others[:, None]).to(dtype)
     return torch.stack(
         [d.clamp_min(0).log1p(), (-d).clamp_min(0).log1p(), (d == 0).to(dtype)], dim=-1
@@ -98,9 +92,9 @@ class TemporalAttention(nn.Module):
 
         Args:
             hidden: features of the frames, s slots for each of b videos.
-            positions: of slots i and frames j; those of `memory` come first.
+            positions: of slots i and frames j; those of `memory`, further frames, come first.
             mask: 0 where slot i may attend to frame j, else −∞, likewise.
-            memory: further frames to attend to.
+            memory: of earlier calls.
 
         Returns:
             The features, and what a later call needs to attend to these frames.

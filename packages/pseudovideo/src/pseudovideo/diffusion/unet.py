@@ -18,18 +18,11 @@ from pseudovideo.spec import UNetConfig
 
 
 def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn.Module:
-    """Return improved DDPM's UNet with fresh weights; its output is exactly 0.
+    """Return improved DDPM's UNet with fresh weights; its output is exactly 0, see `apply_unet`.
 
     Where the config has classes, each has a learned vector that is added to the embedding of the
     time, as improved DDPM and diffusers (`num_class_embeds`) do; also the token of none.
-
-    Args:
-        config: sizes.
-        in_channels: of the input; more than `config.channels` where something is told beside it.
-        out_channels: of the output, 2c for noise and variance.
-
-    Returns:
-        diffusers' `UNet2DModel`, see `apply_unet`.
+    `in_channels` are more than `config.channels` where something is told beside the image.
 
     Raises:
         MissingExtraError: diffusers is not installed.

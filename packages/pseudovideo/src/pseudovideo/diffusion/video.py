@@ -32,9 +32,6 @@ from pseudovideo.spec import VideoDiffusionConfig
 class VideoDiffusion(FrameDiffusion):
     """A UNet that tells the noise of frames from noisy frames and given ones.
 
-    Args:
-        config: sizes, process and stages.
-
     Raises:
         MissingExtraError: diffusers is not installed.
     """
@@ -92,12 +89,8 @@ class VideoDiffusion(FrameDiffusion):
         Deviation from the reference implementation of flexible video diffusion: its bound is over
         observed frames too, of frames that are all clipped to −1..1.
 
-        Args:
-            videos: in −1..1 but for their noise, the image last.
-            t: steps, 0..S−1.
-            labels: class of each video, where the model has classes; in train mode hidden with
-                probability `label_dropout`.
-            generator: draws windows and noise, and which labels are hidden.
+        Videos are in −1..1 but for their noise, the image last; the generator draws windows, noise,
+        and which labels are hidden.
         """
         check_batch("videos", videos, (self.config.num_frames, *self.config.image_shape))
         check_sizes("t", t, len(videos))
@@ -107,7 +100,6 @@ class VideoDiffusion(FrameDiffusion):
             batch,
             num_frames=config.num_frames,
             context=config.context,
-            masks=config.masks,
             generator=generator,
             device=videos.device,
         )
@@ -143,18 +135,11 @@ class VideoDiffusion(FrameDiffusion):
         batch_size: int = 64,
         progress: Callable[[int], object] | None = None,
     ) -> Float[Tensor, "b k c h w"]:
-        """Draw a frame given the true C frames before it, in eval mode; see `frame_errors`.
+        """Draw K samples of a frame given the true C before it, in eval mode; see `frame_errors`.
 
-        Args:
-            videos: true videos, on the model's device.
-            frame: number of the frame, C..T−1: those of the first window have no context.
-            labels: class of each video, where the model has classes.
-            num_samples: samples K for each video.
-            num_steps: as of `sample`.
-            eta: as of `sample`.
-            generator: draws the one seed that all noise follows from.
-            batch_size: samples drawn at once.
-            progress: called after each batch with the number of its samples.
+        The frame is one of C..T−1: those of the first window have no context. `num_steps`, `eta`,
+        `generator` and `batch_size` are those of `sample`; `progress` is called after each batch
+        with the number of its samples.
         """
         check_batch("videos", videos, (self.config.num_frames, *self.config.image_shape))
         if not videos.isfinite().all():

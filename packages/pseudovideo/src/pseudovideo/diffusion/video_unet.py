@@ -40,10 +40,7 @@ class _Pass(NamedTuple):
 
 
 class _Sites:
-    """Lookup of the current pass for attentions, which diffusers calls with features alone.
-
-    Args:
-        temporal: the attentions between frames, in the order of use.
+    """Lookup of the current pass for temporal attentions, which diffusers calls with features.
 
     Attributes:
         current: the pass; None between passes.
@@ -141,18 +138,15 @@ class VideoUNet(nn.Module):
         memories: FrameMemories | None = None,
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b s o h w"]:
-        """Predict the noise and the variances of frames.
+        """Predict the noise and the variances of frames, of use in the latent slots.
 
         Args:
             pixels: given ones in the observed slots, noisy ones in the latent slots.
             times: diffusion time of each video, on the scale of 1,000.
             window: which frames these are.
-            memories: of `remember`: frames to attend to that need not pass through the network
-                again. They must be all that is observed; `one_way` only.
+            memories: of `remember`: all that is observed, which need not pass through the network
+                again; `one_way` only.
             labels: token of each video's class, where the network has them.
-
-        Returns:
-            Outputs of all slots; those of the latent slots are of use.
         """
         return self._run(pixels, times, window, memories, labels)[0]
 

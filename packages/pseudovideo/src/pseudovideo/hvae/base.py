@@ -27,17 +27,11 @@ from pseudovideo.spec import HVAEConfig
 
 
 class VariationalBound(NamedTuple):
-    """Negative evidence lower bound of images, in nats per dimension.
+    """Negative evidence lower bound of images, in nats per dimension."""
 
-    Attributes:
-        total: (b,), the sum of the others.
-        terms: (b, T), cost of the steps t = 1..T; the first is −log p(x|z_1).
-        prior: (b,), KL at level T, as far as the variant counts it.
-    """
-
-    total: Tensor
-    terms: Tensor
-    prior: Tensor
+    total: Tensor  # (b,), the sum of the others
+    terms: Tensor  # (b, T), cost of the steps t = 1..T; the first is −log p(x|z_1)
+    prior: Tensor  # (b,), KL at level T, as far as the variant counts it
 
 
 class LevelTerms(NamedTuple):
@@ -91,14 +85,10 @@ class HVAE(Pretrained):
         labels: Int64[Tensor, " b"] | None = None,
         image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """Return z_T of samples.
+        """Return z_T of samples by their numbers, all draws of one seed.
 
-        Args:
-            numbers: of the samples.
-            images: the training images, in −1..1, where the prior consists of them.
-            seed: of all that is drawn.
-            labels: class of each sample; None: of any.
-            image_labels: classes of the images.
+        Where the prior consists of the training images, they and their classes are given, in −1..1;
+        labels are the classes of the samples, None for any.
         """
 
     def decode(
@@ -107,13 +97,10 @@ class HVAE(Pretrained):
         t: Int64[Tensor, " b"],
         labels: Int64[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """Return μ_θ(z_t, t), the mean of p(z_{t−1}|z_t), or of p(z_{t−1}|z_t, class).
+        """Return μ_θ(z_t, t), the mean of p(z_{t−1}|z_t), t = 1..T, or of p(z_{t−1}|z_t, class).
 
-        Args:
-            z: frames of level t.
-            t: 1..T.
-            labels: class of each, where the model has classes; `num_classes` itself says nothing
-                of the class, where the model was trained with `label_dropout`.
+        The label `num_classes` says nothing of the class, where the model was trained with
+        `label_dropout`.
         """
         self._check_levels("z", z, t, 1)
         check_labels(labels, self.config, len(z), none=True)
@@ -128,12 +115,8 @@ class HVAE(Pretrained):
     ) -> dict[str, Tensor]:
         """Estimate the bound, unbiased: T times the cost of one step, drawn for each image.
 
-        Args:
-            images: in −1..1.
-            labels: class of each image, where the model has classes; in train mode hidden with
-                probability `label_dropout`.
-            generator: draws t from 1..T, both included, the noise of z_t, and which labels are
-                hidden.
+        Images are in −1..1; in train mode labels are hidden with probability `label_dropout`. The
+        generator draws t from 1..T, the noise of z_t, and which labels are hidden.
 
         Returns:
             Scalars: `loss`, the bound in nats per dimension, the only one with a gradient; its
@@ -165,14 +148,8 @@ class HVAE(Pretrained):
     ) -> VariationalBound:
         """Return the negative evidence lower bound of all T steps, one z_t each, in eval mode.
 
-        Args:
-            images: in −1..1.
-            labels: class of each image, where the model has classes: the bound is that on
-                −log p(image | class) then.
-            generator: draws the noise.
-
-        Returns:
-            Nats per dimension, see `VariationalBound`; `HeatHVAE` says what its own leaves out.
+        Images are in −1..1. Of a model of classes the bound is that on −log p(image | class).
+        `HeatHVAE` says what its own leaves out.
         """
         check_batch("images", images, self.config.image_shape)
         check_labels(labels, self.config, len(images))
@@ -198,15 +175,10 @@ class HVAE(Pretrained):
         noise: Float[Tensor, "b c h w"],
         labels: Int64[Tensor, " b"] | None = None,
     ) -> LevelTerms:
-        """Return what level t adds to the bound; its sum over t = 1..T is the bound.
+        """Return what level t = 1..T adds to the bound; its sum over the levels is the bound.
 
-        Gradients reach the encoder through z_t as well as through the target m_{t−1}(x).
-
-        Args:
-            images: in −1..1.
-            t: level of each image, 1..T.
-            noise: standard normal.
-            labels: as of `decode`.
+        Gradients reach the encoder through z_t as well as through the target m_{t−1}(x). Images are
+        in −1..1, the noise is standard normal, labels are those of `decode`.
         """
         config = self.config
         images = images.to(at_least_float32(images))
@@ -238,17 +210,13 @@ class HVAE(Pretrained):
 
         Args:
             n: number of images.
-            images: what the prior of `HeatHVAE` consists of, the training images;
-                `LearnedEncoderHVAE` has no use for them.
+            images: what the prior of `HeatHVAE` consists of, the training images.
             image_labels: their classes, where the model has classes: the prior of a class is the
                 images of that class.
-            labels: class of each sample, where the model has classes; None draws them
-                (`draw_labels`).
-            guidance: g of μ = μ_u + g (μ_c − μ_u) in each step of the decoder, with the class and
-                without. 1 is the model of the class; 0 leaves the class out, of the prior too.
-                Other values than these two take twice the evaluations.
-            generator: draws the one seed that all noise follows from. Each sample has noise of
-                its own: it depends neither on `batch_size` nor, but for round-off, on the others.
+            labels: class of each sample, where the model has classes; None draws them.
+            guidance: g of μ = μ_u + g (μ_c − μ_u) in each step of the decoder, as of
+                `FrameDiffusion.sample`; 0 leaves the class out of the prior too.
+            generator: draws the one seed that all noise follows from, as there.
             batch_size: images drawn at once.
 
         Returns:
@@ -299,15 +267,9 @@ def step_costs(
 ) -> Float[Tensor, " b"]:
     """Return the bound's term of step t: what it costs to tell the less blurred frame given z_t.
 
-    Args:
-        mse: mean squared distance of m_{t−1}(x), or of the image x where t = 1, to μ_θ(z_t, t).
-        t: level that is left, 1..T.
-        noise_std: σ_h.
-        delta: δ.
-
-    Returns:
-        KL(N(m_{t−1}, σ_h²I) ‖ N(μ_θ, δ²I)) where t > 1, −log N(x; μ_θ, δ²I) where t = 1; nats per
-        dimension.
+    KL(N(m_{t−1}, σ_h²I) ‖ N(μ_θ, δ²I)) where t > 1, −log N(x; μ_θ, δ²I) where t = 1, in nats per
+    dimension. `mse` is the mean squared distance of m_{t−1}(x), or of x where t = 1, to μ_θ(z_t,
+    t); σ_h is `noise_std`.
     """
     # KL of the variances, ½(σ_h²/δ² − 1 − log σ_h²/δ²), and the normal density's constant
     ratio = (noise_std / delta) ** 2

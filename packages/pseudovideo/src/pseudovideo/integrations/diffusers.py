@@ -45,8 +45,8 @@ _MODEL_STEPS = 1000  # of the scale on which a UNet is told the time
 _PREDICTIONS: dict[str, Prediction] = {"epsilon": "epsilon", "sample": "x0", "v_prediction": "v"}
 # diffusers' tables are in float32.
 _TOLERANCE = 1e-5
-# Settings of a UNet that change nothing of what it computes.
-_FREE = {"sample_size", "num_train_timesteps", "time_embedding_type"}
+# Where the config of a UNet has the settings of the model; diffusers passes over such names.
+_SETTINGS = "_pseudovideo"
 _TEMPLATE = """---
 license: {license}
 library_name: {library}
@@ -72,16 +72,12 @@ images = PseudoVideoPipeline.from_pretrained("{name}")(batch_size=4, num_inferen
 
 @dataclass
 class PseudoVideoOutput(diffusers.utils.BaseOutput):
-    """Samples of a pipeline; pixels are in 0..1.
+    """Samples of a pipeline; pixels are in 0..1."""
 
-    Attributes:
-        images: the last frames: a list of PIL images, an array (n, h, w, c) or a tensor
-            (n, c, h, w).
-        frames: all frames: lists of PIL images, an array (n, T, h, w, c) or a tensor
-            (n, T, c, h, w). T is 1 for an image model.
-    """
-
+    # The last frames: a list of PIL images, an array (n, h, w, c) or a tensor (n, c, h, w)
     images: Any
+    # All frames: lists of PIL images, an array (n, T, h, w, c) or a tensor (n, T, c, h, w). T is 1
+    # for an image model
     frames: Any
 
 
@@ -135,8 +131,8 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             batch_size: number of samples.
             generator: of the noise.
             num_inference_steps: of the scheduler in each stage; None: all of the process.
-            labels: class of each sample, where the model has classes; None draws them.
-            guidance: as of the model's `sample`.
+            labels: class of each sample, as of the model's `sample`.
+            guidance: likewise.
             output_type: what is returned: "pil", "np" or "pt".
             return_dict: False returns a tuple of images and frames.
         """
@@ -234,12 +230,11 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         """Read a folder, or a repository of the hub, in eval mode on the CPU.
 
         Args:
-            pretrained_model_name_or_path: what `save_pretrained` wrote here, or diffusers'
-                `DDPMPipeline` if its UNet is one of improved DDPM with learned variances.
+            pretrained_model_name_or_path: what `save_pretrained` or `to_ddpm_pipeline` wrote.
             torch_dtype: precision of the weights; None: that of the files.
-            revision: of a repository.
-            token: for a repository.
-            cache_dir: where a repository's files are kept.
+            revision: of a repository, as the arguments below.
+            token: for it.
+            cache_dir: where its files are kept.
             local_files_only: fetch nothing.
 
         Raises:
@@ -269,10 +264,8 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
             raise ValueError(f"{folder} must have a DDPMScheduler or DDIMScheduler, got {name}")
         settings = _read_settings(folder / _SCHEDULER / "scheduler_config.json")
         scheduler = getattr(diffusers, name).from_config(settings)
-        if kind == "DDPMPipeline":
-            model = _image_model(folder, scheduler)
-        else:
-            model = load_pretrained(folder / _MODEL)
+        plain = kind == "DDPMPipeline"
+        model = _image_model(folder) if plain else load_pretrained(folder / _MODEL)
         if not isinstance(model, (ImageDiffusion, VideoDiffusion)):
             raise ValueError(f"{folder} must hold a diffusion model, got a {type(model).__name__}")
         model = model if torch_dtype is None else model.to(torch_dtype)
@@ -351,9 +344,11 @@ def to_ddpm_pipeline(model: ImageDiffusion) -> Any:
     settings["attention_head_dim"] = config.widths[-1] // config.num_heads
     if config.num_steps != _MODEL_STEPS:
         settings |= {"time_embedding_type": "learned", "num_train_timesteps": config.num_steps}
-        weights["time_proj.weight"] = _sinusoids(plain, model.diffusion)
+        times = model.diffusion.model_times(torch.arange(config.num_steps))
+        weights["time_proj.weight"] = plain.time_proj(times)
     unet = diffusers.UNet2DModel(**settings).to(model.dtype)
     unet.load_state_dict(weights)
+    unet.register_to_config(**{_SETTINGS: config.to_dict()})
     return diffusers.DDPMPipeline(unet=unet.eval(), scheduler=_ddpm_scheduler(model.diffusion))
 
 
@@ -399,70 +394,24 @@ def _check_scheduler(scheduler: Any, process: GaussianDiffusion) -> None:
         )
 
 
-def _image_model(folder: Path, scheduler: Any) -> ImageDiffusion:
-    """Return the model of a folder that diffusers' `DDPMPipeline.save_pretrained` wrote."""
-    unet = _read_settings(folder / "unet" / "config.json")
-    try:
-        config = _image_config(unet, scheduler)
-        # A model of such a config says what its UNet must be.
-        with torch.device("meta"):
-            network: Any = ImageDiffusion(config).unet
-            expected = dict(network.config)
-    except (LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder} must hold a UNet of improved DDPM: {error}") from error
-    expected["attention_head_dim"] = config.widths[-1] // config.num_heads
-    differing = {
-        name: unet.get(name)
-        for name, value in expected.items()
-        if name[0] != "_" and name not in _FREE and _plain(unet.get(name)) != _plain(value)
-    }
-    if differing:
-        raise ValueError(
-            f"{folder} must hold a UNet of improved DDPM, and it differs in {differing}"
-        )
+def _image_model(folder: Path) -> ImageDiffusion:
+    """Return the model of a folder that `to_ddpm_pipeline(model).save_pretrained` wrote."""
+    settings = _read_settings(folder / "unet" / "config.json").get(_SETTINGS)
     path = folder / "unet" / _WEIGHTS
+    if settings is None:
+        raise ValueError(f"{folder} must hold a UNet that was exported from here, and does not")
     if not path.is_file():
         raise FileNotFoundError(f"{path} must hold the weights, and is not there")
-    model = ImageDiffusion(config)
     try:
+        model = ImageDiffusion(ImageDiffusionConfig.from_dict(settings))
         weights = load_file(path)
+        weights.pop("time_proj.weight", None)
         dtypes = {value.dtype for value in weights.values()}
-        times = weights.pop("time_proj.weight", None)
         model = model.to(dtypes.pop() if len(dtypes) == 1 else torch.float32)
         model.unet.load_state_dict(weights)
     except Exception as error:  # safetensors has errors of its own
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-    sinusoids = _sinusoids(model.unet, model.diffusion)
-    if (times is None) != (config.num_steps == _MODEL_STEPS) or (
-        times is not None and not torch.allclose(times, sinusoids.to(times), atol=1e-5)
-    ):
-        raise ValueError(f"{folder} must tell its UNet the times on a scale of 1,000 steps")
     return model.eval()
-
-
-def _image_config(unet: dict[str, Any], scheduler: Any) -> ImageDiffusionConfig:
-    """Return the settings that a UNet of diffusers and its scheduler have."""
-    widths, size = unet["block_out_channels"], unet["sample_size"]
-    attends = ["Attn" in name for name in unet["down_block_types"]]
-    values: dict[str, Any] = {
-        "image_size": size,
-        "channels": unet["in_channels"],
-        "base_channels": widths[0],
-        "channel_multipliers": tuple(width // widths[0] for width in widths),
-        "num_res_blocks": unet["layers_per_block"],
-        "attention_sizes": tuple(size >> level for level, attn in enumerate(attends) if attn),
-        "num_heads": max(1, widths[-1] // (unet["attention_head_dim"] or widths[-1])),
-        "num_groups": unet["norm_num_groups"],
-        "dropout": unet["dropout"],
-        "num_steps": len(scheduler.betas),
-        "prediction": _PREDICTIONS[scheduler.config.prediction_type],
-    }
-    for schedule in ("linear", "cosine"):
-        config = ImageDiffusionConfig(**values, schedule=schedule)
-        betas = GaussianDiffusion.make(config.num_steps, schedule).betas
-        if torch.allclose(scheduler.betas.double(), betas, rtol=_TOLERANCE, atol=1e-7):
-            return config
-    raise ValueError(f"no linear or cosine schedule of {len(scheduler.betas)} steps")
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
@@ -486,15 +435,6 @@ def _attention_widths(config: ImageDiffusionConfig) -> set[int]:
     sizes = zip(config.widths, config.sizes, strict=True)
     # There is always attention in the middle.
     return {width for width, size in sizes if size in config.attention_sizes} | {config.widths[-1]}
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, (list, tuple)) else value
-
-
-def _sinusoids(unet: Any, process: GaussianDiffusion) -> Tensor:
-    """Return sinusoids of all times, as a UNet makes them."""
-    return unet.time_proj(process.model_times(torch.arange(process.num_steps)))
 
 
 def _as_type(frames: Tensor, output_type: str) -> Any:

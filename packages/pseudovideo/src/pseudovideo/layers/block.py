@@ -15,11 +15,8 @@ from probseq.transformers.protocol import check_dtype
 class Attention(nn.Module):
     """Self-attention over the second dimension.
 
-    Args:
-        dim: width of the tokens.
-        num_heads: heads; must divide `dim`.
-        normalize: give queries and keys unit root mean square, times learned weights, before
-            their product (the `normalised q and k` of C-ViViT); keeps the logits from growing.
+    With `normalize` queries and keys have unit root mean square, times learned weights, before
+    their product (the `normalised q and k` of C-ViViT), which keeps the logits from growing.
     """
 
     def __init__(self, dim: int, num_heads: int, *, normalize: bool = False) -> None:
@@ -58,10 +55,8 @@ class Attention(nn.Module):
 class GatedFeedForward(nn.Module):
     """Two linear maps with a GELU between, or gated by one (GEGLU, Shazeer 2020).
 
-    Args:
-        dim: width of the tokens.
-        gated: GEGLU with two thirds of the hidden width, so that both have about 8·dim² weights;
-            rounded up to a multiple of 8, without which half precision misses the tensor cores.
+    GEGLU has two thirds of the hidden width, so that both have about 8·dim² weights; rounded up to
+    a multiple of 8, without which half precision misses the tensor cores.
     """
 
     def __init__(self, dim: int, *, gated: bool = True) -> None:
@@ -87,14 +82,7 @@ class GatedFeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """x ← x + Attention(LN(x)); x ← x + GatedFeedForward(LN(x)).
-
-    Args:
-        dim: width of the tokens.
-        num_heads: heads of the attention.
-        normalize: normalised queries and keys, see `Attention`.
-        gated: GEGLU, see `GatedFeedForward`.
-    """
+    """x ← x + Attention(LN(x)); x ← x + GatedFeedForward(LN(x))."""
 
     def __init__(
         self, dim: int, num_heads: int, *, normalize: bool = False, gated: bool = True

@@ -37,15 +37,8 @@ class _Weights(NamedTuple):
 class StackDecoder:
     """The next token's `for block in blocks: x = block(x, causal=True)`, from a cache.
 
-    Holds copies of the weights: build one for each batch of sequences.
-
-    Args:
-        blocks: the stack; plain blocks, neither gated nor with normalised queries.
-        batch_size: sequences b that are decoded at once.
-        max_length: tokens that fit.
-
-    Attributes:
-        length: tokens seen so far.
+    Holds copies of the weights: build one for each batch of b sequences of at most `max_length`
+    tokens. Blocks are plain ones, neither gated nor with normalised queries.
     """
 
     def __init__(self, blocks: Sequence[Block], batch_size: int, max_length: int) -> None:

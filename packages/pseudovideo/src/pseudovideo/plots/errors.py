@@ -25,19 +25,12 @@ _HOLLOW: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}
 
 
 class FrameErrors(NamedTuple):
-    """Squared errors per pixel of single frames, in thousandths.
+    """Squared errors per pixel of single frames, in thousandths."""
 
-    Attributes:
-        length: T, frames of a video; the last is the image.
-        frames: the frames that are predicted, counted from 1.
-        model: of a model trained with several seeds, shape (seeds, frames).
-        exact: least errors, shape (frames,); NaN where they are not known.
-    """
-
-    length: int
-    frames: Sequence[int]
-    model: np.ndarray
-    exact: np.ndarray
+    length: int  # T, frames of a video; the last is the image
+    frames: Sequence[int]  # the frames that are predicted, counted from 1
+    model: np.ndarray  # of a model trained with several seeds, shape (seeds, frames)
+    exact: np.ndarray  # least errors, shape (frames,); NaN where they are not known
 
     @property
     def mean(self) -> np.ndarray:

@@ -59,10 +59,7 @@ def side(count: int) -> int:
 def tiles(images: Tensor, columns: int, least: int = LEAST_CELL) -> UInt8[np.ndarray, "y x 3"]:
     """Return images in rows, grey between them, small ones enlarged by a whole factor (bicubic).
 
-    Args:
-        images: (n, c, h, w) in -1..1; values beyond are clamped.
-        columns: images in a row.
-        least: pixels that an image is wide at least.
+    They are in -1..1, values beyond are clamped, and at least `least` pixels wide.
     """
     values = images.detach().float().clamp(-1, 1)
     factor = max(1, -(-least // values.shape[3]))
@@ -151,14 +148,9 @@ def save_rows(
     *,
     title: str | None = None,
 ) -> Path:
-    """Write rows of equally many images, a label beside each row, as PNG.
+    """Write rows of equally many images (n, c, h, w), a label beside each row, as PNG.
 
-    Args:
-        labels: of the rows.
-        rows: images (n, c, h, w) of each row, such as the frames of a video.
-        file: the file; its folder is made.
-        heads: above the columns; none by default.
-        title: stands above all.
+    Heads stand above the columns, the title above all; the folder of the file is made.
     """
     for label, row in zip(labels, rows, strict=True):
         check_images(f"row {label!r}", row, 4)

@@ -53,11 +53,8 @@ def save_theorem(
 ) -> Path:
     """Write the figure of theorem 5.4.1 for Gaussian images with the covariance of these, as PNG.
 
-    Args:
-        images: at least two; the first 2,000 are taken.
-        file: the file; its folder is made.
-        config: frames and betas; the kinds of noise are drawn side by side.
-        context: C, frames that a frame is generated from; all before it by default.
+    Of at least two images the first 2,000 are taken. The config has frames and betas; the kinds of
+    noise are drawn side by side. The context are the frames that a frame is generated from.
     """
     spectrum = image_spectrum(images[:_SPECTRUM_IMAGES])
     errors = {
@@ -77,14 +74,10 @@ def theorem_plot(errors: Mapping[str, PredictionErrors], *, title: str | None = 
     """Draw what longer contexts are worth: exact errors of Gaussian videos, a line for each kind.
 
     Left: by how much the image's error falls when more of the frames next to it are known. Middle:
-    the same for every frame, its context against the frame before it alone; the last frame is the
-    image itself, which the frame before it all but shows. Right: the image's error when the first k
-    frames are known, as after a first window that is generated jointly.
+    the same for every frame, its context against the frame before it alone. Right: the image's
+    error when the first k frames are known, as after a first window that is generated jointly.
 
     ``errors`` has what `prediction_errors` gives, by name, of 1 to 4 videos of equal length.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     lengths = {len(of_kind.next_frame) for of_kind in errors.values()}
     if not 1 <= len(errors) <= len(_STYLES) or len(lengths) != 1:

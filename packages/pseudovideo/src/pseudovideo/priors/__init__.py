@@ -30,14 +30,10 @@ def build_token_prior(
     tokenizer_fingerprint: str | None = None,
     classes: ClassSpec | None = None,
 ) -> AutoregressivePrior | MaskedPrior:
-    """Return a new prior over token grids.
+    """Return a new prior over token grids: ImageGPT's and VideoGPT's, or MaskGIT's and Phenaki's.
 
-    Args:
-        kind: ImageGPT's and VideoGPT's, or MaskGIT's and Phenaki's.
-        sizes: of its transformer.
-        grid: of the tokenizer.
-        tokenizer_fingerprint: see `PriorConfig`.
-        classes: that it knows; None for a prior without.
+    Sizes are those of its transformer, the grid is the tokenizer's; for its fingerprint see
+    `PriorConfig`.
     """
     values: dict[str, Any] = {
         **{name: getattr(sizes, name) for name in ("dim", "depth", "num_heads")},

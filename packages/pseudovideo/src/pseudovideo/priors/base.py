@@ -87,11 +87,9 @@ class TokenPrior(Pretrained):
     ) -> Float[Tensor, ""]:
         """Return the mean of −log p of the tokens that are predicted, in nats per token.
 
-        Args:
-            tokens: token grids of any integer type.
-            labels: class of each, where the prior has classes; in train mode hidden with
-                probability `label_dropout`.
-            generator: draws which labels are hidden, and masks; torch's global one if not given.
+        Tokens are of any integer type; in train mode labels are hidden with probability
+        `label_dropout`. The generator, torch's global one if not given, draws which labels are
+        hidden, and masks.
         """
 
     def sample(
@@ -105,13 +103,10 @@ class TokenPrior(Pretrained):
         batch_size: int = 256,
         **options: Any,
     ) -> Float[Tensor, "n f c y x"]:
-        """Draw token grids and decode them, batch by batch.
+        """Draw token grids and decode them, batch by batch, to frames; the last is the image.
 
         Arguments and options are those of `sample_tokens`; the tokenizer is on the prior's device.
         Another `batch_size` is another draw.
-
-        Returns:
-            Frames; the last one is the image.
         """
         check_counts(n=n, batch_size=batch_size)
         self.check_tokenizer(tokenizer)

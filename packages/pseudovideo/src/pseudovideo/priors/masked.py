@@ -59,12 +59,9 @@ class MaskedPrior(TokenPrior):
     ) -> Float[Tensor, "b m k"]:
         """Return logits of the tokens given those that aren't masked.
 
-        Args:
-            tokens: in raster order, the blurriest slot first; any token where masked.
-            masked: where the token is not to be looked at.
-            indices: where logits are wanted; everywhere if not given.
-            labels: class of each sequence, where the prior has classes; `num_classes` itself says
-                nothing of the class, where the prior was trained with `label_dropout`.
+        Tokens are in raster order, the blurriest slot first, and any token where masked. `indices`
+        are where logits are wanted, everywhere if not given. The label `num_classes` says nothing
+        of the class, where the prior was trained with `label_dropout`.
         """
         check_sizes("tokens", tokens, "b", self.grid.num_tokens)
         check_integers(0, self.grid.codebook_size - 1, tokens=tokens)

@@ -24,14 +24,9 @@ def draw(
 
     One uniform number a draw, through the inverse of the distribution function: many times faster
     on a CPU than `torch.multinomial`, which takes a number for each token of the codebook.
-
-    Args:
-        logits: unnormalised log-probabilities.
-        temperature: 0 gives the most likely token, the lowest one among equals.
-        top_k: leave only so many of the most likely tokens.
-        top_p: leave only the smallest set of most likely tokens whose mass reaches this, after
-            `top_k`. Here and there, equals are left out from the highest token on.
-        generator: of the draws; it must live on the logits' device.
+    Temperature 0 gives the most likely token, the lowest among equals. `top_k` leaves only so many
+    of the most likely tokens, then `top_p` the smallest set of these whose mass reaches it; equals
+    are left out from the highest token on. The generator is on the logits' device.
     """
     check_options(temperature=temperature, top_k=top_k, top_p=top_p)
     if temperature == 0:

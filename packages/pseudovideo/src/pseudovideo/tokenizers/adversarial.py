@@ -51,14 +51,8 @@ def adaptive_weight(
 ) -> Float[Tensor, ""]:
     """Return ‖∇L_rec‖ / ‖∇L_gan‖ at the decoder's last layer, in 0..`largest` (VQGAN, eq. 7).
 
-    Args:
-        reconstruction: L_rec, perceptual term included.
-        adversarial: L_gan, the generator's term.
-        last_layer: weights that both depend on.
-        largest: bound, also where the adversarial gradient vanishes.
-
-    Returns:
-        A constant; 0 where a gradient is not finite.
+    L_rec has the perceptual term included, L_gan is the generator's term. A constant: `largest`
+    where the adversarial gradient vanishes, 0 where one is not finite.
     """
     norms = [
         torch.autograd.grad(loss, last_layer, retain_graph=True)[0].norm()

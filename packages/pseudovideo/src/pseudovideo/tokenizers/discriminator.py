@@ -20,14 +20,10 @@ _SLOPE = 0.2
 class Discriminator(nn.Module):
     """Tell real patches of an image from decoded ones: a residual network, as in StyleGAN2.
 
-    Blocks halve the image down to a map of 4×4 to 7×7, of which each place gives a logit; its
-    field of view is most of a small image. No statistics of the batch: the logits of an image
-    don't depend on the others, and real and fake images can go through together.
-
-    Args:
-        channels: of the images.
-        image_size: their height and width.
-        width: channels after the first layer; doubled by each block, up to four times as many.
+    Blocks halve the image, of `image_size` pixels, down to a map of 4×4 to 7×7, of which each place
+    gives a logit; its field of view is most of a small image. The first layer has `width` channels,
+    doubled by each block, up to four times as many. No statistics of the batch: the logits of an
+    image don't depend on the others, and real and fake images can go through together.
 
     Example:
         >>> import torch

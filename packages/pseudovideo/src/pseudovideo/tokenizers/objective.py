@@ -92,13 +92,10 @@ class TokenizerObjective(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the loss and what to log: the same keys at every step, 0 while a term is off.
 
-        Without gradients (validation) there is no adaptive weight, hence no generator's term in
-        the loss, and no gradient penalty.
-
-        Args:
-            videos: frames in −1..1, the blurriest first.
-            step: optimizer steps done.
-            generator: draws the frames that perceptual and adversarial terms look at.
+        Without gradients (validation) there is no adaptive weight, hence no generator's term in the
+        loss, and no gradient penalty. Videos are frames in −1..1, the blurriest first, `step`
+        counts optimizer steps done, and the generator draws the frames that perceptual and
+        adversarial terms look at.
 
         Returns:
             Scalars: `loss`, the only one with a gradient; its terms without their weights

@@ -12,8 +12,7 @@ def patchify(
 ) -> Float[Tensor, "b t h w p"]:
     """Cut videos into patches of `temporal_patch` frames and `patch_size` pixels a side.
 
-    Returns:
-        The values of each patch in the order (frame, row, column, channel).
+    The values of each patch are in the order (frame, row, column, channel).
     """
     return rearrange(
         videos,

@@ -22,23 +22,14 @@ from pseudovideo.tokenizers.codebook import cluster_sums, k_means, nearest_codes
 
 
 class QuantizerOutput(NamedTuple):
-    """Codes of a quantizer's inputs, and how the codebook was used.
+    """Codes of a quantizer's inputs, and how the codebook was used."""
 
-    Attributes:
-        quantized: the chosen codes, projected back to the width of the input; its gradient
-            passes to the input as though nothing had been rounded.
-        indices: the number of the code of each input.
-        loss: the commitment term, β already multiplied in.
-        usage: share of the codes that this batch uses, of all ranks in training.
-        perplexity: exp of the entropy of the codes' shares in this batch: K when all are
-            used evenly, 1 when a single one is.
-    """
-
+    # The chosen codes at the input's width, with straight-through gradients
     quantized: Float[Tensor, "*b d"]
-    indices: Int64[Tensor, "*b"]
-    loss: Float[Tensor, ""]
-    usage: Float[Tensor, ""]
-    perplexity: Float[Tensor, ""]
+    indices: Int64[Tensor, "*b"]  # the number of the code of each input
+    loss: Float[Tensor, ""]  # the commitment term, β already multiplied in
+    usage: Float[Tensor, ""]  # share of the codes that this batch uses, of all ranks in training
+    perplexity: Float[Tensor, ""]  # exp of the entropy of the codes' shares in this batch, 1..K
 
 
 class VectorQuantizer(nn.Module):
@@ -135,12 +126,13 @@ class VectorQuantizer(nn.Module):
             indices = nearest_codes(points, codebook)
             # From here a tensor of its own: the codebook may change.
             codes = codebook[indices].view_as(x)
-            loss = self.commitment * F.mse_loss(x, codes)
+            loss = self.commitment * F.mse_loss(x, codes)  # β · mean (x − sg e_k)²
             # x − sg(x) is exactly 0: the value is the code to the last bit.
             quantized = self._project_back(codes + (x - x.detach()))
             with torch.no_grad():
                 counts = self._learn(points, indices)
                 shares = counts / counts.sum().clamp(min=1)
+                # exp(−Σ_k s_k log s_k) of the shares s_k
                 perplexity = torch.special.entr(shares).sum().exp()
                 usage = (counts > 0).to(shares.dtype).mean()
         indices = indices.view(z.shape[:-1])

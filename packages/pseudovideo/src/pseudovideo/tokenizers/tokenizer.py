@@ -17,21 +17,13 @@ from pseudovideo.tokenizers.transformer import PatchDecoder, PatchEncoder
 
 
 class TokenizerOutput(NamedTuple):
-    """Reconstruction, tokens and terms of a training step.
+    """Reconstruction, tokens and terms of a training step."""
 
-    Attributes:
-        reconstruction: frames, not bounded to −1..1.
-        indices: tokens.
-        commitment: the third term of eq. 5.6, β included.
-        usage: share of the codebook that this batch chose.
-        perplexity: exp of the entropy of this batch's choices, 1..K.
-    """
-
-    reconstruction: Float[Tensor, "b f c y x"]
-    indices: Int64[Tensor, "b t h w"]
-    commitment: Float[Tensor, ""]
-    usage: Float[Tensor, ""]
-    perplexity: Float[Tensor, ""]
+    reconstruction: Float[Tensor, "b f c y x"]  # frames, not bounded to −1..1
+    indices: Int64[Tensor, "b t h w"]  # tokens
+    commitment: Float[Tensor, ""]  # the third term of eq. 5.6, β included
+    usage: Float[Tensor, ""]  # share of the codebook that this batch chose
+    perplexity: Float[Tensor, ""]  # exp of the entropy of this batch's choices, 1..K
 
 
 class Tokenizer(Pretrained):
@@ -106,12 +98,9 @@ class Tokenizer(Pretrained):
 
 
 class VQVAE(Tokenizer):
-    """A transformer VQ-VAE: the one-frame model of thesis section 5.3.
+    """A transformer VQ-VAE of one frame, with spatial blocks only (thesis section 5.3).
 
-    (b, 1, c, H, W) to tokens (b, 1, H/p, W/p) with spatial blocks only.
-
-    Args:
-        config: with one frame, one frame a patch and no temporal blocks.
+    (b, 1, c, H, W) to tokens (b, 1, H/p, W/p); one frame a patch.
     """
 
     def __init__(self, config: TokenizerConfig) -> None:
@@ -125,15 +114,12 @@ class VQVAE(Tokenizer):
 
 
 class CViViT(Tokenizer):
-    """C-ViViT (Villegas et al. 2022) for pseudo videos: thesis section 5.3.
+    """C-ViViT (Villegas et al. 2022) for pseudo videos of even length: thesis section 5.3.
 
     (b, T, c, H, W) to tokens (b, T/f, H/p, W/p). As in the thesis and unlike Villegas et al., the
     first frame has no stem of its own: all frames come in patches of f×p×p. With causal attention
     the tokens of a slot depend on its frames and blurrier ones alone, and so do its pixels on
     tokens.
-
-    Args:
-        config: with at least one patch of two frames or more, and temporal blocks.
     """
 
     def __init__(self, config: TokenizerConfig) -> None:

@@ -23,17 +23,11 @@ _ROWS = 1024
 
 @dataclass(frozen=True)
 class FeatureMoments:
-    """Mean and scatter of features.
+    """Mean and scatter of features."""
 
-    Attributes:
-        count: number of features.
-        mean: their mean, float64.
-        scatter: Σ (x − mean)(x − mean)ᵀ, float64.
-    """
-
-    count: int
-    mean: Float[Tensor, " d"]
-    scatter: Float[Tensor, "d d"]
+    count: int  # number of features
+    mean: Float[Tensor, " d"]  # their mean, float64
+    scatter: Float[Tensor, "d d"]  # Σ (x − mean)(x − mean)ᵀ, float64
 
     def __post_init__(self) -> None:
         check_counts(count=self.count)
@@ -79,7 +73,8 @@ def frechet_distance(
     )
     check_same_dimension(real=_dimension(first), fake=_dimension(second))
     (mean, spread), (other_mean, other_spread) = _mean_and_trace(first), _mean_and_trace(second)
-    shift = (mean - other_mean).square().sum()
+    shift = (mean - other_mean).square().sum()  # ‖m₁ − m₂‖²
+    # … + tr S₁ + tr S₂ − 2 tr (S₁S₂)^{1/2}, which rounding may leave below 0
     return (shift + spread + other_spread - 2.0 * _root_trace(first, second)).clamp_min(0.0)
 
 

@@ -17,14 +17,10 @@ _WIDTH, _FEATURES = 32, 64
 
 
 class ImageFeatures(NamedTuple):
-    """Features of images, and class probabilities where the extractor has classes.
+    """Features of images, and class probabilities where the extractor has classes."""
 
-    Attributes:
-        features: one row for each image.
-        probabilities: of K classes, rows that sum to 1; None from an extractor without classes.
-    """
-
-    features: Float[Tensor, "n d"]
+    features: Float[Tensor, "n d"]  # one row for each image
+    # Of K classes, rows that sum to 1; None from an extractor without classes
     probabilities: Float[Tensor, "n k"] | None
 
 
@@ -71,13 +67,7 @@ class FrozenExtractor(nn.Module):
 
 
 class ModuleFeatures(FrozenExtractor):
-    """Any network that turns images in −1..1 into features; it is frozen here.
-
-    Args:
-        module: maps (n, c, h, w) to (n, dimension).
-        name: in tables.
-        dimension: width of the features.
-    """
+    """Any network that turns images (n, c, h, w) in −1..1 into features (n, dimension); frozen."""
 
     def __init__(self, module: nn.Module, *, name: str, dimension: int) -> None:
         super().__init__(name, dimension)
@@ -151,14 +141,9 @@ def extract_features(
     *,
     batch_size: int = 256,
 ) -> ImageFeatures:
-    """Return features of many images, in batches.
+    """Return features, and probabilities if there are any, of many images, in batches; on the CPU.
 
-    Features, and probabilities if it has any, on the CPU.
-
-    Args:
-        extractor: of the features; images are moved to its weights' device.
-        images: floats in −1..1, or levels of 0..255 as uint8.
-        batch_size: images at a time.
+    Images are floats in −1..1, or levels of 0..255 as uint8, and moved to the extractor's device.
     """
     check_counts(batch_size=batch_size)
     if len(images) == 0:
@@ -184,14 +169,10 @@ def _device(extractor: FeatureExtractor) -> torch.device | None:
 
 
 class SmallClassifier(nn.Module):
-    """Three strided convolutions, a layer of 64 features, and one of logits.
+    """Three strided convolutions, a layer of 64 features, and one of logits; for any size.
 
-    Once it is trained, ``ClassifierFeatures(model.trunk, model.head)`` gives features.
-
-    Args:
-        channels: of the images, of any size.
-        num_classes: number of logits.
-        seed: of the weights; the global random generator is left as it was.
+    Once it is trained, ``ClassifierFeatures(model.trunk, model.head)`` gives features. The weights
+    are those of a seed; the global random generator is left as it was.
     """
 
     def __init__(self, channels: int, num_classes: int, *, seed: int) -> None:

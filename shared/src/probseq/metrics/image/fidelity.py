@@ -39,11 +39,7 @@ class _Levels(Dataset[Tensor]):
 
 
 def check_torch_fidelity() -> None:
-    """Raise if torch-fidelity is not installed, before what it shall measure is made.
-
-    Raises:
-        MissingExtraError: names the extra.
-    """
+    """Raise a MissingExtraError if torch-fidelity is not installed, before samples are made."""
     require("torch_fidelity", extra="image", distribution="probseq")
 
 
@@ -60,17 +56,12 @@ def torch_fidelity_metrics(
 
     The library draws the features batch by batch, through a feature extractor that is registered
     for this call, and computes all metrics. With `InceptionFeatures` its network is the library's.
-    Samples keep their order, in which the parts of the inception score are cut.
-
-    Images are levels of 0..255; ``splits`` are those of the inception score,
-    ``neighbours`` those of precision and recall.
+    Samples keep their order, in which the `splits` of the inception score are cut; `neighbours` are
+    those of precision and recall. Images are levels of 0..255.
 
     Returns:
         `fd`, `kid` and `kid_std` (100 subsets of 1,000 images, or of all of the smaller side),
         `precision`, `recall`, and of an extractor with classes `is` and `is_std`.
-
-    Raises:
-        MissingExtraError: torch-fidelity is not installed.
     """
     check_counts(splits=splits, neighbours=neighbours, batch_size=batch_size)
     for name, images in (("real", real), ("fake", fake)):

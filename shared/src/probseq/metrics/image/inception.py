@@ -26,18 +26,13 @@ class InceptionFeatures(FrozenExtractor):
 
     Images are rounded to the 256 levels of a picture file and resized to 299 × 299 as TensorFlow 1
     did; grey ones become colour. Class probabilities leave out the last bias, as in the original
-    inception score.
-
-    Args:
-        weights: file with the network's weights. Random weights make features that are nearly
-            constant.
+    inception score. Random weights make features that are nearly constant.
 
     Attributes:
-        sha256: hash of the file; a distance is an FID only if it is `INCEPTION_SHA256`.
+        sha256: hash of the file of weights; a distance is an FID only if it is `INCEPTION_SHA256`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file does not hold weights of this network, or more than weights.
         MissingExtraError: torch-fidelity is not installed.
     """
 

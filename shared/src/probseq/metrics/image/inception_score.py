@@ -11,31 +11,23 @@ from probseq.checks import as_probs, check_counts
 
 
 class InceptionScore(NamedTuple):
-    """An inception score and what it takes to read it.
+    """An inception score and what it takes to read it."""
 
-    Attributes:
-        mean: over the splits; 1..K for K classes.
-        std: standard deviation over the splits (the sum is divided by their number, not one less).
-        splits: number of splits of the samples.
-        num_samples: N, all samples together.
-    """
-
-    mean: float
+    mean: float  # over the splits; 1..K for K classes
+    # Standard deviation over the splits (the sum is divided by their number, not one less)
     std: float
-    splits: int
-    num_samples: int
+    splits: int  # number of splits of the samples
+    num_samples: int  # N, all samples together
 
 
 def inception_score(probabilities: Float[Tensor, "n k"], *, splits: int = 10) -> InceptionScore:
     r"""Return the exponential of the mean KL(p(y|x) ‖ p(y)), on each of several splits.
 
-    A part is a run of neighbouring rows, ⌊iN/splits⌋ up to ⌊(i+1)N/splits⌋: shuffle samples that
-    are sorted. The score is that of mutual information between image and class, and p(y) is the
-    mean over the part itself: with n samples in a part it cannot exceed min(K, n), and it is biased
-    downwards, for certain classes by a factor of about exp(−(K − 1)/2n). Compare scores of equal N
-    and equal splits alone, which is why both are part of the result.
-
-    Papers take 10 splits.
+    A part is a run of neighbouring rows, ⌊iN/splits⌋ up to ⌊(i+1)N/splits⌋, ten in papers: shuffle
+    samples that are sorted. The score is that of mutual information between image and class, and
+    p(y) is the mean over the part itself: with n samples in a part it cannot exceed min(K, n), and
+    it is biased downwards, for certain classes by a factor of about exp(−(K − 1)/2n). Compare
+    scores of equal N and equal splits alone, which is why both are part of the result.
 
     Example:
         >>> inception_score(torch.eye(4), splits=1).mean

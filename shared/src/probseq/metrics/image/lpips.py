@@ -25,17 +25,12 @@ class LPIPS(nn.Module):
     """LPIPS 0.1: weighted distances of a classifier's unit-normed features; lower is more alike.
 
     Trunk and linear heads are frozen and stay in eval mode after `train()` too (the heads have
-    dropout); gradients reach the images. The heads come with the library, the trunk's weights from
-    a file of torchvision's.
-
-    Args:
-        net: the trunk: `vgg` for losses, `alex` for scores, or `squeeze`.
-        weights: file with the trunk's weights as torchvision stores them.
-        random_trunk: leave the trunk at random (seed 0): for tests.
+    dropout); gradients reach the images. The heads come with the library, the weights of the trunk
+    (`vgg` for losses, `alex` for scores, or `squeeze`) from a file of torchvision's; `random_trunk`
+    leaves it at random (seed 0), for tests.
 
     Raises:
         FileNotFoundError: the file is not there.
-        ValueError: the file holds other weights, or more than weights.
         MissingExtraError: lpips is not installed.
     """
 

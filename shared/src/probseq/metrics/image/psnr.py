@@ -9,11 +9,9 @@ from probseq.checks import as_finite, check_same_shape
 def psnr(
     images: Float[Tensor, "n c h w"], references: Float[Tensor, "n c h w"]
 ) -> Float[Tensor, " n"]:
-    """Return the PSNR of each image, 10 log₁₀(2² / MSE) in dB.
+    """Return the PSNR of each image, 10 log₁₀(2² / MSE) in dB, in float64; infinity of equal ones.
 
     Clamp reconstructions to −1..1 first, as a picture would be.
-
-    Each image has a number, in float64: infinity where the two are identical.
 
     Example:
         >>> import torch
@@ -27,4 +25,5 @@ def psnr(
     images = as_finite("images", images.detach()).double()
     references = as_finite("references", references.detach()).double()
     error = (images - references).square().flatten(1).mean(dim=1)
+    # The range −1..1 has a peak of 2: 2² / MSE
     return 10.0 * (4.0 / error).log10()
