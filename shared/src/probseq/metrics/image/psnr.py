@@ -9,9 +9,10 @@ from probseq.checks import as_finite, check_same_shape
 def psnr(
     images: Float[Tensor, "n c h w"], references: Float[Tensor, "n c h w"]
 ) -> Float[Tensor, " n"]:
-    """Return the PSNR of each image, 10 log₁₀(2² / MSE) in dB, in float64; infinity of equal ones.
+    """Return the PSNR of each image, 10 log₁₀(2² / MSE) in dB, in float64.
 
-    Clamp reconstructions to −1..1 first, as a picture would be.
+    It is infinity where the two are identical. Clamp reconstructions to −1..1 first, as a picture
+    would be.
 
     Example:
         >>> import torch
