@@ -12,7 +12,6 @@ def update(old: float | list[float], new: float | list[float], n: int) -> Update
         energy=torch.zeros(()),
         lost_information=torch.tensor(old, dtype=torch.float64),
         unexplained=torch.tensor(new, dtype=torch.float64),
-        rank=3,
         jitter_used=1e-8,
         n_new=n,
         t_end=1.0,

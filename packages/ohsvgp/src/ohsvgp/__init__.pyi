@@ -19,6 +19,7 @@ from .exact import ExactGP, exact_posterior
 from .hyperparameters import FitInfo, Refit
 from .information_loss import LostInformationWarning
 from .likelihoods import Bernoulli, Gaussian, NegativeBinomial, Poisson, StudentT
+from .mismatch import PriorMismatchWarning
 from .online import OnlineGP
 from .state import UpdateInfo
 from .tasks import Task
@@ -46,6 +47,7 @@ __all__ = [
     "Path",
     "PivotedCholesky",
     "Poisson",
+    "PriorMismatchWarning",
     "RandomSubset",
     "RecurrentFeatures",
     "Refit",

@@ -1,7 +1,6 @@
 """Fit the hyperparameters of a process to a batch, and tell whether a batch calls for it."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
+import copy
 from dataclasses import replace
 from functools import partial
 
@@ -76,7 +75,6 @@ def fit_process(
     )
 
 
-@contextmanager
 def refitted(
     process: Process,
     state: OnlineState | None,
@@ -86,8 +84,8 @@ def refitted(
     *,
     updates: int,
     seed: int,
-) -> Generator[None]:
-    """Fit the hyperparameters if it is time, and take them back if what follows fails.
+) -> Process:
+    """Return the process with hyperparameters fitted if it is time; the argument stays as it is.
 
     The state is None before the first data; the generator, of the inducing set, is not advanced.
     """
@@ -96,19 +94,14 @@ def refitted(
         return 1.0 if state is None else batch_probability(process, state, batch)
 
     if batch.targets().numel() == 0 or not refit.due(updates, probability):
-        yield
-        return
-    parameters = [*process.kernel.parameters(), *process.likelihood.parameters()]
-    before = [parameter.detach().clone() for parameter in parameters]
-    try:
-        options = replace(refit, restarts=0) if state else refit
-        fit_process(process, state, batch, generator, options, seed=seed)
-        yield
-    except BaseException:
-        with torch.no_grad():
-            for parameter, value in zip(parameters, before, strict=True):
-                parameter.copy_(value)
-        raise
+        return process
+    # At once, for what a basis holds of the kernel. Predictions beside the fit have the old ones.
+    modules = (process.kernel, process.likelihood, process.basis)
+    kernel, likelihood, basis = copy.deepcopy(modules)
+    fitted = replace(process, kernel=kernel, likelihood=likelihood, basis=basis)
+    options = replace(refit, restarts=0) if state else refit
+    fit_process(fitted, state, batch, generator, options, seed=seed)
+    return fitted
 
 
 def batch_probability(process: Process, state: OnlineState, batch: Batch) -> float:

@@ -39,14 +39,14 @@ class InformationLoss(NamedTuple):
         return InformationLoss(total, observed, 0 if carried > 0 else since, large)
 
 
-def warn_of_loss(info: UpdateInfo) -> None:
+def warn_of_loss(info: UpdateInfo, num_inducing: int) -> None:
     """Warn the caller of ``OnlineGP.update`` of what the update lost."""
     old, new = float(info.lost_information.max()), float(info.unexplained.max())
     warnings.warn(
-        f"{info.rank} inducing variables cannot hold the stream: this update lost {old:.3g} nats "
-        f"of what was known and {new:.3g} of {info.n_new} new observations, and predictions may be "
-        "surer than they are right. Take a larger num_inducing or another basis (of counts in "
-        "thousands, a Gaussian of their logarithms); UpdateInfo tells lost_information and "
+        f"{num_inducing} inducing variables cannot hold the stream: this update lost {old:.3g} "
+        f"nats of what was known and {new:.3g} of {info.n_new} new observations, and predictions "
+        "may be surer than they are right. Take a larger num_inducing or another basis (of counts "
+        "in thousands, a Gaussian of their logarithms); UpdateInfo tells lost_information and "
         "unexplained of every update",
         LostInformationWarning,
         stacklevel=3,

@@ -1,8 +1,8 @@
 """Gaussian processes that learn from a stream."""
 
 import copy
+import threading
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, overload
@@ -22,6 +22,7 @@ from ohsvgp.inference.natural import natural_update
 from ohsvgp.inference.variational import variational_update
 from ohsvgp.information_loss import InformationLoss, LostInformationWarning, warn_of_loss
 from ohsvgp.likelihoods import Gaussian, Likelihood
+from ohsvgp.mismatch import PriorMismatchWarning, mismatch, warn_of_mismatch
 from ohsvgp.process import Inference, Process
 from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.stream.arrays import as_targets
@@ -45,6 +46,9 @@ class OnlineGP:
     Memory is O(M²), whatever the length of the stream, and O(MQ) of bases with Q quadrature nodes;
     ``Path(memory="inputs")`` keeps all inputs. All algebra is in float64. Small updates are fastest
     with ``torch.set_num_threads(1)``.
+
+    Threads may share a model: what changes it waits for each other, and predictions beside an
+    update are those before it.
 
     Inputs are torch tensors, numpy arrays, lists or pandas series. With a kernel of dim 1 they are
     times of shape (n,), numbers or calendar stamps; otherwise points of shape (n, dim). Targets
@@ -147,12 +151,20 @@ class OnlineGP:
                 f"stay once data have been absorbed, got {refit.when!r}. {CAN_FOLLOW}"
             )
         nanoseconds(time_unit)
+        self._lock = threading.RLock()
         self.clock: Clock | None = None if t0 is None else start_clock([t0], time_unit)
         self._state: OnlineState | None = None
         self._losses = InformationLoss()
         self.warned: set[type[Warning]] = set()  # kinds that come once a model
         self.spacing, self.refit, self.updates = StampSpacing(), refit, 0
         self._identity = self._settings()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return self.__dict__ | {"_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_lock": threading.RLock()}
 
     @property
     def of_time(self) -> bool:
@@ -197,27 +209,23 @@ class OnlineGP:
             CholeskyError: K_uu stays indefinite at a relative jitter of 1e-4.
 
         Warns:
+            PriorMismatchWarning: the first targets have a level or scale that the prior does not
+                expect; once a model.
             LostInformationWarning: more than a nat, and more than a tenth of a nat per observation,
                 was lost since the inducing set last moved, or in all; once a model.
         """
-        batch = self._read(
-            t, y, mask=mask, missing=missing, sort=sort, t_end=t_end, weights=weights
-        )
-        process, generator = self.process, saved.clone_generator(self.generator)
-        learned = (process, self._state if self.updates else None, batch, generator)
-        numbers = {"updates": self.updates, "seed": self.seed}
-        with refitted(*learned, self.refit, **numbers) if self.refit else nullcontext():
-            state, info = process.update(self._state, batch, generator)
-        self._losses = self._losses.after(info)
-        self.clock, self.generator, self._state = batch.clock, generator, state
-        # Gaps and moved ends teach nothing.
-        self.updates += batch.targets().numel() > 0
-        if self.of_time:
-            self.spacing = self.spacing.updated(batch.data.x[:, 0].tolist())
+        options = {"mask": mask, "missing": missing, "sort": sort}
+        with self._lock:
+            batch = self._read(t, y, t_end=t_end, weights=weights, **options)
+            info = self._absorb(batch)
+            unexpected = mismatch(self.process, batch.data) if self.updates == 1 else None
         # Last: warnings may be errors.
+        if unexpected is not None and PriorMismatchWarning not in self.warned:
+            self.warned.add(PriorMismatchWarning)
+            warn_of_mismatch(unexpected)
         if self._losses.large and LostInformationWarning not in self.warned:
             self.warned.add(LostInformationWarning)
-            warn_of_loss(info)
+            warn_of_loss(info, self.basis.num_inducing)
         return info
 
     partial_fit = update
@@ -269,10 +277,11 @@ class OnlineGP:
         Raises:
             CholeskyError: the objective cannot be computed at the hyperparameters before.
         """
-        batch = self._read(t, y, mask=mask, missing=missing)
         options = Refit(steps=steps, priors=priors, restarts=restarts, limited=limited)
-        fixed = (self.process, self._state, batch, self.generator)
-        return fit_process(*fixed, options, seed=self.seed)
+        with self._lock:
+            batch = self._read(t, y, mask=mask, missing=missing)
+            fixed = (self.process, self._state, batch, self.generator)
+            return fit_process(*fixed, options, seed=self.seed)
 
     def rebase(self, t_end: Any) -> UpdateInfo:
         """Move the window's end without new data; one before the end of now changes nothing."""
@@ -373,16 +382,17 @@ class OnlineGP:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that predictions and further updates need, as a flat dict of tensors."""
-        groups = {
-            "generator": {"": self.generator.get_state()},
-            "kernel": self.kernel.state_dict(),
-            "likelihood": self.likelihood.state_dict(),
-            "basis": self.basis.tensors(),
-            "clock": saved.clock_tensors(self.clock),
-            "updates": {"": torch.tensor(self.updates)},
-            "pace": saved.spacing_tensors(self.spacing),
-        }
-        return saved.pack(self._settings(), groups | saved.state_tensors(self._state))
+        with self._lock:
+            groups = {
+                "generator": {"": self.generator.get_state()},
+                "kernel": self.kernel.state_dict(),
+                "likelihood": self.likelihood.state_dict(),
+                "basis": self.basis.tensors(),
+                "clock": saved.clock_tensors(self.clock),
+                "updates": {"": torch.tensor(self.updates)},
+                "pace": saved.spacing_tensors(self.spacing),
+            }
+            return saved.pack(self._settings(), groups | saved.state_tensors(self._state))
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take over a saved state; predictions are then equal to the last bit.
@@ -391,17 +401,35 @@ class OnlineGP:
         """
         device, source = self.generator.device, "OnlineGP.state_dict"
         groups = saved.unpack(tensors, self._settings(), device, source=source)
-        # The generator and the basis refuse what is not theirs; until then nothing is changed.
-        generator = saved.clone_generator(self.generator, groups["generator"][""])
-        self.basis.load_tensors(groups.get("basis", {}))
-        self.generator = generator
-        self.kernel.load_state_dict(groups["kernel"])
-        self.likelihood.load_state_dict(groups.get("likelihood", {}))
-        self.clock = saved.clock_from_tensors(groups.get("clock", {}))
-        self._state = saved.state_from_tensors(groups, self.basis.restore)
-        self._losses, self.warned = InformationLoss(), set()
-        self.spacing = saved.spacing_from_tensors(groups.get("pace", {}))
-        self.updates = int(groups["updates"][""])
+        with self._lock:
+            # The generator and the basis refuse what is not theirs; until then nothing is changed.
+            generator = saved.clone_generator(self.generator, groups["generator"][""])
+            self.basis.load_tensors(groups.get("basis", {}))
+            self.generator = generator
+            self.kernel.load_state_dict(groups["kernel"])
+            self.likelihood.load_state_dict(groups.get("likelihood", {}))
+            self.clock = saved.clock_from_tensors(groups.get("clock", {}))
+            self._state = saved.state_from_tensors(groups, self.basis.restore)
+            self._losses, self.warned = InformationLoss(), set()
+            self.spacing = saved.spacing_from_tensors(groups.get("pace", {}))
+            self.updates = int(groups["updates"][""])
+
+    def _absorb(self, batch: Batch) -> UpdateInfo:
+        process, generator = self.process, saved.clone_generator(self.generator)
+        if self.refit is not None:
+            learned = (process, self._state if self.updates else None, batch, generator)
+            process = refitted(*learned, self.refit, updates=self.updates, seed=self.seed)
+        state, info = process.update(self._state, batch, generator)
+        if process.kernel is not self.kernel:
+            self.kernel.load_state_dict(process.kernel.state_dict())
+            self.likelihood.load_state_dict(process.likelihood.state_dict())
+        self._losses = self._losses.after(info)
+        self.clock, self.generator, self._state = batch.clock, generator, state
+        # Gaps and moved ends teach nothing.
+        self.updates += batch.targets().numel() > 0
+        if self.of_time:
+            self.spacing = self.spacing.updated(batch.data.x[:, 0].tolist())
+        return info
 
     def _settings(self) -> dict[str, Any]:
         """Return what two models must share for one to read the other's state."""

@@ -167,7 +167,6 @@ class Process:
             energy=bound.value,
             lost_information=bound.lost_information,
             unexplained=bound.unexplained,
-            rank=step.inducing.num_inducing,
             jitter_used=float(step.whitening.relative_jitter.max()),
             n_new=batch.data.x.shape[0],
             t_end=batch.clock.user(batch.length) if self.kernel.dim == 1 else batch.length,

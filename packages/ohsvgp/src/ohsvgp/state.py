@@ -26,7 +26,6 @@ class UpdateInfo(NamedTuple):
     # nats that the new observations lose because the inducing variables do not explain all of f at
     # them (``core.OnlineBound``), shape (*b)
     unexplained: Tensor
-    rank: int  # number of inducing variables, weights of a mean counted
     jitter_used: float  # largest relative jitter that a factorisation took
     n_new: int  # number of new points
     # end of the window, in the units of the stamps; number of points seen for inputs that are not

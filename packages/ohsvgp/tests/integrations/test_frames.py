@@ -1,6 +1,7 @@
 """Forecasts of the groups of a table, alone and by the engines that cut it."""
 
 import shutil
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,47 @@ def test_counts_are_learned_as_they_are() -> None:
     gp = OnlineGP(RBF(1, lengthscale=20.0), Poisson(), LegS(10))
     gp.update(frame["t"].to_numpy(), frame["y"].to_numpy())
     np.testing.assert_allclose(ahead["mean"], forecast(gp, 3).mean, rtol=1e-8)
+
+
+@pytest.mark.parametrize("start", ["1610-01-01", "2500-01-01", "9999-10-01"])
+def test_dates_of_any_year_are_forecast_as_those_of_now(start: str) -> None:
+    days = np.arange(40) * np.timedelta64(1, "D")
+    far, now = (
+        forecast_group(series("a", t=np.datetime64(first, "s") + days), **COLUMNS)
+        for first in (start, "2023-07-04")
+    )
+    np.testing.assert_array_equal(far[AHEAD], now[AHEAD])
+    assert (far["t"].to_numpy()[0] - np.datetime64(start, "s")).astype(int) == 40 * 86_400
+    of_python = series("a", 20, t=[date(2500, 1, 1) + timedelta(days=k) for k in range(20)])
+    assert str(forecast_group(of_python, **COLUMNS)["t"][2]) == "2500-01-23 00:00:00"
+
+
+def test_stamps_beyond_what_a_column_holds_are_no_stamps_of_the_past() -> None:
+    t = np.datetime64("2262-03-02", "ns") + np.arange(40) * np.timedelta64(1, "D")
+    (row,) = forecast_group(series("a", t=t), **COLUMNS).to_dict("records")
+    assert "3 stamps after 2262-04-10" in row["reason"]
+
+
+def test_columns_that_the_answer_would_overwrite_are_refused() -> None:
+    frame = series("a", low=1.0)
+    for time, by, words in (
+        ("low", [], "none of mean, low, high, reason"),
+        ("t", ["low"], "none of mean, low, high, reason"),
+        ("t", ["t"], "each be another column"),
+        ("t", "name", "by must be a list"),
+        ("t", ["other"], "columns of the table"),
+        ("name", [], "dates or numbers"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            forecast_group(frame, time=time, target="y", horizon=1, by=by)
+
+
+def test_days_and_months_go_on_by_the_local_clock() -> None:
+    # Over a change of clocks, and 23:00 of the day before in UTC.
+    for start, freq in (("2024-03-12", "D"), ("2023-10-01", "MS")):
+        stamps = pd.date_range(start, periods=23, freq=freq, tz="Europe/Berlin")
+        ahead = forecast_group(series("a", 20, t=stamps[:20]), **COLUMNS)
+        assert ahead["t"].tolist() == stamps[20:].tolist()
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])

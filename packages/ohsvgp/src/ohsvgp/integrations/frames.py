@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Sequence
+from datetime import date
 from statistics import median_low
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from ohsvgp.beyond.forecasts import passing_forecast
 from ohsvgp.beyond.means import Trend
 from ohsvgp.information_loss import LostInformationWarning
 from ohsvgp.likelihoods import Gaussian
+from ohsvgp.mismatch import PriorMismatchWarning
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.calendar import calendar_ahead
 from ohsvgp.stream.spacing import GAPS
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 # Values that a series must have, and the latest ones by which a model is chosen.
 _MIN_VALUES, _LATEST = 10, 200
+_ANSWER = ("mean", "low", "high", "reason")
 # Default priors of standardised values: lengthscales in steps, variances of the noise and of the
 # level from step to step; and noise over the level's steps, of a level without swings.
 _LENGTHSCALES, _NOISES, _WANDERS = (2.0, 6.0, 20.0, 60.0), (0.03, 0.3, 3.0), (1e-3, 0.1)
@@ -64,35 +67,83 @@ def forecast_group(
         reason, so that it does not stop an engine at the others.
     """
     check_counts(horizon=horizon)
+    keys = _columns(group, time, target, by)
     ordered = group.sort_values(time, ignore_index=True)
-    stamps, y = ordered[time], ordered[target].to_numpy(np.float64, na_value=np.nan)
-    zone = getattr(stamps.dtype, "tz", None)
-    stamps = (stamps if zone is None else stamps.dt.tz_convert(None)).to_numpy()
-    stamps = stamps.astype("datetime64[ns]" if stamps.dtype.kind == "M" else np.float64)
+    y = ordered[target].to_numpy(np.float64, na_value=np.nan)
+    stamps, zone = _stamps(cast("pd.Series", ordered[time]))
     reason, rows = "", np.full((3, 1), np.nan)
     try:
         ahead = _stamps_ahead(stamps, horizon)
         rows = _forecast(stamps, y, ahead, models)
     except ValueError as error:
         ahead, reason = stamps[-1:], str(error)
-    answer = ordered.loc[[0] * len(ahead), list(by)].reset_index(drop=True)
+    answer = ordered.loc[[0] * len(ahead), keys].reset_index(drop=True)
     answer[time] = ahead
     if zone is not None:
-        answer[time] = answer[time].dt.tz_localize("UTC").dt.tz_convert(zone)
+        # Of an hour that comes twice the first; one that is left out begins an hour later.
+        first, own = np.ones(len(ahead), dtype=bool), ordered[time].dt.tz
+        local = answer[time].dt.tz_localize(zone, ambiguous=first, nonexistent="shift_forward")
+        answer[time] = local.dt.tz_convert(own)
     return answer.assign(mean=rows[0], low=rows[1], high=rows[2], reason=reason)
+
+
+def _columns(group: "pd.DataFrame", time: str, target: str, by: Sequence[str]) -> list[str]:
+    """Return the columns of the key, which the answer's own must leave free."""
+    if isinstance(by, str):
+        raise ValueError(f"by must be a list of columns, got {by!r}")
+    names = [time, *by]
+    if missing := [name for name in (*names, target) if name not in group.columns]:
+        raise ValueError(f"time, target and by must be columns of the table, got {missing}")
+    if len(set(names) | set(_ANSWER)) < len(names) + len(_ANSWER):
+        raise ValueError(
+            f"time and by must each be another column, and none of {', '.join(_ANSWER)}, which "
+            f"the answer has, got {names}: rename them"
+        )
+    return names[1:]
+
+
+def _stamps(column: "pd.Series") -> tuple[np.ndarray, Any]:
+    """Return numbers, or dates without their zone, and the zone that they are then in."""
+    zone = getattr(column.dtype, "tz", None)
+    if zone is not None:
+        local = column.dt.tz_localize(None)
+        # Days and months go on at the same time of the local clock, hours in UTC.
+        of_days = (local - local.dt.normalize()).nunique() <= 1
+        column, zone = (local, zone) if of_days else (column.dt.tz_convert(None), "UTC")
+    stamps = column.to_numpy()
+    if stamps.dtype.kind == "M":
+        return stamps, zone
+    if stamps.dtype.kind == "O" and all(isinstance(stamp, date) for stamp in stamps):
+        return stamps.astype("datetime64[us]"), zone
+    try:
+        return column.to_numpy(np.float64, na_value=np.nan), zone
+    except (TypeError, ValueError):
+        raise ValueError(f"time must be a column of dates or numbers, got {column.dtype}") from None
 
 
 def _stamps_ahead(stamps: np.ndarray, horizon: int) -> np.ndarray:
     """Return the stamps after those of a series, which are sorted."""
     if (stamps != stamps).any() or stamps[0] == stamps[-1]:
         raise ValueError("stamps are missing, or all the same")
-    gaps = np.diff(np.unique(stamps)[-GAPS - 1 :])
+    latest = np.unique(stamps)[-GAPS - 1 :]
+    ahead = stamps[-1] + median_low(np.diff(latest)) * np.arange(1, horizon + 1)
     if stamps.dtype.kind == "M":
-        seconds = (gaps / np.timedelta64(1, "s")).tolist()
-        last = stamps[-1].astype(np.int64) / 10**9
-        if (ahead := calendar_ahead(last, seconds, horizon)) is not None:
-            return np.array(ahead).round().astype("datetime64[s]").astype(stamps.dtype)
-    return stamps[-1] + median_low(gaps) * np.arange(1, horizon + 1)
+        seconds = _elapsed(latest, np.datetime64(0, "s"), "s")
+        calendar = calendar_ahead(seconds[-1], np.diff(seconds).tolist(), horizon)
+        if calendar is not None:
+            ahead = np.array(calendar).round().astype("datetime64[s]").astype(stamps.dtype)
+    if not (ahead > np.append(stamps[-1:], ahead[:-1])).all():
+        raise ValueError(
+            f"{stamps.dtype} must hold {horizon} stamps after {stamps[-1]}, which are beyond it"
+        )
+    return ahead
+
+
+def _elapsed(stamps: np.ndarray, start: np.datetime64, unit: str) -> np.ndarray:
+    """Return the time since a start, in a unit of numpy's, of any dates: nanoseconds would wrap."""
+    whole = stamps.astype("datetime64[s]")
+    length = np.timedelta64(1, unit)
+    return (whole - start.astype("datetime64[s]")) / length + (stamps - whole) / length
 
 
 def _forecast(
@@ -110,6 +161,10 @@ def _forecast(
         if not scale > torch.finfo(y.dtype).eps * len(y) * y.abs().max():
             return np.full((3, len(ahead)), float(y[-1]))
     y = (y - centre) / scale
+    if stamps.dtype.kind == "M" and model.clock is None:
+        # Of dates outside the years that a clock counts in nanoseconds, too.
+        start = stamps[observed][0]
+        stamps, ahead = (_elapsed(each, start, model.time_unit) for each in (stamps, ahead))
     if isinstance(model.likelihood, Gaussian):
         x = model.inputs(stamps[observed])
         scored = [(*_evidence(each, x[-_LATEST:], y[-_LATEST:]), each) for each in models]
@@ -117,6 +172,7 @@ def _forecast(
         y, scale = y / size, scale * size
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LostInformationWarning)
+        warnings.simplefilter("ignore", PriorMismatchWarning)  # values are standardised
         gp = model.updated(stamps[observed], y)
     predicted = passing_forecast(gp, gp.inputs(ahead))
     standard = torch.stack([predicted.mean, *predicted.interval(0.95)]).double()

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from ohsvgp import core
 from ohsvgp.bases.base import Advance, Basis
 from ohsvgp.core import Site
 from ohsvgp.inducing import Inducing, hyperparameters
+from ohsvgp.mismatch import PriorMismatchWarning
 from ohsvgp.state import OnlineState, canonical
 from ohsvgp.stream.clock import Clock, sorted_times, start_clock
 from ohsvgp.vae.consolidation import Consolidation, predictive_fisher
@@ -29,6 +31,9 @@ from ohsvgp.vae.training import LearnedPoints, train
 from probseq.checks import check_counts, check_not_negative, check_positive, check_whole
 from probseq.gaussians import DiagonalGaussian, standard_normal
 from probseq.kernels import Kernel
+
+# In units of the networks' weights, which Adam moves in steps of a hundredth or so.
+_FAR = 10.0
 
 
 class OnlineSVGPVAE(nn.Module):
@@ -161,6 +166,9 @@ class OnlineSVGPVAE(nn.Module):
 
         Returns:
             The bounds, and the information lost by moving the inducing set.
+
+        Warns:
+            PriorMismatchWarning: channels of the first task lie far from where networks reach.
         """
         check_counts(epochs=epochs, num_samples=num_samples)
         if batch_size is not None:
@@ -172,6 +180,8 @@ class OnlineSVGPVAE(nn.Module):
                 "variables cannot be made again under other hyperparameters"
             )
         clock, task = self.prepare(t, y)
+        if self.memory.tasks == 0:
+            self._warn_of_units(task.y)
         points = LearnedPoints(task.inducing, self.kernel) if learn_inducing else None
         hyper = [*self.kernel.parameters()] if learn_kernel else []
         moved = [] if points is None else [points.offset]
@@ -347,6 +357,22 @@ class OnlineSVGPVAE(nn.Module):
         data = as_channels(y, means.shape[1], means)
         density = gaussian_log_density(data, means, self.noise)
         return density.logsumexp(0) - math.log(num_samples)
+
+    def _warn_of_units(self, y: Tensor) -> None:
+        """Warn of channels that half of the time are more than 10 from the decoder's start."""
+        with torch.no_grad():
+            start = self._decode(self.raw_noise.new_zeros(self.num_latents))
+        far = (y - start).abs().median(0).values > _FAR
+        if bool(far.any()):
+            channel = int(far.nonzero()[0, 0])
+            mean, deviation = float(y[:, channel].mean()), float(y[:, channel].std())
+            warnings.warn(
+                f"y[:, {channel}] lies about {mean:.3g} ± {deviation:.3g}, where the decoder "
+                f"starts at {float(start[channel]):.3g}, and Adam hardly comes: give channels of "
+                "mean 0 and deviation 1",
+                PriorMismatchWarning,
+                stacklevel=3,
+            )
 
     def _decode(self, f: Tensor) -> Tensor:
         return self.decoder(f.to(self.raw_noise.dtype))
