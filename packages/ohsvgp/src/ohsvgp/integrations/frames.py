@@ -81,9 +81,9 @@ def forecast_group(
     answer[time] = ahead
     if zone is not None:
         # Of an hour that comes twice the first; one that is left out begins an hour later.
-        first, own = np.ones(len(ahead), dtype=bool), ordered[time].dt.tz
+        first, home = np.ones(len(ahead), dtype=bool), ordered[time].dt.tz
         local = answer[time].dt.tz_localize(zone, ambiguous=first, nonexistent="shift_forward")
-        answer[time] = local.dt.tz_convert(own)
+        answer[time] = local.dt.tz_convert(home)
     return answer.assign(mean=rows[0], low=rows[1], high=rows[2], reason=reason)
 
 
