@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probseq import calibration
 from probseq.calibrated import FILE, load_calibrated
-from probseq.calibration import calibrate, split_evenly
+from probseq.calibration import calibrate, split_in_three
 from probseq.files import hash_module
 from probseq.laplace import laplace_model
 from probseq.metrics import expected_calibration_error, search_temperature
@@ -67,8 +67,10 @@ def calibrated():
 # What is fitted, and how well
 
 
-def test_the_temperature_is_that_of_the_half_that_fits_and_the_table_that_of_the_other(calibrated):
-    fit, choose = split_evenly(Y, 0)
+def test_the_temperature_is_that_of_the_third_that_fits_and_the_table_that_of_the_second(
+    calibrated,
+):
+    fit, choose, _ = split_in_three(Y, 0)
     assert calibrated.chosen == "temperature"
     temperature = search_temperature(logits()[fit].log_softmax(-1), Y[fit])
     assert float(calibrated.temperature) == pytest.approx(temperature, rel=1e-5)
@@ -77,13 +79,13 @@ def test_the_temperature_is_that_of_the_half_that_fits_and_the_table_that_of_the
     row = {row.name: row for row in calibrated.rows}["temperature"]
     losses = F.nll_loss(log_probs, Y[choose], reduction="none")
     assert row.nll == pytest.approx(float(losses.mean()), rel=1e-5)
-    assert row.nll_half == pytest.approx(1.96 * float(losses.std()) / math.sqrt(300), rel=1e-5)
+    assert row.nll_half == pytest.approx(1.96 * float(losses.std()) / math.sqrt(200), rel=1e-5)
     ece = expected_calibration_error(log_probs.exp(), Y[choose])
     assert row.ece == pytest.approx(float(ece), rel=1e-4)
     before = F.nll_loss(logits()[choose].log_softmax(-1), Y[choose], reduction="none")
     paired = losses - before
     assert row.difference == pytest.approx(float(paired.mean()), rel=1e-4)
-    assert row.difference_half == pytest.approx(1.96 * float(paired.std()) / math.sqrt(300), 1e-4)
+    assert row.difference_half == pytest.approx(1.96 * float(paired.std()) / math.sqrt(200), 1e-4)
     assert_close(calibrated(X), (logits() / temperature).log_softmax(-1), atol=1e-5, rtol=1e-5)
 
 
@@ -91,7 +93,7 @@ def test_sklearn_fits_the_same_temperature():
     base = pytest.importorskip("sklearn.base")
     calibrators = pytest.importorskip("sklearn.calibration")
     frozen = pytest.importorskip("sklearn.frozen")
-    fit, _ = split_evenly(Y, 0)
+    fit, *_ = split_in_three(Y, 0)
 
     class Wrapped(base.ClassifierMixin, base.BaseEstimator):
         classes_ = np.arange(3)
@@ -125,7 +127,7 @@ def test_a_laplace_posterior_is_served_as_it_was_measured(structure):
     train = data(40, seed=4, temperature=1.0)
     net = Net()
     found = calibrate(net, (x, y), train=train, structure=structure)
-    fit, choose = split_evenly(y, 0)
+    fit, choose, _ = split_in_three(y, 0)
     names = [row.name for row in found.rows]
     assert names == ["as it is", "temperature", "Laplace", "Laplace, temperature"]
     best = min(
@@ -170,7 +172,7 @@ def test_a_served_posterior_is_the_measured_one_and_changes_no_layer(unsure):
     net, (x, y), train = unsure
     before = [type(module) for module in net.modules()]
     found = serve_laplace(net, (x, y), train)
-    _, choose = split_evenly(y, 0)
+    _, choose, _ = split_in_three(y, 0)
     nll = float(F.nll_loss(found(x[choose]), y[choose]))
     assert nll == pytest.approx(found.rows[3].nll, rel=1e-4)
     assert [type(module) for module in net.modules()] == before
@@ -192,8 +194,8 @@ def test_an_ensemble_is_a_mean_of_probabilities_of_models_that_end_in_a_softmax_
     second.head.weight.data.copy_(0.4 * first.head.weight + 0.1 * torch.randn(3, 8))
     found = calibrate([first, second], (X, Y))
     names = [row.name for row in found.rows]
-    assert names == ["as it is", "temperature", "mean of the models", "mean, temperature"]
-    _, choose = split_evenly(Y, 0)
+    assert names == ["as it is", "temperature", "ensemble", "ensemble, temperature"]
+    _, choose, _ = split_in_three(Y, 0)
     with torch.no_grad():
         mean = (first.eval()(X).softmax(-1) + second.eval()(X)).log() - math.log(2)
     nll = float(F.nll_loss(mean[choose], Y[choose]))
@@ -205,13 +207,13 @@ def test_an_ensemble_is_a_mean_of_probabilities_of_models_that_end_in_a_softmax_
 
 def test_rows_that_alternate_and_sorted_ones_are_spread_over_both_halves():
     for labels in (torch.arange(200) % 2, torch.arange(200) // 100, torch.arange(203) % 7):
-        fit, choose = split_evenly(labels, 0)
-        assert sorted([*fit.tolist(), *choose.tolist()]) == list(range(len(labels)))
-        counts = [labels[half].bincount() for half in (fit, choose)]
-        assert (counts[0] - counts[1]).abs().max() <= 1
-        assert len(set((fit % 2).tolist())) == 2
-    assert torch.equal(split_evenly(Y, 3)[0], split_evenly(Y, 3)[0])
-    assert not torch.equal(split_evenly(Y, 3)[0], split_evenly(Y, 4)[0])
+        thirds = split_in_three(labels, 0)
+        assert sorted(torch.cat(thirds).tolist()) == list(range(len(labels)))
+        counts = torch.stack([labels[rows].bincount() for rows in thirds])
+        assert (counts.max(0).values - counts.min(0).values).max() <= 1
+        assert all(len((rows % 2).unique()) == 2 for rows in thirds)
+    assert torch.equal(split_in_three(Y, 3)[0], split_in_three(Y, 3)[0])
+    assert not torch.equal(split_in_three(Y, 3)[0], split_in_three(Y, 4)[0])
 
 
 def test_pairs_of_positive_and_negative_rows_give_the_temperature_of_shuffled_ones():
@@ -251,10 +253,10 @@ def test_prediction_sets_are_those_of_split_conformal_and_hold_the_class_as_ofte
         sets = found.decide(z[200:]).sets
         shares.append(float(sets.gather(1, y[200:, None]).double().mean()))
     assert sum(shares) / 20 == pytest.approx(0.8, abs=0.03)
-    # By hand: the k-th largest of 1 - p_y of the half that measured.
-    _, choose = split_evenly(y[:200], 0)
-    missed = 1 - found(z[:200])[choose].exp().gather(1, y[:200][choose, None])[:, 0]
-    expected = 1 - missed.sort().values[math.ceil(101 * 0.8) - 1]
+    # By hand: the k-th largest of 1 - p_y of the third that neither fitted nor chose.
+    rows = split_in_three(y[:200], 0)[2]
+    missed = 1 - found(z[:200])[rows].exp().gather(1, y[:200][rows, None])[:, 0]
+    expected = 1 - missed.sort().values[math.ceil((len(rows) + 1) * 0.8) - 1]
     assert float(found.least_probability) == pytest.approx(float(expected), rel=1e-5)
 
 
@@ -273,9 +275,9 @@ def test_sets_equal_those_of_mapie():
 
     found = calibrate(logits(), Y)
     probs = found(logits()).exp().double().numpy()
-    _, choose = split_evenly(Y, 0)
+    rows = split_in_three(Y, 0)[2]
     theirs = mapie.SplitConformalClassifier(Wrapped(), confidence_level=0.9, prefit=True)
-    theirs.conformalize(probs[choose], Y[choose].numpy())
+    theirs.conformalize(probs[rows], Y[rows].numpy())
     _, sets = theirs.predict_set(probs)
     assert (sets[..., 0] == found.decide(logits()).sets.numpy()).mean() > 0.999
 
@@ -294,7 +296,7 @@ def test_unknown_inputs_are_found_with_the_rate_of_false_alarms():
 def test_no_share_can_be_accepted_of_few_examples():
     found = calibrate(logits()[:40], Y[:40], error_rate=0.001)
     assert not found.decide(logits()).accepted.any()
-    assert "takes more examples" in str(found)
+    assert "it takes more examples" in str(found)
 
 
 # Outputs of models
@@ -552,8 +554,13 @@ def test_other_weights_are_refused(calibrated, tmp_path):
     calibrated.save(tmp_path)
     other = Net()
     other.norm.running_mean += 1e-3
-    for models in ([other], [], [Net(), Net()]):
-        with pytest.raises(ValueError, match="calibrated for, with the same weights"):
+    for models, message in (
+        ([other], "must have the weights .* and number 0 has others"),
+        ([], "must be as many as .* serves, 1, got 0"),
+        ([Net(), Net()], "must be as many as .* serves, 1, got 2"),
+        ([lambda x: x], "must be of torch, got function"),
+    ):
+        with pytest.raises(ValueError, match=message):
             load_calibrated(tmp_path, *models)
     load_calibrated(tmp_path, torch.compile(Net(), backend="eager"))
     load_calibrated(tmp_path, nn.ModuleDict({"module": Net()})["module"])

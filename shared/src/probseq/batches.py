@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def read_batches(
-    data: Iterable[Any],
+    data: Any,
     model: nn.Module | None = None,
     *,
     name: str = "batches",
@@ -28,6 +28,11 @@ def read_batches(
         name: of the data in messages.
         classes: what labels are called, in the order of the model's outputs.
     """
+    if not isinstance(data, Iterable):
+        raise ValueError(
+            f"{name} must be batches of inputs and labels, as a DataLoader makes of a data set, "
+            f"got {type(data).__name__}"
+        )
     for batch in [data] if _is_batch(data) else data:
         if isinstance(batch, Mapping) and "labels" in batch:
             inputs = {key: value for key, value in batch.items() if key != "labels"}
@@ -58,6 +63,8 @@ def read_labels(labels: Any, name: str, classes: Sequence[Any] | None = None) ->
         array = np.array([number[value] for value in array.tolist()], dtype=np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         hint = ": name the classes in the order of the outputs" * (array.dtype.kind in "OUS")
+        if array.ndim == 0:
+            hint = ": a DataLoader makes batches of single examples"
         raise ValueError(
             f"{name} must have labels that are whole numbers of shape (batch,), "
             f"got {array.dtype} of shape {array.shape}{hint}"
@@ -73,10 +80,15 @@ def read_logits(outputs: Any, output: str | int | Callable[[Any], Any] | None = 
     """
     if callable(output):
         outputs = output(outputs)
-    elif isinstance(output, str) and not isinstance(outputs, Mapping):
-        outputs = getattr(outputs, output)
     elif output is not None:
-        outputs = outputs[output]
+        attribute = isinstance(output, str) and not isinstance(outputs, Mapping)
+        try:
+            outputs = getattr(outputs, str(output)) if attribute else outputs[output]
+        except (AttributeError, LookupError, TypeError) as error:
+            kind = type(outputs).__name__
+            raise ValueError(
+                f"output {output!r} must be in what the model gives, a {kind}"
+            ) from error
     if isinstance(outputs, np.ndarray):
         outputs = torch.from_numpy(outputs)
     logits = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
@@ -155,16 +167,25 @@ def output_kind(outputs: Tensor) -> str:
     if not bool((outputs == outputs).all()) or bool((outputs == torch.inf).any()):
         raise ValueError("model must give finite outputs, got NaN or infinity")
     if outputs.ndim == 1 or outputs.shape[-1] == 1:
-        inside = bool(((outputs >= 0.0) & (outputs <= 1.0)).all())
-        return PROBABILITY if inside else LOGIT
+        return PROBABILITY if _are_probabilities(outputs) else LOGIT
+    return PROBABILITIES if _are_probabilities(outputs) else LOGITS
+
+
+def _are_probabilities(outputs: Tensor) -> bool:
+    """Return whether rows are at least 0 and sum to 1, a column is within 0 and 1; NaN may be."""
+    column = outputs.ndim == 1 or outputs.shape[-1] == 1
     # In half precision each entry is off by 2⁻⁹.
-    sums = bool(((outputs.sum(-1) - 1.0).abs() <= 0.02).all())
-    return PROBABILITIES if sums and bool((outputs >= 0.0).all()) else LOGITS
+    wrong = outputs > 1.0 if column else (outputs.sum(-1) - 1.0).abs() > 0.02
+    return not bool(wrong.any() | (outputs < 0.0).any())
 
 
 def to_log_probs(outputs: Tensor, kind: str) -> Tensor:
     """Return logarithms of probabilities (rows, classes), in float32 at least."""
     outputs = outputs.float() if outputs.dtype.itemsize < 4 else outputs
+    # Values are not read inside a compiled graph.
+    compiled = torch.compiler.is_compiling()
+    if "prob" in kind and not compiled and not _are_probabilities(outputs):
+        raise ValueError(f"model must give {kind}, as when it was calibrated, got other numbers")
     if kind in (LOGIT, PROBABILITY):
         column = outputs.flatten()
         if kind == LOGIT:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from probseq.batches import call_model, read_logits, to_log_probs
-from probseq.files import Format, hash_module, read_tensors, write_tensors
+from probseq.files import Format, hash_module, read_tensors, unwrap, write_tensors
 from probseq.laplace import LogitVariance
 
 FORMAT, FILE = Format("calibration", 1), "calibration.safetensors"
@@ -26,7 +26,7 @@ _LOCK, _BORROWED = threading.Lock(), Counter[nn.Module]()
 
 
 class CandidateRow(NamedTuple):
-    """Measurements of a candidate on the half that did not fit; halves are of 95 % intervals."""
+    """Measurements of a candidate on the third that chose; halves are of 95 % intervals."""
 
     name: str
     nll: float
@@ -47,7 +47,7 @@ class Decision(NamedTuple):
         confidence: its probability.
         accepted: the confidence is above the threshold, and the input is not unknown.
         sets: classes, of which the true one is among them with the probability asked for.
-        unknown: the entropy is above the detector's threshold; of none where no unknowns fitted it.
+        unknown: the entropy is above the detector's threshold, where unknowns fitted it, or is NaN.
     """
 
     label: Int64[Tensor, " batch"]
@@ -107,6 +107,11 @@ class Calibrated(nn.Module):
             outputs = [self._logits(member, arguments) for member in members]
         log_probs = [to_log_probs(o, kind) for o, kind in zip(outputs, kinds, strict=True)]
         mean = log_probs[0]
+        if mean.shape[-1] != self.facts["classes"]:
+            raise ValueError(
+                f"model must give outputs of {self.facts['classes']} classes, as when it was "
+                f"calibrated, got {mean.shape[-1]}"
+            )
         if len(members) > 1:
             mean = torch.logsumexp(torch.stack(log_probs), 0) - math.log(len(members))
         return (mean / self.temperature.to(mean)).log_softmax(-1)
@@ -121,7 +126,7 @@ class Calibrated(nn.Module):
                 logits = read_logits(call_model(member, arguments), self.output)
         finally:
             _CALLS.reset(reset)
-        layer = member.get_submodule(self.facts["layer"])
+        layer = plain_modules(member)[self.facts["layer"]]
         features = next(values for module, values in calls[::-1] if module is layer)
         return self.variance.scale(logits, features)
 
@@ -130,13 +135,14 @@ class Calibrated(nn.Module):
         log_probs = self(*inputs, **named)
         probs = log_probs.exp()
         confidence, label = probs.max(-1)
-        unknown = entropy(log_probs) > self.most_entropy
+        # Written so that NaN is unknown, and any class may be the true one.
+        unknown = ~(entropy(log_probs) <= self.most_entropy)
         accepted = (confidence > self.threshold) & ~unknown
-        return Decision(label, confidence, accepted, probs >= self.least_probability, unknown)
+        return Decision(label, confidence, accepted, ~(probs < self.least_probability), unknown)
 
     def set_variance(self, layer: str, variance: LogitVariance) -> None:
         """Scale logits by the variances that a posterior of a linear layer gives them."""
-        linear = cast("nn.Linear", self.models[0].get_submodule(layer))
+        linear = cast("nn.Linear", plain_modules(self.models[0])[layer])
         self.variance = variance.to(linear.weight.device)
         if _record_call not in linear._forward_hooks.values():  # pyright: ignore[reportPrivateUsage]
             linear.register_forward_hook(_record_call)
@@ -175,20 +181,31 @@ class Calibrated(nn.Module):
 
     def __str__(self) -> str:
         """Return the table, what was chosen and decided, and the line that serves it."""
-        return "\n".join(describe(self.facts))
+        names = self.facts["names"] or ()
+        classes = [f"classes, in the order of the outputs: {shorten(names)}"] if names else []
+        return "\n".join([*classes, *describe(self.facts)])
 
 
-def load_calibrated(folder: str | Path, *models: nn.Module, output: Any = None) -> Calibrated:
+def load_calibrated(folder: str | Path, *models: Any, output: Any = None) -> Calibrated:
     """Read what :meth:`Calibrated.save` wrote, for the same models; for logits alone without one.
 
     Raises:
         ValueError: the file is damaged, or the models' weights are not those that were calibrated.
     """
     head, tensors = read_tensors(Path(folder) / FILE, FORMAT)
-    if [hash_module(model) for model in models] != head["models"]:
+    if wrong := [type(each).__name__ for each in models if not isinstance(each, nn.Module)]:
+        raise ValueError(f"models must be of torch, got {wrong[0]}")
+    if len(models) != len(head["models"]):
         raise ValueError(
-            f"model must be that which {folder} was calibrated for, with the same weights: "
-            f"{len(head['models'])} of them, got {len(models)}"
+            f"models must be as many as {folder} serves, {len(head['models'])}, got {len(models)}"
+        )
+    hashes = [hash_module(model) for model in models]
+    if other := [
+        i for i, pair in enumerate(zip(hashes, head["models"], strict=True)) if len({*pair}) > 1
+    ]:
+        raise ValueError(
+            f"models must have the weights that {folder} was calibrated for, and number {other[0]} "
+            "has others: load those that it had, or calibrate these"
         )
     calibrated = Calibrated(models, output)
     state = {f"models.{name}": value for name, value in calibrated.models.state_dict().items()}
@@ -228,6 +245,12 @@ def _evaluating(model: nn.Module) -> Generator[None]:
                     module.training = True
 
 
+def plain_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Return modules by the name that they have without wrappers (DDP, compiled modules)."""
+    named = unwrap(model).named_modules()
+    return {name.replace("._orig_mod", ""): module for name, module in named}
+
+
 def entropy(log_probs: Tensor) -> Tensor:
     """Return the entropy of each row, in nats."""
     return torch.special.entr(log_probs.exp()).sum(-1)
@@ -240,27 +263,40 @@ def _record_call(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> 
         calls.append((module, arguments[0]))
 
 
+def shorten(names: Sequence[str]) -> str:
+    """Return the first ten of many names, and how many there are."""
+    return ", ".join(names[:10]) + (f", ... ({len(names)})" if len(names) > 10 else "")
+
+
 def describe(facts: Mapping[str, Any]) -> list[str]:
     """Return the lines of a text: warnings, table, what was chosen and decided, how to call it."""
-    fit, measured = facts["examples"]
-    lines = [*facts["notes"], f"{fit} examples fitted, {measured} others measured, ± of 95 %:"]
+    fit, choose, decide = facts["examples"]
+    lines = [*facts["notes"], f"{fit} examples fitted, {choose} others chose, ± of 95 %:"]
     lines.append(f"{'':22}{'NLL':16}{'ECE':16}{'accuracy':16}NLL to as it is")
     for name, *numbers in facts["rows"]:
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
         lines.append(f"{name:22}" + " ".join(f"{mean:z.3f} ± {half:.3f} " for mean, half in pairs))
+    best = min(facts["rows"], key=lambda row: row[1])[0]
     heat = f", T = {facts['temperature']:.3f}" if "temperature" in facts["chosen"] else ""
-    chosen = f"Chosen: {facts['chosen']}{heat}."
+    level = "" if facts["chosen"] == best else f": the first that is level with {best}"
+    chosen = f"Chosen: {facts['chosen']}{heat}{level}."
     nothing = "Nothing is better than the model as it is."
     lines.append(nothing if facts["chosen"] == "as it is" else chosen)
+    lines.append(f"{decide} examples, which neither fitted nor chose, decide:")
     if decision := facts.get("decision"):
-        lines.append(
-            "At most {error_rate:.1%} wrong, with probability {level:.0%}: accept a confidence "
-            "above {threshold}, {accepted:.1%} of the examples.".format(**decision)
-        )
+        rate = "{error_rate:.1%} wrong, with probability {level:.0%}".format(**decision)
         if not decision["accepted"]:
-            lines.append("It takes more examples, or a higher rate, to accept any.")
+            lines.append(f"No confidence reaches at most {rate}: it takes more examples.")
+        elif decision["threshold"] == "-inf":
+            lines.append(f"At most {rate}: accept all that is not unknown.")
+        else:
+            lines.append(
+                f"At most {rate}: accept a confidence above {decision['threshold']}, "
+                f"{decision['accepted']:.1%} of the examples."
+            )
     sets = "Sets of {size:.2f} classes on average hold the class of {coverage:.0%}."
-    lines.append(sets.format(**facts["sets"]))
+    few = "It takes {least} examples for sets of {coverage:.0%}: all classes are in each."
+    lines.append((sets if facts["sets"]["least"] <= decide else few).format(**facts["sets"]))
     if unknown := facts.get("unknown"):
         caught = "Unknown: {caught:.1%} are told, with {rate:.1%} false alarms (AUROC {auroc:.3f})."
         lines.append(caught.format(**unknown))

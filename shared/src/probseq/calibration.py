@@ -1,13 +1,15 @@
 """Calibration of any trained classifier, and decisions with a guaranteed rate of errors.
 
-Candidates are fitted on one half of held-out data and measured on the other; a later one is chosen
-only where its negative log likelihood is lower by more than chance, so that the model as it is may
-stay. The model is called as it is, always in evaluation mode, and nothing of it is changed.
+Held-out data are cut in three. Candidates are fitted on the first third and measured on the second:
+the first of them is chosen whose negative log likelihood is level with the lowest, so that the
+model as it is may stay. The third, which neither fitted nor chose, decides. The model is called as
+it is, always in evaluation mode, and nothing of it is changed.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from probseq.batches import output_kind, read_batches, read_labels, to_log_probs
-from probseq.calibrated import Calibrated, CandidateRow, entropy, predict
+from probseq.batches import LOGIT, LOGITS, output_kind, read_batches, read_labels, to_log_probs
+from probseq.calibrated import Calibrated, CandidateRow, entropy, plain_modules, predict
+from probseq.checks import check_choice, check_shares, check_whole
 from probseq.laplace import (
     LogitVariance,
     Structure,
@@ -25,17 +28,12 @@ from probseq.laplace import (
     linear_layers,
     watch_layers,
 )
-from probseq.metrics import auroc, select_with_error
+from probseq.metrics import Selection, auroc, select_with_error
 from probseq.metrics.post_hoc import is_bound, search_temperature
 
 _PRECISIONS = torch.logspace(-4, 4, 17).tolist()  # δ of the prior of the Laplace posterior
 _ROWS = 2000  # that choose among them
 _BATCH = 256
-_TEMPERED = {
-    "as it is": "temperature",
-    "mean of the models": "mean, temperature",
-    "Laplace": "Laplace, temperature",
-}
 
 
 @torch.no_grad()
@@ -63,17 +61,18 @@ def calibrate(
             several of them; or logits or probabilities, (examples, classes). One column is that of
             the second of two classes. Rows of probabilities are recognised.
         held_out: data not trained on, see :func:`~probseq.batches.read_batches`; or just labels.
-        error_rate: most errors among what is accepted, with probability `level`, whichever
-            candidate is chosen (Geifman and El-Yaniv 2017).
+        error_rate: most errors among what is accepted, with probability `level` (Geifman and
+            El-Yaniv 2017).
         coverage: share of new examples whose class is in their prediction set (split conformal).
         level: probability of the error rate.
-        train: training data, for the Laplace posterior's curvature, in place of the half that fits.
-        unknown: inputs of no class, a tensor or batches without labels, for the entropy above which
-            an input is unknown. Of known inputs a share of 1 - `level` is.
+        train: training data, for the Laplace posterior's curvature, in place of the third that
+            fits.
+        unknown: inputs of no class, a tensor or batches without labels, to measure how many of
+            them have an entropy above that of a share `level` of the held-out inputs.
         classes: what labels are called, in the order of the outputs.
         output: key, attribute or number of the logits among several outputs, or a function.
         structure: of the Laplace posterior's curvature; ``None`` leaves it out.
-        seed: of the halves, which have the same shares of classes.
+        seed: of the thirds, which have the same shares of classes.
 
     Example:
         >>> logits = 4 * torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
@@ -82,71 +81,92 @@ def calibrate(
         >>> calibrated.chosen
         'temperature'
     """
-    for name, value in (("error_rate", error_rate), ("coverage", coverage), ("level", level)):
-        if value is not None and not 0.0 < value < 1.0:
-            raise ValueError(f"{name} must be above 0 and below 1, got {value}")
+    check_shares(
+        coverage=coverage, level=level, error_rate=level if error_rate is None else error_rate
+    )
+    check_whole(seed=seed)
+    if structure is not None:
+        check_choice("structure", structure, Structure)
     models, classes = _models(model, classes)
-    read = _read(models, held_out, classes, output) if models else _stored(model, held_out, classes)
+    if models:
+        read = _read(models, held_out, "held_out", classes, output)
+    else:
+        read = _stored(model, held_out, classes)
     labels, kinds = read.labels, [output_kind(logits) for logits in read.logits]
     members = [to_log_probs(x, kind) for x, kind in zip(read.logits, kinds, strict=True)]
     _check_classes(members, labels, classes)
-    fit, choose = split_evenly(labels, seed)
-    notes = [
-        *_warnings(members[0], read.features, labels, fit, choose),
-        *_notes(read.logits, kinds),
-    ]
+    fit, choose, decide = split_in_three(labels, seed)
+    notes = [*_warnings(members[0], read.features, labels, fit, choose)]
+    notes += _notes(read.logits, kinds)
 
-    candidates: dict[str, tuple[Tensor, LogitVariance | None]] = {"as it is": (members[0], None)}
+    untempered: dict[str, tuple[Tensor, LogitVariance | None]] = {"as it is": (members[0], None)}
     if len(members) > 1:
-        mean = torch.logsumexp(torch.stack(members), 0) - math.log(len(members))
-        candidates["mean of the models"] = mean, None
-    elif structure is not None and read.layer is not None and kinds == ["logits"]:
-        candidates["Laplace"] = _posterior(models[0], read, train, output, structure, fit)
-    log_probs: dict[str, Tensor] = {}  # of the half that did not fit
-    fitted: dict[str, tuple[float, LogitVariance | None]] = {}
-    for name, (values, variance) in candidates.items():
-        tempered = _TEMPERED[name]
-        temperature = search_temperature(values[fit], labels[fit])
-        log_probs[name], fitted[name] = values[choose], (1.0, variance)
-        log_probs[tempered] = (values[choose] / temperature).log_softmax(-1)
-        fitted[tempered] = temperature, variance
+        untempered["ensemble"] = (
+            torch.logsumexp(torch.stack(members), 0) - math.log(len(members)),
+            None,
+        )
+    elif structure is not None and read.layer is not None and kinds == [LOGITS]:
+        untempered["Laplace"] = _posterior(models[0], read, train, classes, output, structure, fit)
+    elif train is not None:
+        raise ValueError("train must come with a model of torch whose logits a linear layer gives")
+    elif structure is not None and any(isinstance(each, nn.Module) for each in models):
+        notes.append("no Laplace posterior: the outputs are not those of a plain linear layer")
+    candidates = dict[str, _Candidate]()
+    for name, (log_probs, variance) in untempered.items():
+        temperature = search_temperature(log_probs[fit], labels[fit])
+        tempered = "temperature" if name == "as it is" else f"{name}, temperature"
+        candidates[name] = _Candidate(log_probs, 1.0, variance)
+        candidates[tempered] = _Candidate(log_probs, temperature, variance)
 
-    chosen, rows = _choose(log_probs, labels[choose])
-    temperature, variance = fitted[chosen]
-    if is_bound(temperature):
-        notes.append(f"the temperature {temperature:g} is the last that is tried")
-    served = models if "mean" in chosen else models[:1]
+    chosen, rows = _choose({k: each.at(choose) for k, each in candidates.items()}, labels[choose])
+    candidate = candidates[chosen]
+    if is_bound(candidate.temperature):
+        notes.append(f"the temperature {candidate.temperature:g} is the last that is tried")
+    served = models if "ensemble" in chosen else models[:1]
     calibrated = Calibrated(served, output)
     calibrated.facts = {
         "chosen": chosen,
-        "temperature": temperature,
+        "temperature": candidate.temperature,
         "rows": [list(row) for row in rows],
         "notes": notes,
         "kinds": kinds[: max(len(served), 1)],
         "layer": read.layer,
-        "bias": variance is not None and variance.bias,
+        "bias": candidate.variance is not None and candidate.variance.bias,
         "classes": members[0].shape[-1],
         "names": None if classes is None else [str(each) for each in classes],
-        "examples": [len(fit), len(choose)],
+        "examples": [len(fit), len(choose), len(decide)],
         "model": bool(models),
     }
-    calibrated.temperature.fill_(temperature)
-    if variance is not None and read.layer is not None:
-        calibrated.set_variance(read.layer, variance)
-    _decide(calibrated, log_probs[chosen], labels[choose], error_rate, coverage, level)
+    calibrated.temperature.fill_(candidate.temperature)
+    if candidate.variance is not None and read.layer is not None:
+        calibrated.set_variance(read.layer, candidate.variance)
+    log_probs = candidate.at(decide)
     if unknown is not None:
-        _detect(calibrated, log_probs[chosen], unknown, level)
+        _detect(calibrated, entropy(candidate.at(choose)), entropy(log_probs), unknown, level)
+    _decide(calibrated, log_probs, labels[decide], error_rate, coverage, level)
     return calibrated
 
 
-def split_evenly(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the rows of two halves, drawn by a seed, with the same shares of classes."""
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+def split_in_three(labels: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows of three thirds, drawn by a seed, with the same shares of classes."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
-    return order[::2], order[1::2]
+    first, second, third = torch.randperm(3, generator=generator).tolist()
+    return order[first::3], order[second::3], order[third::3]
 
 
 # Outputs of models on held-out data
+
+
+class _Candidate(NamedTuple):
+    log_probs: Tensor  # of all rows, without the temperature
+    temperature: float
+    variance: LogitVariance | None
+
+    def at(self, rows: Tensor) -> Tensor:
+        """Return log probabilities of rows."""
+        return (self.log_probs[rows] / self.temperature).log_softmax(-1)
 
 
 class _Read(NamedTuple):
@@ -184,25 +204,27 @@ def _stored(model: Any, labels: Any, classes: Sequence[Any] | None) -> _Read:
     return _Read(rows, read_labels(labels, "held_out", classes))
 
 
-def _read(models: list[Any], data: Any, classes: Sequence[Any] | None, output: Any) -> _Read:
+def _read(
+    models: list[Any], data: Any, name: str, classes: Sequence[Any] | None, output: Any
+) -> _Read:
     """Call models on batches; where the last layer is linear, note what goes into it."""
     first = models[0] if isinstance(models[0], nn.Module) else None
-    layers = {} if first is None or len(models) > 1 else linear_layers(first)
+    layers = {} if first is None or len(models) > 1 else linear_layers(plain_modules(first))
     logits: list[list[Tensor]] = [[] for _ in models]
     labels, features = list[Tensor](), list[Tensor]()
-    for inputs, numbers in read_batches(data, first, name="held_out", classes=classes):
+    for inputs, numbers in read_batches(data, first, name=name, classes=classes):
         whole = [(inputs, len(numbers))]
         for piece, rows in whole if first is None else _pieces(inputs, len(numbers)):
             with watch_layers(layers) as calls:
                 outputs = [predict(each, piece, output) for each in models]
             for each, values in zip(logits, outputs, strict=True):
                 each.append(_rows(values.detach(), rows).cpu())
-            last = last_call(calls, outputs[0])
+            last = last_call(calls, outputs[0], layers)
             layers = {} if last is None else {last.name: layers[last.name]}
             features += [] if last is None else [last.features.detach().cpu()]
         labels.append(numbers)
     if not labels:
-        raise ValueError("held_out must hold data, got none")
+        raise ValueError(f"{name} must hold data, got none: a generator gives its batches once")
     joined = [torch.cat(each) for each in logits]
     layer = next(iter(layers), None)
     return _Read(joined, torch.cat(labels), layer, torch.cat(features) if layer else None)
@@ -236,52 +258,63 @@ def _rows(outputs: Tensor, rows: int | None) -> Tensor:
 def _check_classes(members: list[Tensor], labels: Tensor, classes: Sequence[Any] | None) -> None:
     """Refuse labels of other rows or classes, and predictions that are worth nothing."""
     count, size = members[0].shape
-    if any(each.shape != members[0].shape for each in members):
-        raise ValueError(f"model must be several of the same classes, got {[*map(len, members)]}")
+    if len(shapes := {tuple(each.shape) for each in members}) > 1:
+        raise ValueError(f"models must have outputs of the same shape, got {sorted(shapes)}")
     if len(labels) != count:
         raise ValueError(f"held_out must have a label a row, got {len(labels)} for {count} rows")
     if count < 10:
         raise ValueError(f"held_out must have 10 examples at least, got {count}")
+    if classes is not None and len({*classes}) != len(classes):
+        raise ValueError(f"classes must have different names, got {list(classes)[:20]}")
     if classes is not None and len(classes) != size:
         raise ValueError(f"classes must be as many as outputs, {size}, got {len(classes)}")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= size:
         raise ValueError(f"held_out must have labels from 0 to {size - 1}, got {low} to {high}")
-    shares = labels.bincount(minlength=size) / count
-    accuracy = float((members[0].argmax(-1) == labels).double().mean())
-    if accuracy >= float(shares.max()):
+    impossible = members[0].gather(1, labels[:, None])[:, 0] == torch.finfo(members[0].dtype).min
+    if bool(impossible.any()):
+        raise ValueError(
+            "model must give the classes of all examples a chance, and has a logit of -inf in "
+            f"{int(impossible.sum())} rows, first in {int(impossible.nonzero()[0])}"
+        )
+    if bool((members[0] == members[0][0]).all()):
+        raise ValueError("model must tell examples apart, and gives all of them the same outputs")
+    counts = labels.bincount(minlength=size)
+    right, most = int((members[0].argmax(-1) == labels).sum()), int(counts.max())
+    if right >= most:
         return
     # Unequal shares: probabilities may be right where the most probable class is always the same.
     tempered = (members[0] / search_temperature(members[0], labels)).log_softmax(-1)
-    if float(F.nll_loss(tempered, labels)) < float(torch.special.entr(shares).sum()):
+    if float(F.nll_loss(tempered, labels)) < float(torch.special.entr(counts / count).sum()):
         return
-    _, right = _best_order(members[0], labels)
+    _, best = _best_order(members[0], labels)
     raise ValueError(
-        f"model must be right more often than the commonest class is, {float(shares.max()):.3f}, "
-        f"and is in {accuracy:.3f}: the order of the classes is probably another than that of the "
-        f"labels (the best has {right:.3f}), or inputs are prepared in another way than in training"
+        f"model must be right more often than the commonest class is, {most / count:.3f}, and is "
+        f"in {right / count:.3f}: the order of the classes is probably another than that of the "
+        f"labels (the best has {best:.3f}), or inputs are prepared in another way than in training"
     )
 
 
-def _best_order(log_probs: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+def _best_order(log_probs: Tensor, labels: Tensor) -> tuple[dict[int, int], float]:
     """Return for each output the label that it stands for most often, and the accuracy so."""
-    size = log_probs.shape[-1]
-    table = (log_probs.argmax(-1) * size + labels).bincount(minlength=size**2).view(size, size)
-    best = table.max(-1)
-    return best.indices, float(best.values.sum()) / len(labels)
+    pairs = Counter(zip(log_probs.argmax(-1).tolist(), labels.tolist(), strict=True))
+    order, right = dict[int, int](), 0
+    for (output, label), count in pairs.most_common():
+        right += count * (output not in order)
+        order.setdefault(output, label)
+    return order, right / len(labels)
 
 
 def _warnings(
     log_probs: Tensor, features: Tensor | None, labels: Tensor, fit: Tensor, choose: Tensor
 ) -> list[str]:
     """Return what speaks for wrong inputs or another order of classes."""
-    truth, output = labels[choose], log_probs.argmax(-1)
-    right = (output[choose] == truth).double()
+    truth, outputs = labels[choose], log_probs[choose].argmax(-1)
+    right = (outputs == truth).double()
     order, _ = _best_order(log_probs[fit], labels[fit])
-    moved = (order[output[choose]] == truth).double()
-    predicted = output.unique()
-    if len(order[predicted].unique()) == len(predicted) and _is_better(moved, right):
-        wrong = [f"{i} for {int(order[i])}" for i in predicted.tolist() if int(order[i]) != i][:5]
+    moved = (torch.tensor([order.get(each, -1) for each in outputs.tolist()]) == truth).double()
+    if len({*order.values()}) == len(order) and _is_better(moved, right):
+        wrong = [f"{i} for {order[i]}" for i in sorted(order) if order[i] != i][:5]
         return [
             f"classes are probably in another order: with outputs {', '.join(wrong)} accuracy is "
             f"{float(moved.mean()):.3f} in place of {float(right.mean()):.3f}"
@@ -312,24 +345,37 @@ def _is_better(right: Tensor, other: Tensor) -> bool:
 
 
 def _notes(logits: list[Tensor], kinds: list[str]) -> list[str]:
-    probs = [(x, kind) for x, kind in zip(logits, kinds, strict=True) if "prob" in kind]
-    notes = [f"outputs are {kind}: their logarithms are taken" for _, kind in probs[:1]]
-    zeros = sum(int((x == 0).sum()) for x, _ in probs)
-    return [*notes, f"{zeros} probabilities of 0 count as 1e-12"] if zeros else notes
+    """Return how outputs are read, where they could be read otherwise."""
+    notes = [f"outputs are {kind}: their logarithms are taken" for kind in kinds if "prob" in kind]
+    notes += [f"outputs are {kind}" for kind in kinds if kind == LOGIT]
+    probs = [x for x, kind in zip(logits, kinds, strict=True) if "prob" in kind]
+    if zeros := sum(int((x == 0).sum()) for x in probs):
+        notes.append(f"{zeros} probabilities of 0 count as 1e-12")
+    if kinds == [LOGITS] and bool(((logits[0] >= 0.0) & (logits[0] <= 1.0)).all()):
+        notes.append("outputs from 0 to 1 are read as logits: rows do not sum to 1")
+    return list(dict.fromkeys(notes))
 
 
 # Candidates
 
 
 def _posterior(
-    model: nn.Module, read: _Read, train: Any, output: Any, structure: Structure, fit: Tensor
+    model: nn.Module,
+    read: _Read,
+    train: Any,
+    classes: Sequence[Any] | None,
+    output: Any,
+    structure: Structure,
+    fit: Tensor,
 ) -> tuple[Tensor, LogitVariance]:
     """Return scaled log probabilities, and the variances at the best prior precision."""
-    linear = cast("nn.Linear", model.get_submodule(cast("str", read.layer)))
-    features, logits = cast("Tensor", read.features), read.logits[0]
+    assert read.layer is not None
+    assert read.features is not None
+    linear = linear_layers(plain_modules(model))[read.layer]
+    features, logits = read.features, read.logits[0]
     data, rows = (features[fit], read.labels[fit]), fit[:_ROWS]
     if train is not None:
-        learned = _read([model], train, None, output)
+        learned = _read([model], train, "train", classes, output)
         if learned.layer != read.layer or learned.features is None:
             raise ValueError("train must be data of which the model's last layer gives the logits")
         data = learned.features, learned.labels
@@ -346,18 +392,17 @@ def _posterior(
 
 
 def _choose(log_probs: Mapping[str, Tensor], labels: Tensor) -> tuple[str, list[CandidateRow]]:
-    """Measure candidates; return the last that is better than those before by more than chance."""
+    """Measure candidates; return the first whose loss is the lowest, or higher by chance alone."""
     losses = {k: F.nll_loss(v, labels, reduction="none").double() for k, v in log_probs.items()}
-    chosen, rows = "as it is", list[CandidateRow]()
+    best = min(losses.values(), key=lambda loss: float(loss.mean()))
+    level = (k for k, loss in losses.items() if torch.sub(*_interval(loss - best)) <= 0.0)
+    rows = list[CandidateRow]()
     for name, values in log_probs.items():
-        gain, half = _interval(losses[name] - losses[chosen])
-        if gain + half < 0.0:
-            chosen = name
         right = (values.argmax(-1) == labels).double()
         nll, accuracy = _interval(losses[name]), _interval(right)
         difference = _interval(losses[name] - losses["as it is"])
         rows.append(CandidateRow(name, *nll, *_ece(values, right), *accuracy, *difference))
-    return chosen, rows
+    return next(level), rows
 
 
 def _interval(values: Tensor) -> tuple[float, float]:
@@ -366,22 +411,41 @@ def _interval(values: Tensor) -> tuple[float, float]:
 
 
 def _ece(log_probs: Tensor, right: Tensor) -> tuple[float, float]:
-    """Return the ECE in 15 bins, and half of its interval by 200 bootstrap samples."""
+    """Return the ECE in 15 bins, and half of its interval."""
     confidence = log_probs.max(-1).values.exp().double()
     index = (confidence * 15).ceil().long().clamp(1, 15) - 1
-    gap, count = right - confidence, len(right)
-
-    def error(rows: Tensor) -> Tensor:  # of each sample of rows
-        bins = index[rows] + 15 * torch.arange(len(rows))[:, None]
-        sums = bins.flatten().bincount(gap[rows].flatten(), 15 * len(rows))
-        return sums.view(-1, 15).abs().sum(-1) / count
-
-    generator = torch.Generator().manual_seed(0)
-    draws = [error(torch.randint(count, (10, count), generator=generator)) for _ in range(20)]
-    return float(error(torch.arange(count)[None])), 1.96 * float(torch.cat(draws).std())
+    gap = right - confidence
+    # Σ_b |Σ_{i in b} gap_i| / n, a mean of gaps with the sign of the sum of their bin.
+    sign = index.bincount(gap, 15).sign()
+    return _interval(sign[index] * gap)
 
 
 # Decisions
+
+
+def _detect(
+    calibrated: Calibrated, chosen_by: Tensor, inside: Tensor, unknown: Any, level: float
+) -> None:
+    """Set the entropy above which an input is unknown, and measure it on other inputs."""
+    rank = min(math.ceil((len(chosen_by) + 1) * level), len(chosen_by))
+    calibrated.most_entropy.fill_(float(chosen_by.sort().values[rank - 1]))
+    alone = isinstance(unknown, Tensor | np.ndarray | Mapping) or not isinstance(unknown, Iterable)
+    outside = list[Tensor]()
+    for batch in [unknown] if alone else unknown:
+        inputs = batch[0] if isinstance(batch, list) and len(batch) == 1 else batch
+        if isinstance(inputs, list):
+            raise ValueError("unknown must hold inputs without labels, got lists of several")
+        outside.append(entropy(calibrated(inputs)).cpu())
+    if not sum(map(len, outside)):
+        raise ValueError("unknown must hold data, got none: a generator gives its batches once")
+    scores = torch.cat([inside, *outside]).double()
+    unlike = torch.arange(len(scores)) >= len(inside)
+    flagged = ~(scores <= calibrated.most_entropy)
+    calibrated.facts["unknown"] = {
+        "rate": float(flagged[~unlike].double().mean()),
+        "caught": float(flagged[unlike].double().mean()),
+        "auroc": float(auroc(scores, unlike)),
+    }
 
 
 def _decide(
@@ -393,18 +457,21 @@ def _decide(
     level: float,
 ) -> None:
     """Set the threshold of the error rate, and the least probability of prediction sets."""
-    facts, probs, count = calibrated.facts, log_probs.exp().double(), len(labels)
+    facts, probs, count = calibrated.facts, log_probs.exp(), len(labels)
     if error_rate is not None:
         confidence, label = probs.max(-1)
-        # Each candidate could have been chosen: all of their guarantees hold together.
-        union = 1.0 - (1.0 - level) / len(calibrated.rows)
-        selection = select_with_error(confidence, label == labels, error_rate, level=union)
+        # What is unknown is not accepted, and does not count.
+        usual = entropy(log_probs) <= calibrated.most_entropy
+        selection = Selection(math.inf, 0.0, 0.0, 0.0)
+        if bool(usual.any()):
+            right = (label == labels)[usual]
+            selection = select_with_error(confidence[usual], right, error_rate, level=level)
         calibrated.threshold.fill_(selection.threshold)
         facts["decision"] = {
             "error_rate": error_rate,
             "level": level,
-            "threshold": f"{selection.threshold:.4f}",
-            "accepted": selection.coverage,
+            "threshold": f"{selection.threshold:.6g}",
+            "accepted": selection.coverage * float(usual.double().mean()),
             "error": selection.error,
         }
     # Split conformal: the true class's probability that so many of n + 1 examples reach.
@@ -412,18 +479,6 @@ def _decide(
     rank = math.ceil((count + 1) * coverage)
     least = float(true[rank - 1]) if rank <= count else 0.0
     calibrated.least_probability.fill_(least)
-    sizes = (probs >= least).sum(-1).double()
-    facts["sets"] = {"coverage": coverage, "size": float(sizes.mean())}
-
-
-def _detect(calibrated: Calibrated, log_probs: Tensor, unknown: Any, level: float) -> None:
-    """Set the entropy above which an input is unknown, by what known inputs have."""
-    inside = entropy(log_probs).double()
-    batches = [unknown] if isinstance(unknown, Tensor | np.ndarray | Mapping) else unknown
-    outside = torch.cat([entropy(calibrated(each)).double().cpu() for each in batches])
-    rank = min(math.ceil((len(inside) + 1) * level), len(inside))
-    calibrated.most_entropy.fill_(float(inside.sort().values[rank - 1]))
-    flagged = float((outside > calibrated.most_entropy).double().mean())
-    unlike = torch.arange(len(inside) + len(outside)) >= len(inside)
-    area = float(auroc(torch.cat([inside, outside]), unlike))
-    calibrated.facts["unknown"] = {"rate": 1.0 - level, "caught": flagged, "auroc": area}
+    size = float((probs >= least).sum(-1).double().mean())
+    enough = math.ceil(coverage / (1.0 - coverage))  # so that the rank is one of the examples
+    facts["sets"] = {"coverage": coverage, "size": size, "least": enough}

@@ -63,6 +63,13 @@ def check_rates(**rates: float | int) -> None:
             raise ValueError(f"{name} must be in [0, 1), got {rate!r}")
 
 
+def check_shares(**shares: float) -> None:
+    """Refuse shares and probabilities that are not above 0 and below 1."""
+    for name, share in shares.items():
+        if not isinstance(share, Real | int) or not 0.0 < share < 1.0:
+            raise ValueError(f"{name} must be above 0 and below 1, got {share!r}")
+
+
 def check_labels(labels: Tensor, logits: Tensor) -> None:
     """Refuse labels that are not one int64 a sequence, or out of the range of ``logits``.
 

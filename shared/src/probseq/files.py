@@ -250,6 +250,17 @@ def hash_tensors(tensors: Mapping[str, "Tensor"], *texts: bytes) -> str:
     return digest.hexdigest()
 
 
+def unwrap(module: "Module") -> "Module":
+    """Return the module in wrappers (DDP, compiled modules)."""
+    from torch import nn
+
+    while isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel) or hasattr(
+        module, "_orig_mod"
+    ):
+        module = cast("Module", getattr(module, "_orig_mod", None) or module.module)
+    return module
+
+
 def hash_module(module: "Module") -> str:
     """Return the SHA-256 of all of a module's state, packed and quantised weights included.
 
@@ -282,8 +293,8 @@ def hash_module(module: "Module") -> str:
         else:
             tensors[name] = value
 
-    for key, value in module.state_dict().items():
-        add(key.replace("_orig_mod.", "").removeprefix("module."), value)
+    for key, value in unwrap(module).state_dict().items():
+        add(key.replace("_orig_mod.", ""), value)
     return hash_tensors(tensors, "".join(sorted(texts)).encode())
 
 

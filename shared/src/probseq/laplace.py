@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -220,13 +220,12 @@ class LayerCall(NamedTuple):
     output: Tensor
 
 
-def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
+def linear_layers(modules: Mapping[str, nn.Module]) -> dict[str, nn.Linear]:
     """Return by name the linear layers whose weights are plain tensors of floating numbers."""
     return {
         name: module
-        for name, module in model.named_modules()
-        if name
-        and type(module) is nn.Linear
+        for name, module in modules.items()
+        if isinstance(module, nn.Linear)
         and type(module.weight.data) is Tensor
         and not module.weight.is_meta
         and module.weight.is_floating_point()
@@ -251,24 +250,31 @@ def watch_layers(layers: dict[str, nn.Linear]) -> Generator[list[LayerCall]]:
         yield calls
 
 
-def last_call(calls: list[LayerCall], logits: Tensor) -> LayerCall | None:
-    """Return the last call whose outputs are the logits."""
+def last_call(
+    calls: list[LayerCall], logits: Tensor, layers: Mapping[str, nn.Linear]
+) -> LayerCall | None:
+    """Return the last call whose outputs are the logits, if the layer is linear as it is called."""
     flat = logits.flatten()
-    return next((each for each in calls[::-1] if torch.equal(each.output.flatten(), flat)), None)
+    last = next((each for each in calls[::-1] if torch.equal(each.output.flatten(), flat)), None)
+    if last is None:
+        return None
+    layer = layers[last.name]  # maybe of a subclass, which may scale or normalise
+    affine = F.linear(last.features.to(layer.weight), layer.weight, layer.bias).to(last.output)
+    return last if torch.allclose(affine, last.output, rtol=0.05, atol=0.05) else None
 
 
 def _last_linear(
     model: nn.Module, data: Iterable[Any], call: Call, source: str = "batches"
 ) -> tuple[str, Iterator[tuple[Float[Tensor, "rows features"], Tensor]]]:
     """Return the name of the layer that gives the logits, and its inputs and labels by batch."""
-    layers = linear_layers(model)
+    layers = linear_layers({name: each for name, each in model.named_modules() if name})
 
     @torch.no_grad()
     def read() -> Iterator[tuple[Tensor, Tensor]]:
         for inputs, labels in read_batches(data, model, name=source):
             with watch_layers(layers) as calls:
                 logits = read_logits(call(model, inputs))
-            last = last_call(calls, logits)
+            last = last_call(calls, logits, layers)
             if last is None:
                 called = ", ".join(dict.fromkeys(each.name for each in calls)) or "none"
                 raise ValueError(

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from scipy import special
 from torch import Tensor
 
-from probseq.checks import as_flags, as_vector, check_counts
+from probseq.checks import as_flags, as_vector, check_counts, check_shares
 
 
 def risk_coverage_curve(
@@ -130,9 +130,7 @@ def select_with_error(
     """
     confidence = as_vector("confidence", confidence).detach()
     correct = as_flags("correct", correct, confidence.numel())
-    for name, value in (("max_error", max_error), ("level", level)):
-        if not 0.0 < value < 1.0:
-            raise ValueError(f"{name} must be above 0 and below 1, got {value}")
+    check_shares(max_error=max_error, level=level)
     check_counts(num_coverages=num_coverages)
     ordered, order = confidence.double().sort(descending=True)
     errors = (~correct[order]).double().cumsum(0)
