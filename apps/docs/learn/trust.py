@@ -46,8 +46,9 @@ for _ in range(300):
 # %% [markdown]
 # ## One line
 #
-# Half of the held-out data fits a temperature and a posterior of the last layer, the other half
-# measures them. We want at most 8 errors in 100 among what is accepted.
+# A third of the held-out data fits a temperature and a posterior of the last layer, the second
+# chooses, and the last, which neither fitted nor chose, decides. We want at most 8 errors in 100
+# among what is accepted.
 
 # %%
 calibrated = probseq.calibrate(model, (x[held_out], y[held_out]), error_rate=0.08)

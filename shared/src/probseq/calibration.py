@@ -480,5 +480,7 @@ def _decide(
     least = float(true[rank - 1]) if rank <= count else 0.0
     calibrated.least_probability.fill_(least)
     size = float((probs >= least).sum(-1).double().mean())
-    enough = math.ceil(coverage / (1.0 - coverage))  # so that the rank is one of the examples
+    enough = math.ceil(
+        round(coverage / (1.0 - coverage), 9)
+    )  # so that the rank is one of the examples
     facts["sets"] = {"coverage": coverage, "size": size, "least": enough}

@@ -389,6 +389,6 @@ def _report(
         title="which predictions can be trusted",
         opening="Read, fitted and chosen was:",
         tables=[Table(["candidate", "NLL", "ECE", "accuracy", "NLL to as it is"], rows)],
-        legend="Means over the half that did not fit, ± half of a 95 % interval.",
+        legend="Means over the third that chose, ± half of a 95 % interval.",
         figures=lambda: {"reliability": reliability_diagram(bins)} if bins else {},
     )
