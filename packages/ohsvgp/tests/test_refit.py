@@ -11,7 +11,7 @@ from ohsvgp import Cosine, Gaussian, LegS, OnlineGP, Poisson, Refit
 from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.fitting import batch_probability
 from probseq.errors import CholeskyError
-from probseq.kernels import RBF, Periodic
+from probseq.kernels import RBF, Periodic, parse_kernel
 
 
 def draw(t, kernel, noise, seed=0):
@@ -131,6 +131,27 @@ def test_priors_are_those_of_the_log_normal_and_hold_a_parameter_near_their_medi
     law = stats.norm(math.log(3.0), math.log(1.05))
     penalty = law.logpdf(raw) - law.logpdf(math.log(3.0))
     assert info.after == pytest.approx(float(evidence.detach()) + penalty, abs=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern32", "rbf(1) + matern32(3)"])
+def test_fits_end_at_the_same_evidence_wherever_they_start(kernel):
+    y = T.sin() + 0.1 * draw(T, RBF(1, lengthscale=0.01), 1e-6)
+    ends = []
+    for lengthscale in (0.02, 1.0, 100.0):
+        prior = parse_kernel(kernel, 1, lengthscale=lengthscale)
+        for noise in (1e-3, 1.0):
+            gp = OnlineGP(copy.deepcopy(prior), Gaussian(noise), LegS(10))
+            ends.append(gp.fit_hyperparameters(T, y).after)
+    assert max(ends) - min(ends) < 0.05
+    # From far below the inputs' gap all is noise; a single start stays, and the others tell.
+    gp = OnlineGP(RBF(1, lengthscale=0.01), Gaussian(0.1), LegS(10))
+    single = gp.fit_hyperparameters(T, y, restarts=0)
+    assert single.converged
+    assert single.reached == pytest.approx([single.after])
+    gp = OnlineGP(RBF(1, lengthscale=0.01), Gaussian(0.1), LegS(10))
+    several = gp.fit_hyperparameters(T, y)
+    assert several.after > single.after + 50
+    assert max(several.reached) - min(several.reached) > 50
 
 
 @pytest.mark.slow

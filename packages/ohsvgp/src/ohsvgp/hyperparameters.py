@@ -24,6 +24,11 @@ _PENALTY = 1.0
 _NOISE_FLOOR = 1e-6
 # Nats per target and unit of a logarithm below which a gradient counts as zero.
 _CONVERGED_SLOPE = 1e-3
+# Coordinates drawn for a start, the least steps from each, and, in units of the logarithm, how far
+# inside the limits of a lengthscale its draws lie, which are a tenth of a gap and 100 spans.
+_DRAWN, _MIN_STEPS = 16, 10
+_INSIDE = (math.log(10.0), math.log(100.0))
+_OF_INPUTS = ("raw_lengthscale", "raw_period")
 # Probability of errors below which a batch counts as drift.
 _DRIFT_PROBABILITY = 1e-3
 
@@ -42,6 +47,9 @@ class FitInfo(NamedTuple):
     converged: bool
     # names of parameters within a factor of two of their limits, which the data do not determine
     at_limit: tuple[str, ...] = ()
+    # what the search reached from each start; more than a nat apart there are several maxima, and
+    # more ``restarts`` may find a greater one
+    reached: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,8 +67,8 @@ class Refit:
         priors: (median, factor) of log-normal priors by a parameter's name, such as
             "kernel.raw_lengthscale", in user units: two thirds of the mass lies within the factor
             of the median.
-        restarts: further starts, each a factor e^ε away from the first in each parameter, ε of
-            deviation 1; along a stream for the first batch only.
+        restarts: further starts of the search, each the best of 16 draws of the parameters; along a
+            stream for the first batch only.
         limited: whether parameters stay within wide limits in the units of the data
             (``ohsvgp.limits.data_limits``), which matter where data say nothing of them; by fewer
             than ten targets beside a state each moves by a factor of two at most.
@@ -69,7 +77,7 @@ class Refit:
     when: str = "first"
     steps: int = 50
     priors: Mapping[str, tuple[float, float]] | None = None
-    restarts: int = 0
+    restarts: int = 2
     limited: bool = True
 
     def __post_init__(self) -> None:
@@ -170,17 +178,15 @@ def fit(
         with warnings.catch_warnings():
             # On the way matrices may need more jitter; the model tells if they do in the end.
             warnings.simplefilter("ignore", JitterWarning)
-            for attempt in range(1 + options.restarts):
-                free = [
-                    (z + bool(attempt) * torch.randn(z.shape, generator=generator).to(z))
-                    .detach()
-                    .requires_grad_()
-                    for z in first
-                ]
-                optimizer = torch.optim.LBFGS(
-                    free, max_iter=options.steps, line_search_fn="strong_wolfe"
-                )
-                optimizer.step(lambda free=free: search.loss(free))
+            reached: list[float] = []
+            if options.restarts:
+                # A short way from each start, then all of it from where the best has come.
+                short = max(_MIN_STEPS, options.steps // 4)
+                others = [search.draw([*named], generator) for _ in range(options.restarts)]
+                for start in [first, *others]:
+                    reached.append(search.climb(start, short))
+                first = search.start()
+            end = search.climb(first, options.steps)
     finally:
         search.restore()
     return FitInfo(
@@ -189,6 +195,7 @@ def fit(
         after=search.value,
         failures=search.failures,
         converged=search.slope < _CONVERGED_SLOPE,
+        reached=tuple(reached) or (end,),
         at_limit=tuple(name for name, at in zip(named, search.at_limit(), strict=True) if at),
     )
 
@@ -268,6 +275,39 @@ class _Objective:
             for raw, (low, high) in zip(self.values, self.logs, strict=True)
         ]
 
+    def draw(self, names: list[str], generator: torch.Generator) -> list[Tensor]:
+        """Return the best of some drawn coordinates, which are not searched from.
+
+        Far from their optimum the objective is flat in lengthscales and periods, and has many
+        maxima: these are uniform in the logarithm, from the inputs' gap to their span, if there are
+        limits, all others a factor e^ε away.
+        """
+        best, most, centre = self.start(), -math.inf, self.start()
+        for _ in range(_DRAWN):
+            drawn: list[Tensor] = []
+            for name, z, (low, high) in zip(names, centre, self.logs, strict=True):
+                ends = (low + _INSIDE[0], high - _INSIDE[1])
+                if name.endswith("raw_period"):
+                    ends = (low, high)
+                if name.endswith(_OF_INPUTS) and bool((ends[1] - ends[0]).isfinite().all()):
+                    share = torch.rand(z.shape, generator=generator).to(z)
+                    drawn.append(ends[0] + share * (ends[1] - ends[0]))
+                else:
+                    drawn.append(z + torch.randn(z.shape, generator=generator).to(z))
+            self._write(self._raw(drawn))
+            with suppress(CholeskyError), torch.no_grad():
+                if (value := self._value().item()) > most:
+                    best, most = drawn, value
+        self.restore()
+        return best
+
+    def climb(self, start: list[Tensor], steps: int) -> float:
+        """Go up from some coordinates by L-BFGS; return the objective in the end."""
+        free = [z.detach().clone().requires_grad_() for z in start]
+        optimizer = torch.optim.LBFGS(free, max_iter=steps, line_search_fn="strong_wolfe")
+        optimizer.step(lambda: self.loss(free))
+        return -float(self.loss(free)) * self.count
+
     def at_limit(self) -> list[bool]:
         """Return whether some of each parameter lies within a factor of two of a limit."""
         near = math.log(2)
@@ -281,11 +321,7 @@ class _Objective:
 
         Where it cannot be computed it is one nat above the least so far, and flat.
         """
-        raw = [
-            torch.logaddexp(z, low) - torch.nn.functional.softplus(z - high)
-            for z, (low, high) in zip(free, self.logs, strict=True)
-        ]
-        self._write(raw)
+        self._write(self._raw(free))
         try:
             value, gradients = self._evaluate()
         except CholeskyError:
@@ -307,22 +343,35 @@ class _Objective:
         """Give the parameters their best values."""
         self._write(self.values)
 
+    def _raw(self, free: list[Tensor]) -> list[Tensor]:
+        return [
+            torch.logaddexp(z, low) - torch.nn.functional.softplus(z - high)
+            for z, (low, high) in zip(free, self.logs, strict=True)
+        ]
+
     def _write(self, values: list[Tensor]) -> None:
         with torch.no_grad():
             for parameter, value in zip(self.parameters, values, strict=True):
                 parameter.copy_(value)
 
-    def _evaluate(self) -> tuple[float, tuple[Tensor, ...]]:
-        """Return objective and gradients at the parameters of now, or raise a CholeskyError."""
+    def _value(self) -> Tensor:
+        """Return the objective at the parameters of now, or raise a CholeskyError."""
         try:
-            with torch.enable_grad():
-                value = self.function()
-                gradients = torch.autograd.grad(value, self.parameters, materialize_grads=True)
+            value = self.function()
         except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
             raise CholeskyError(str(error)) from error
-        finite = [value.isfinite().all(), *(gradient.isfinite().all() for gradient in gradients)]
-        if not all(map(bool, finite)):
-            raise CholeskyError(
-                f"the objective and its gradient must be finite, got {value.item()} in nats"
-            )
+        if not bool(value.isfinite().all()):
+            raise CholeskyError(f"the objective must be finite, got {value.item()} in nats")
+        return value
+
+    def _evaluate(self) -> tuple[float, tuple[Tensor, ...]]:
+        """Return objective and gradients at the parameters of now, or raise a CholeskyError."""
+        with torch.enable_grad():
+            value = self._value()
+            try:
+                gradients = torch.autograd.grad(value, self.parameters, materialize_grads=True)
+            except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
+                raise CholeskyError(str(error)) from error
+        if not all(bool(gradient.isfinite().all()) for gradient in gradients):
+            raise CholeskyError("the gradient of the objective must be finite")
         return value.item(), gradients

@@ -252,7 +252,7 @@ class OnlineGP:
         missing: Literal["raise", "drop"] = "raise",
         steps: int = 100,
         priors: Mapping[str, tuple[float, float]] | None = None,
-        restarts: int = 0,
+        restarts: int = 2,
         limited: bool = True,
     ) -> FitInfo:
         """Fit the parameters of kernel and likelihood to data, without absorbing them.
