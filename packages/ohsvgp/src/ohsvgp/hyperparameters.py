@@ -284,20 +284,20 @@ class _Objective:
         """
         best, most, centre = self.start(), -math.inf, self.start()
         for _ in range(_DRAWN):
-            drawn: list[Tensor] = []
+            candidate: list[Tensor] = []
             for name, z, (low, high) in zip(names, centre, self.logs, strict=True):
                 ends = (low + _INSIDE[0], high - _INSIDE[1])
                 if name.endswith("raw_period"):
                     ends = (low, high)
                 if name.endswith(_OF_INPUTS) and bool((ends[1] - ends[0]).isfinite().all()):
                     share = torch.rand(z.shape, generator=generator).to(z)
-                    drawn.append(ends[0] + share * (ends[1] - ends[0]))
+                    candidate.append(ends[0] + share * (ends[1] - ends[0]))
                 else:
-                    drawn.append(z + torch.randn(z.shape, generator=generator).to(z))
-            self._write(self._raw(drawn))
+                    candidate.append(z + torch.randn(z.shape, generator=generator).to(z))
+            self._write(self._raw(candidate))
             with suppress(CholeskyError), torch.no_grad():
                 if (value := self._value().item()) > most:
-                    best, most = drawn, value
+                    best, most = candidate, value
         self.restore()
         return best
 
