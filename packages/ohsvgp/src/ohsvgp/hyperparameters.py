@@ -26,7 +26,7 @@ _NOISE_FLOOR = 1e-6
 _CONVERGED_SLOPE = 1e-3
 # Coordinates drawn for a start, the least steps from each, and, in units of the logarithm, how far
 # inside the limits of a lengthscale its draws lie, which are a tenth of a gap and 100 spans.
-_DRAWN, _MIN_STEPS = 16, 10
+_DRAWS, _MIN_STEPS = 16, 10
 _INSIDE = (math.log(10.0), math.log(100.0))
 _OF_INPUTS = ("raw_lengthscale", "raw_period")
 # Probability of errors below which a batch counts as drift.
@@ -283,7 +283,7 @@ class _Objective:
         limits, all others a factor e^ε away.
         """
         best, most, centre = self.start(), -math.inf, self.start()
-        for _ in range(_DRAWN):
+        for _ in range(_DRAWS):
             candidate: list[Tensor] = []
             for name, z, (low, high) in zip(names, centre, self.logs, strict=True):
                 ends = (low + _INSIDE[0], high - _INSIDE[1])
