@@ -19,7 +19,7 @@ from probseq.calibrated import FILE, load_calibrated
 from probseq.calibration import calibrate, split_in_three
 from probseq.files import hash_module
 from probseq.laplace import laplace_model
-from probseq.metrics import expected_calibration_error, search_temperature
+from probseq.metrics import expected_calibration_error, search_temperature, select_with_error
 
 
 def seeded(seed):
@@ -82,11 +82,41 @@ def test_the_temperature_is_that_of_the_third_that_fits_and_the_table_that_of_th
     assert row.nll_half == pytest.approx(1.96 * float(losses.std()) / math.sqrt(200), rel=1e-5)
     ece = expected_calibration_error(log_probs.exp(), Y[choose])
     assert row.ece == pytest.approx(float(ece), rel=1e-4)
+    draws = [torch.randint(200, (200,), generator=seeded(seed)) for seed in range(200)]
+    errors = [expected_calibration_error(log_probs.exp()[i], Y[choose][i]) for i in draws]
+    assert row.ece_half == pytest.approx(1.96 * float(torch.stack(errors).std()), rel=0.5)
     before = F.nll_loss(logits()[choose].log_softmax(-1), Y[choose], reduction="none")
     paired = losses - before
     assert row.difference == pytest.approx(float(paired.mean()), rel=1e-4)
     assert row.difference_half == pytest.approx(1.96 * float(paired.std()) / math.sqrt(200), 1e-4)
     assert_close(calibrated(X), (logits() / temperature).log_softmax(-1), atol=1e-5, rtol=1e-5)
+
+
+def test_torchmetrics_measures_the_same_error():
+    classification = pytest.importorskip("torchmetrics.classification")
+    metric = classification.MulticlassCalibrationError(3, n_bins=15, norm="l1")
+    choose = split_in_three(Y, 0)[1]
+    expected = float(metric(logits()[choose].softmax(-1), Y[choose]))
+    assert calibrate(logits(), Y).rows[0].ece == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_first_candidate_is_chosen_that_is_level_with_the_lowest():
+    noise = torch.randn(400, generator=seeded(0))
+    noise -= noise.mean()
+    losses = {
+        "as it is": torch.full((400,), 0.9),
+        "temperature": 0.5 + 0.1 * noise,
+        "Laplace": torch.full((400,), 0.496),
+        "Laplace, temperature": torch.full((400,), 0.7),
+    }
+    log_probs = {
+        name: torch.stack([-loss, torch.log1p(-(-loss).exp())], 1) for name, loss in losses.items()
+    }
+    chosen, rows = calibration._choose(log_probs, torch.zeros(400).long())
+    assert min(rows, key=lambda row: row.nll).name == "Laplace"
+    assert chosen == "temperature"
+    log_probs["temperature"] = log_probs["as it is"]
+    assert calibration._choose(log_probs, torch.zeros(400).long())[0] == "Laplace"
 
 
 def test_sklearn_fits_the_same_temperature():
@@ -230,18 +260,43 @@ def test_pairs_of_positive_and_negative_rows_give_the_temperature_of_shuffled_on
 # Decisions
 
 
-def test_errors_among_the_accepted_are_below_the_rate_as_often_as_promised():
+@pytest.mark.parametrize("unknown", [None, 0.3 * torch.randn(50, 3, generator=seeded(7))])
+def test_errors_among_the_accepted_are_below_the_rate_as_often_as_promised(unknown):
     broken = 0
     for seed in range(30):
         z = 3 * torch.randn(4400, 3, generator=seeded(seed))
         y = (z / 2).softmax(-1).multinomial(1, generator=seeded(1000 + seed))[:, 0]
-        found = calibrate(z[:400], y[:400], error_rate=0.1)
+        found = calibrate(z[:400], y[:400], error_rate=0.1, unknown=unknown, level=0.9)
         decision = found.decide(z[400:])
         wrong = (decision.label != y[400:])[decision.accepted]
         broken += int(len(wrong) > 0 and float(wrong.double().mean()) > 0.1)
-        assert not decision.unknown.any()
-    # Of 30 with a probability of .05 or less: more than 4 come in one of 60 runs.
-    assert broken <= 4
+        assert decision.unknown.any() == (unknown is not None)
+    # Of 30 with a probability of .1 or less: more than 7 come in one of 120 runs.
+    assert broken <= 7
+
+
+def test_the_threshold_is_certified_on_what_is_accepted_of_the_last_third():
+    found = calibrate(logits(), Y, error_rate=0.3, unknown=torch.zeros(9, 3), level=0.7)
+    rows = split_in_three(Y, 0)[2]
+    decision = found.decide(logits()[rows])
+    usual, right = ~decision.unknown, decision.label == Y[rows]
+    expected = select_with_error(decision.confidence[usual], right[usual], 0.3, level=0.7)
+    assert float(found.threshold) == expected.threshold
+    accepted = float(decision.accepted.double().mean())
+    assert found.facts["decision"]["accepted"] == pytest.approx(accepted)
+    assert found.facts["unknown"]["rate"] == pytest.approx(float((~usual).double().mean()))
+    confident = decision.confidence > found.threshold
+    assert torch.equal(decision.accepted, confident & usual)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("unknown", [None, torch.zeros(9, 3)])
+def test_outputs_that_are_no_numbers_are_unknown_and_may_be_any_class(value, unknown):
+    found = calibrate(logits(), Y, error_rate=0.9, unknown=unknown)
+    decision = found.decide(torch.tensor([[value, 0.0, 1.0], [9.0, 0.0, 0.0]]))
+    assert decision.unknown.tolist() == [True, False]
+    assert decision.accepted.tolist() == [False, True]
+    assert decision.sets[0].all()
 
 
 def test_prediction_sets_are_those_of_split_conformal_and_hold_the_class_as_often():
@@ -282,6 +337,16 @@ def test_sets_equal_those_of_mapie():
     assert (sets[..., 0] == found.decide(logits()).sets.numpy()).mean() > 0.999
 
 
+def test_sets_equal_those_of_crepes():
+    crepes = pytest.importorskip("crepes")
+    found = calibrate(logits(), Y)
+    missed = 1.0 - found(logits()).exp().double().numpy()
+    rows = split_in_three(Y, 0)[2]
+    theirs = crepes.ConformalClassifier().fit(missed[rows, Y[rows]])
+    sets = theirs.predict_set(missed, confidence=0.9, smoothing=False)
+    assert (np.array(sets) == found.decide(logits()).sets.numpy()).mean() > 0.999
+
+
 def test_unknown_inputs_are_found_with_the_rate_of_false_alarms():
     known = 4 * F.one_hot(torch.arange(900) % 3, 3) + torch.randn(900, 3, generator=seeded(0))
     unknown = 0.3 * torch.randn(300, 3, generator=seeded(1))
@@ -297,6 +362,8 @@ def test_no_share_can_be_accepted_of_few_examples():
     found = calibrate(logits()[:40], Y[:40], error_rate=0.001)
     assert not found.decide(logits()).accepted.any()
     assert "it takes more examples" in str(found)
+    assert calibrate(logits()[:40], Y[:40], coverage=0.99).decide(logits()).sets.all()
+    assert "It takes 99 examples" in str(calibrate(logits()[:40], Y[:40], coverage=0.99))
 
 
 # Outputs of models
@@ -327,6 +394,25 @@ def test_one_reader_of_outputs(kind):
     assert ("outputs are probabilities" in str(found)) == (kind == "softmax")
 
 
+def test_what_is_served_is_of_the_kind_and_classes_that_were_calibrated():
+    found = calibrate(logits().softmax(-1), Y)
+    with pytest.raises(ValueError, match="must give probabilities, as when it was calibrated"):
+        found(logits())
+    with pytest.raises(ValueError, match="outputs of 3 classes, as when it was calibrated, got 4"):
+        found(torch.full((2, 4), 0.25))
+    score = torch.randn(600, 1, generator=seeded(0))
+    column = calibrate(score.sigmoid(), (score[:, 0] > 0.0).long())
+    with pytest.raises(ValueError, match="must give probabilities of the second class"):
+        column(torch.tensor([[3.0]]))
+
+
+def test_outputs_from_0_to_1_that_are_no_probabilities_are_named():
+    assert "outputs from 0 to 1 are read as logits" in str(calibrate(logits().sigmoid(), Y))
+    y = torch.arange(600) % 2
+    z = F.one_hot(y, 3) + torch.randn(600, 3, generator=seeded(0))
+    assert "1 classes have no held-out example" in first_words(z, y)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_probabilities_are_renormalised(dtype):
     found = calibrate(logits().softmax(-1).to(dtype), Y)
@@ -347,6 +433,8 @@ def test_two_candidates_are_refused_by_name_and_output_says_which():
         (Net(lambda hidden, z: Output(hidden, z)), "hidden"),
     ):
         assert_close(calibrate(model, (X, Y), output=output)(X), expected)
+    with pytest.raises(ValueError, match="output 'c' must be in what the model gives, a dict"):
+        calibrate(Net(lambda hidden, z: {"a": hidden, "b": z}), (X, Y), output="c")
     with pytest.raises(ValueError, match=r"must return logits: .* got NoneType"):
         calibrate(Net(lambda *_: None), (X, Y))
 
@@ -376,6 +464,14 @@ TOKENS = torch.randn(20, 20, 4), ZEROS
         (torch.randn(20, 5), torch.zeros(20, 20).long(), r"labels .* of shape \(20, 20\)"),
         (torch.randn(100, 3), ZEROS, "a label a row, got 20 for 100 rows"),
         (RANDOM, torch.full((20,), 3), "labels from 0 to 2, got 3 to 3"),
+        (torch.zeros(20, 3), ZEROS, "tell examples apart, and gives all of them the same"),
+        (RANDOM.index_fill(1, ZEROS[:1], -math.inf), ZEROS, "a logit of -inf in 20 rows"),
+        ([RANDOM, RANDOM[:, :2]], ZEROS, r"of the same shape, got \[\(20, 2\), \(20, 3\)\]"),
+        (RANDOM, F.one_hot(ZEROS, 3), r"labels .* of shape \(20, 3\)"),
+        (Net(), TensorDataset(X, Y), "a DataLoader makes of a data set, got TensorDataset"),
+        (Net(), list(zip(X, Y, strict=True)), "a DataLoader makes batches of single examples"),
+        (Net(), None, "must be batches .* got NoneType"),
+        (Net(), iter(()), "got none: a generator gives its batches once"),
         (torch.randn(4, 3), torch.zeros(4).long(), "10 examples at least, got 4"),
         (torch.full((20, 3), math.nan), ZEROS, "finite outputs, got NaN"),
         (RANDOM, torch.zeros(20), "labels that are whole numbers"),
@@ -585,12 +681,213 @@ def test_what_has_no_values_is_refused_when_it_is_hashed():
         hash_module(net)
 
 
-def test_offloaded_weights_take_a_temperature():
+@pytest.fixture
+def group():
+    dist = torch.distributed
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+WRAPPERS = {
+    "distributed": nn.parallel.DistributedDataParallel,
+    "compiled in parallel": lambda net: nn.parallel.DistributedDataParallel(
+        torch.compile(net, backend="eager")
+    ),
+}
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_a_posterior_of_a_wrapped_model_serves_the_plain_one(wrap, tmp_path):
+    x, y = data(400, temperature=1.0)
+    wrapped = wrap(Net()).eval()
+    found = serve_laplace(wrapped, (x, y), (x, y))
+    found.save(tmp_path)
+    for net in (Net(), wrapped):
+        assert_close(load_calibrated(tmp_path, net)(x), found(x))
+
+
+@pytest.mark.usefixtures("group")
+def test_sharded_weights_take_a_temperature_and_serve_the_plain_model(tmp_path):
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    sharded = torch.distributed.fsdp.fully_shard(Net(), mesh=mesh)
+    found = calibrate(sharded, (X, Y))
+    assert found.chosen == "temperature"
+    assert "no Laplace posterior" in str(found)
+    found.save(tmp_path)
+    assert_close(load_calibrated(tmp_path, Net())(X), found(X))
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_offloaded_weights_take_a_temperature(disk, tmp_path):
     accelerate = pytest.importorskip("accelerate")
-    net = accelerate.cpu_offload(Net().eval(), execution_device="cpu")
+    if disk:
+        devices = {"hidden": "cpu", "norm": "disk", "head": "cpu", "dropout": "cpu"}
+        net = accelerate.dispatch_model(
+            Net().eval(), devices, main_device="cpu", offload_dir=tmp_path / "weights"
+        )
+    else:
+        net = accelerate.cpu_offload(Net().eval(), execution_device="cpu")
     found = calibrate(net, (X, Y))
     assert found.chosen == "temperature"
     assert_close(found(X), calibrate(Net(), (X, Y))(X))
+    if disk:
+        with pytest.raises(ValueError, match="must have its values in memory"):
+            found.save(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_of_torchao_are_hashed(tmp_path):
+    quantization = pytest.importorskip("torchao.quantization")
+    first, second = Net().eval(), Net().eval()
+    second.head.weight.data[0, 0] += 3.0
+    for net in (first, second):
+        quantization.quantize_(net, quantization.Int8WeightOnlyConfig())
+    found = calibrate(first, (X, Y))
+    assert [row.name for row in found.rows] == ["as it is", "temperature"]
+    found.save(tmp_path)
+    assert_close(load_calibrated(tmp_path, first)(X), found(X))
+    with pytest.raises(ValueError, match="number 0 has others"):
+        load_calibrated(tmp_path, second)
+
+
+class Cosine(nn.Linear):
+    def forward(self, x):
+        return 9.0 * F.linear(F.normalize(x), F.normalize(self.weight))
+
+
+@pytest.mark.parametrize("kind", ["root", "normed", "cosine"])
+def test_layers_have_a_posterior_where_they_are_linear_as_they_are_called(kind):
+    net = nn.Linear(4, 3) if kind == "root" else Net()
+    if kind == "normed":
+        nn.utils.parametrizations.weight_norm(net.head)
+    elif kind == "cosine":
+        net.head = Cosine(8, 3)
+    with torch.no_grad():
+        found = calibrate(net, (X, net.eval()(X).argmax(-1)))
+    assert ("Laplace" in [row.name for row in found.rows]) == (kind != "cosine")
+    assert ("no Laplace posterior" in str(found)) == (kind == "cosine")
+
+
+# Images, texts and sequences
+
+
+class Kind(nn.Module):
+    """A classifier of one kind of inputs, sharp, with dropout; `outputs` says what it returns."""
+
+    def __init__(self, kind, outputs=lambda hidden, logits: logits):
+        super().__init__()
+        self.kind, self.outputs = kind, outputs
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.images = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(12, 16))
+            self.words = nn.Embedding(30, 16, padding_idx=0)
+            self.sequences = nn.GRU(3, 16, batch_first=True)
+            self.head, self.dropout = nn.Linear(16, 3), nn.Dropout(0.5)
+        self.head.weight.data *= 12.0
+
+    def forward(self, inputs, lengths=None, attention_mask=None):
+        if self.kind == "images":
+            hidden = self.images(inputs)
+        elif self.kind == "texts":
+            mask = attention_mask[..., None]
+            hidden = (self.words(inputs) * mask).sum(1) / mask.sum(1)
+        else:
+            hidden = self.sequences(inputs)[0][torch.arange(len(inputs)), lengths - 1]
+        hidden = self.dropout(hidden.tanh())
+        return self.outputs(hidden, self.head(hidden))
+
+
+def inputs_of(kind, count=900):
+    """Inputs as a tensor, as a mapping of keywords, and as a tuple."""
+    lengths = 1 + torch.arange(count) % 5
+    if kind == "images":
+        return torch.randn(count, 3, 8, 8, generator=seeded(1))
+    if kind == "texts":
+        ids = torch.randint(1, 30, (count, 5), generator=seeded(1))
+        mask = (torch.arange(5) < lengths[:, None]).long()
+        return {"inputs": ids * mask, "attention_mask": mask}
+    return torch.randn(count, 5, 3, generator=seeded(1)), lengths
+
+
+def call(net, inputs):
+    with torch.no_grad():
+        if isinstance(inputs, dict):
+            return net(**inputs)
+        return net(*inputs) if isinstance(inputs, tuple) else net(inputs)
+
+
+def labels_of(kind, temperature=3.0):
+    probs = (call(Kind(kind).eval(), inputs_of(kind)) / temperature).softmax(-1)
+    return probs.multinomial(1, generator=seeded(2))[:, 0]
+
+
+def rows_of(inputs, rows):
+    if isinstance(inputs, dict):
+        return {name: value[rows] for name, value in inputs.items()}
+    return tuple(each[rows] for each in inputs) if isinstance(inputs, tuple) else inputs[rows]
+
+
+kinds = pytest.mark.parametrize("kind", ["images", "texts", "sequences"])
+
+
+@kinds
+@pytest.mark.parametrize("output", ["mapping", "softmax", "log-softmax", "dataclass"])
+def test_each_kind_is_calibrated_with_each_output_in_any_mode_and_batch(kind, output, tmp_path):
+    inputs, labels = inputs_of(kind), labels_of(kind)
+    net = Kind(kind, OUTPUTS[output]).train()
+    batches = [
+        (rows_of(inputs, slice(i, i + 90)), labels[i : i + 90].tolist()) for i in range(0, 900, 90)
+    ]
+    found = calibrate(net, iter(batches))
+    assert found.chosen == "temperature"
+    assert float(found.temperature) == pytest.approx(3.0, rel=0.2)
+    expected = call(Kind(kind).eval(), inputs) / found.temperature.float()
+    assert_close(found(inputs), expected.log_softmax(-1), rtol=1e-3, atol=1e-3)
+    assert net.training
+    found.save(tmp_path)
+    few = rows_of(inputs, slice(3))
+    again = load_calibrated(tmp_path, Kind(kind, OUTPUTS[output]))
+    assert_close(again(few), found(inputs)[:3], rtol=1e-4, atol=1e-4)
+
+
+@kinds
+def test_each_kind_with_classes_in_another_order_is_refused_or_said_first(kind):
+    inputs, labels = inputs_of(kind), labels_of(kind, 1.0)
+    for order in ([1, 2, 0], [2, 0, 1]):
+        with pytest.raises(ValueError, match="the order of the classes is probably another"):
+            calibrate(Kind(kind, lambda _, z, order=order: z[:, order]), (inputs, labels))
+    swapped = Kind(kind, lambda _, z: z[:, [1, 0, 2]])
+    assert "order" in first_words(swapped, (inputs, labels))
+
+
+@kinds
+def test_each_kind_with_inputs_prepared_in_another_way_is_said_first(kind):
+    labels = labels_of(kind, 0.1)
+    for change in (1, 2):
+        inputs = inputs_of(kind)
+        if kind == "images":  # a scale of 0..255 and a mean; other colours
+            inputs = 255 * inputs + 90 if change == 1 else inputs.flip(1) + 2
+        elif kind == "texts":  # another vocabulary
+            ids = inputs["inputs"]
+            inputs["inputs"] = torch.where(ids > 0, (ids + change) % 29 + 1, 0)
+        else:
+            inputs = 40 * inputs[0] + 20 if change == 1 else 2 - inputs[0].flip(-1), inputs[1]
+        first = first_words(Kind(kind), (inputs, labels))
+        assert "prepared in another way" in first or "another order" in first, first
+
+
+@kinds
+def test_each_kind_with_features_or_an_output_a_token_is_refused(kind):
+    inputs, labels = inputs_of(kind), labels_of(kind)
+    for outputs, message in (
+        (lambda hidden, z: (hidden, z), "output must say which"),
+        (lambda hidden, z: z[:, None].expand(-1, len(z), -1), "one row of logits an example"),
+        (lambda hidden, z: z.repeat(2, 1), "one row of logits an example"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            calibrate(Kind(kind, outputs), (rows_of(inputs, slice(60)), labels[:60]))
 
 
 # Data as people have them
@@ -632,6 +929,7 @@ def test_tuples_mappings_words_and_empty_batches_are_taken():
     [
         (["a"] * 600, ("x", "y", "z"), r"among the classes .* got \['a'\]: classes must name"),
         (Y, ("x", "y"), "classes must be as many as outputs, 3, got 2"),
+        (Y, ("x", "y", "y"), "classes must have different names"),
     ],
 )
 def test_classes_that_do_not_fit_are_refused(labels, classes, message):
@@ -680,3 +978,10 @@ def test_senseless_arguments_are_refused():
         for value in (0.0, 1.0, -1.0, math.nan):
             with pytest.raises(ValueError, match=f"{name} must be above 0 and below 1"):
                 calibrate(logits(), Y, **{name: value})
+    for name, value, message in (
+        ("train", (X, Y), "train must come with a model of torch whose logits a linear layer"),
+        ("unknown", [], "unknown must hold data, got none"),
+        ("unknown", [[X, Y]], "unknown must hold inputs without labels"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            calibrate(logits(), Y, **{name: value})

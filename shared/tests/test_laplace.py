@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
 
 from probseq.laplace import LaplaceLinear, fit_curvature, laplace_model
 from probseq.transformers import (
@@ -188,6 +189,22 @@ def test_the_full_posterior_is_that_of_the_dense_hessian(variance):
     losses = [cross_entropy(model(x), y, reduction="sum").detach() for x, y in pairs]
     evidence = -sum(losses) - 0.15 * weight.square().sum() - 0.5 * log_det
     assert adjusted[2].log_evidence == pytest.approx(float(evidence))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("structure", "theirs"), [("full", "full"), ("kronecker", "kron")])
+def test_laplace_torch_predicts_the_same(structure, theirs):
+    library = pytest.importorskip("laplace")
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.arange(60) % 3
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3, bias=False)).double()
+    posterior = library.Laplace(net, "classification", "last_layer", theirs, prior_precision=0.7)
+    posterior.fit(DataLoader(TensorDataset(x, labels), batch_size=60))
+    expected = posterior(x, pred_type="glm", link_approx="probit")
+    adjusted = laplace_model(
+        net, [(x, labels)], prior_precision=0.7, structure=structure, variance="plain"
+    )
+    torch.testing.assert_close(adjusted(x).softmax(-1), expected, atol=1e-7, rtol=0.0)
 
 
 def test_centred_variances_predict_closer_to_monte_carlo_than_plain_ones():

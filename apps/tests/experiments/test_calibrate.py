@@ -11,6 +11,7 @@ from torch import nn
 
 import probseq
 from probseq_apps.cli import main
+from probseq_apps.data.pictures import ORIENTATION
 from probseq_apps.experiments.calibrate import open_model, read_examples
 from probseq_apps.settings.calibrate import CalibrateSettings
 
@@ -92,6 +93,7 @@ def test_tables_have_a_column_a_class_in_any_order_of_labels(run, tmp_path):
         (NAMES, ("zebra", "ape", "dog"), ",", "do not have dog; --classes names them"),
         (("1", "2", "3"), ("1.0", "2.0", "3.0"), ",", "1.0 and a class are equal as numbers"),
         (NAMES[:2], ("zebra", "ape"), "|", "--separator '|' parts its cells"),
+        (NAMES, ("1", "1.0", "2"), ",", "labels 1 and 1.0 are equal as numbers"),
     ],
 )
 def test_tables_that_cannot_be_read_are_refused_by_flags_that_exist(
@@ -116,6 +118,11 @@ NUMBERS = np.arange(40) % 3
         ({"probabilities": SCORES, "labels": NUMBERS}, (), "rows of at least 0"),
         ({"logits": SCORES, "labels": NUMBERS}, ("--classes", "a", "b"), "leave --classes out"),
         ({"logits": SCORES, "labels": NUMBERS}, ("--test", "two.npz"), "two.npz must have as many"),
+        ({"logits": SCORES, "labels": NUMBERS.astype(object)}, (), "labels holds Python's objects"),
+        ({"logits": SCORES[:3], "labels": NUMBERS[:3]}, (), "10 examples at least, got 3"),
+        ({"logits": SCORES * np.nan, "labels": NUMBERS}, (), "finite outputs"),
+        ({"logits": SCORES, "labels": np.eye(3)[NUMBERS]}, (), "labels must be whole numbers"),
+        ({"logits": SCORES, "labels": NUMBERS}, ("--separator", ";"), "separator must be left out"),
     ],
 )
 def test_arrays_that_would_be_guessed_are_refused(run, tmp_path, arrays, words, message):
@@ -124,6 +131,15 @@ def test_arrays_that_would_be_guessed_are_refused(run, tmp_path, arrays, words, 
     code, text = run("--logits", "val.npz", *words)
     assert code == 1
     assert message in text
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK garbage"])
+def test_what_is_no_archive_is_refused_without_advice_to_unpickle_it(run, tmp_path, content):
+    (tmp_path / "val.npz").write_bytes(content)
+    code, text = run("--logits", "val.npz")
+    assert code == 1
+    assert "val.npz is damaged, or is no .npz" in text
+    assert "pickle" not in text
 
 
 @pytest.mark.parametrize(
@@ -147,6 +163,10 @@ def test_tables_with_holes_are_refused(run, tmp_path, content, message):
         ((), "logits must be named, or model and data"),
         (("--logits", "a.npz", "--model", "b"), "logits must come without model"),
         (("--model", "m:f", "--data", "d", "--mean", ".5", "--std", ".5"), "size must be given"),
+        (("--model", "m:f", "--data", "d", "--size", "3"), "size and crop need mean and std"),
+        (("--model", "m:f", "--data", "d", "--crop", ".5"), "size and crop need mean and std"),
+        (("--logits", "a.npz", "--size", "3"), "logits must come without size"),
+        (("--logits", "a.npz", "--no-laplace"), "logits must come without laplace"),
         (("--logits", "absent.npz"), "absent.npz"),
         (("--logits", "a.npz", "--error-rate", "2"), "error_rate"),
     ],
@@ -172,7 +192,10 @@ def images(tmp_path):
         pixels[..., label] += 60 + generator.integers(0, 60)
         path = tmp_path / "val" / NAMES[label] / f"{number:03}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
+        turned = Image.Exif()
+        if number == 0:
+            turned[ORIENTATION] = 6
+        Image.fromarray(pixels.astype(np.uint8)).save(path, exif=turned)
     return tmp_path / "val"
 
 
@@ -206,13 +229,18 @@ def test_preparation_and_order_of_classes_are_never_guessed_in_silence(
     assert "nothing says it: give --mean, --std and --size" in text
     code, text = run(*words, *FLAGS)
     assert code != 0
-    assert "the order of the classes is probably another than that of the labels" in text
+    assert "the order of the classes is probably another" in text
+    code, text = run(*words, *FLAGS, "--max-length", "9")
+    assert code != 0
+    assert "max_length must be left out" in text
     code, text = run(*words, *FLAGS, "--classes", *NAMES)
     assert code == 0
     first = "\n".join(text.splitlines()[:4])
     assert "val: 120 held-out examples" in first
     assert "images by your flags: RGB from 0 to 1, mean (0.5, 0.5, 0.5)" in first
     assert "classes, by --classes: zebra, ape, cow" in first
+    assert "size 16, crop 1.0, interpolation bilinear" in first
+    assert "1 images were turned as their EXIF orientation says" in text
     assert 'probseq.load_calibrated("calibrated", model)' in text
     calibrated = probseq.load_calibrated("calibrated", Colours())
     assert calibrated.rows[0].accuracy > 0.9
@@ -267,6 +295,34 @@ def test_a_folder_of_timm_brings_preparation_or_is_refused(run, images, tmp_path
     assert "nothing says it" in text
 
 
+@pytest.mark.parametrize("steps", [("resize",), ("resize", "normalize"), ("resize", "rescale")])
+def test_an_image_processor_says_the_steps_that_it_takes_alone(images, tmp_path, steps):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        image_size=16,
+        patch_size=8,
+        id2label=dict(enumerate(NAMES)),
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    switches = {f"do_{step}": step in steps for step in ("resize", "rescale", "normalize")}
+    processor = transformers.ViTImageProcessor(size={"height": 16, "width": 16}, **switches)
+    processor.save_pretrained(tmp_path / "vit")
+    settings = CalibrateSettings(model=("vit",), data=images)
+    opened = open_model("vit", read_examples(images, ","), settings)
+    assert opened.classes == NAMES
+    assert "size {'height': 16, 'width': 16}" in opened.preparation
+    assert ("image mean" in opened.preparation) == ("normalize" in steps)
+    assert ("rescale factor" in opened.preparation) == ("rescale" in steps)
+    config.problem_type = "multi_label_classification"
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    with pytest.raises(ValueError, match="must be a classifier of one label an input"):
+        open_model("vit", read_examples(images, ","), settings)
+
+
 def test_texts_go_through_the_folder_s_tokenizer_and_its_names_of_classes(run, tmp_path):
     transformers = pytest.importorskip("transformers")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film"]
@@ -297,7 +353,7 @@ def test_texts_go_through_the_folder_s_tokenizer_and_its_names_of_classes(run, t
     assert code == 0, text
     first = "\n".join(text.splitlines()[:4])
     assert "texts by its BertTokenizer" in first
-    assert "padding right, cut at 512 tokens" in first
+    assert "padding right, cut at 512 tokens on the right" in first
     assert "classes, by the model's id2label or label_names: positive, negative" in first
     numbers = json.loads((tmp_path / "calibrated/report.json").read_text())
     assert numbers["calibration"]["rows"][0][5] == 1.0  # accuracy

@@ -287,12 +287,11 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
         rate = "{error_rate:.1%} wrong, with probability {level:.0%}".format(**decision)
         if not decision["accepted"]:
             lines.append(f"No confidence reaches at most {rate}: it takes more examples.")
-        elif decision["threshold"] == "-inf":
-            lines.append(f"At most {rate}: accept all that is not unknown.")
         else:
+            above = "any confidence" if decision["threshold"] == "-inf" else "a confidence above "
+            above += decision["threshold"].removeprefix("-inf")
             lines.append(
-                f"At most {rate}: accept a confidence above {decision['threshold']}, "
-                f"{decision['accepted']:.1%} of the examples."
+                f"At most {rate}: accept {above}, {decision['accepted']:.1%} of the examples."
             )
     sets = "Sets of {size:.2f} classes on average hold the class of {coverage:.0%}."
     few = "It takes {least} examples for sets of {coverage:.0%}: all classes are in each."

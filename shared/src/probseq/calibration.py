@@ -98,6 +98,8 @@ def calibrate(
     fit, choose, decide = split_in_three(labels, seed)
     notes = [*_warnings(members[0], read.features, labels, fit, choose)]
     notes += _notes(read.logits, kinds)
+    if absent := members[0].shape[-1] - len(labels.unique()):
+        notes.append(f"{absent} classes have no held-out example: nothing is measured of them")
 
     untempered: dict[str, tuple[Tensor, LogitVariance | None]] = {"as it is": (members[0], None)}
     if len(members) > 1:
@@ -227,7 +229,7 @@ def _read(
         raise ValueError(f"{name} must hold data, got none: a generator gives its batches once")
     joined = [torch.cat(each) for each in logits]
     layer = next(iter(layers), None)
-    return _Read(joined, torch.cat(labels), layer, torch.cat(features) if layer else None)
+    return _Read(joined, torch.cat(labels), layer, torch.cat(features) if layers else None)
 
 
 def _pieces(inputs: Any, rows: int) -> Iterator[tuple[Any, int]]:
@@ -287,11 +289,12 @@ def _check_classes(members: list[Tensor], labels: Tensor, classes: Sequence[Any]
     tempered = (members[0] / search_temperature(members[0], labels)).log_softmax(-1)
     if float(F.nll_loss(tempered, labels)) < float(torch.special.entr(counts / count).sum()):
         return
-    _, best = _best_order(members[0], labels)
+    order, best = _best_order(members[0], labels)
+    other = len({*order.values()}) == len(order) and best * count > most
+    hint = f"the order of the classes is probably another (right in {best:.3f}), or " * other
     raise ValueError(
         f"model must be right more often than the commonest class is, {most / count:.3f}, and is "
-        f"in {right / count:.3f}: the order of the classes is probably another than that of the "
-        f"labels (the best has {best:.3f}), or inputs are prepared in another way than in training"
+        f"in {right / count:.3f}: {hint}inputs are prepared in another way than in training"
     )
 
 

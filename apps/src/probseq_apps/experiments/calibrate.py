@@ -2,6 +2,8 @@
 
 import csv
 import json
+import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +29,13 @@ from probseq_apps.settings.calibrate import CalibrateSettings
 
 _PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif"}
 _OUTPUTS = ("logits", "probabilities", "probs")
+# Steps of an image processor of transformers, and the values that they take.
+_STEPS = {
+    "do_resize": ("size", "resample"),
+    "do_center_crop": ("crop_size",),
+    "do_rescale": ("rescale_factor",),
+    "do_normalize": ("image_mean", "image_std"),
+}
 Prepare = Callable[[Any], Any]
 
 
@@ -54,16 +63,21 @@ def calibrate_command(settings: CalibrateSettings) -> None:
     assert source is not None
     read = read_outputs if settings.logits else read_examples
     examples = read(source, settings.separator)
+    images = settings.logits is None and source.is_dir()
+    table = source.suffix != ".npz" and not source.is_dir()
+    for name, read_by in (("mean", images), ("max_length", not images), ("separator", table)):
+        if not read_by and getattr(settings, name) != getattr(CalibrateSettings, name):
+            raise DataError(f"{name} must be left out: it does not change how {source} is read")
     opened = [open_model(name, examples, settings) for name in settings.model]
     lines = [f"{n}: {each.preparation}" for n, each in zip(settings.model, opened, strict=True)]
     classes, order = class_order(settings, examples, opened)
     if any(each[2:4] != opened[0][2:4] for each in opened):
         raise DataError("models must be of the same classes and preparation to be one ensemble")
     lines = [f"{source}: {len(examples.labels):,} held-out examples", *lines, order]
-    numbers = numbered(examples.labels, classes)
+    numbers, changes = numbered(examples.labels, classes), Counter[str]()
     if opened:
         models: Any = [each.model for each in opened]
-        held_out: Any = batches(examples, numbers, opened[0], settings.batch_size)
+        held_out: Any = batches(examples, numbers, opened[0], settings.batch_size, changes)
     else:
         models, held_out = torch.as_tensor(examples.inputs), numbers
     calibrated = calibrate(
@@ -76,6 +90,7 @@ def calibrate_command(settings: CalibrateSettings) -> None:
         structure="kronecker" if settings.laplace else None,
         seed=settings.seed,
     )
+    lines += [f"{count} images {change}" for change, count in changes.items()]
     folder = settings.output_dir
     calibrated.save(folder)
     measured = _test(settings, calibrated, classes, opened, np.shape(examples.inputs)[1:])
@@ -89,8 +104,11 @@ def calibrate_command(settings: CalibrateSettings) -> None:
 def read_outputs(path: Path, separator: str) -> Examples:
     """Read stored outputs and labels, of an .npz or of a CSV with a column a class."""
     if path.suffix == ".npz":
-        with reading(path, "an .npz of outputs and labels"), np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
+        with reading(path, "an .npz of outputs and labels"):
+            if path.is_file() and not zipfile.is_zipfile(path):
+                raise DataError(f"{path} is damaged, or is no .npz as numpy.savez writes it")
+            with np.load(path) as file:
+                arrays = {name: _array(file, name, path) for name in file.files}
         name = next((each for each in _OUTPUTS if each in arrays), None)
         if name is None or "labels" not in arrays:
             raise DataError(f"{path} must hold logits and labels, and has {', '.join(arrays)}")
@@ -107,6 +125,16 @@ def read_outputs(path: Path, separator: str) -> Examples:
     with reading(path, "a CSV of numbers, a column a class"):
         outputs = np.array(cells, dtype=np.float64)
     return Examples(outputs, [row["label"] for row in rows], classes)
+
+
+def _array(file: Mapping[str, Any], name: str, path: Path) -> Any:
+    try:
+        return file[name]
+    except ValueError as error:
+        raise DataError(
+            f"{path} must hold numbers and plain text, and {name} holds Python's objects, or is "
+            "damaged: save numpy.array(labels, dtype=str)"
+        ) from error
 
 
 def read_examples(path: Path, separator: str) -> Examples:
@@ -159,6 +187,10 @@ def class_order(
         source = "the file's" if settings.logits else "an alphabetical order, which is a guess"
         classes = examples.classes
     present = set(examples.labels)
+    values = Counter(_by_value(each)[0] for each in present)
+    if twice := [value for value, count in values.items() if count > 1 and value < float("inf")]:
+        same = sorted(each for each in present if _by_value(each)[0] == twice[0])
+        raise DataError(f"labels {' and '.join(same)} are equal as numbers: write them alike")
     numbers = all(each.isdigit() for each in present)
     if settings.classes and numbers and present - set(classes):
         raise DataError("classes must name the labels, and they are numbers: leave --classes out")
@@ -187,13 +219,17 @@ def numbered(labels: Sequence[str], classes: tuple[str, ...] | None) -> list[int
 
 
 def batches(
-    examples: Examples, numbers: Sequence[int], opened: Opened, size: int
+    examples: Examples,
+    numbers: Sequence[int],
+    opened: Opened,
+    size: int,
+    changes: Counter[str],
 ) -> Iterator[tuple[Any, list[int]]]:
-    """Yield prepared inputs and labels."""
+    """Yield prepared inputs and labels; count what was done to images before."""
     for start in range(0, len(numbers), size):
         inputs: Any = examples.inputs[start : start + size]
         if isinstance(inputs[0], Path):
-            inputs = [_picture(path) for path in inputs]
+            inputs = [_picture(path, changes) for path in inputs]
         if opened.prepare is not None:
             inputs = [opened.prepare(each) for each in inputs]
         if opened.collate is not None:
@@ -203,9 +239,11 @@ def batches(
         yield inputs, list(numbers[start : start + size])
 
 
-def _picture(path: Path) -> Image.Image:
+def _picture(path: Path, changes: Counter[str]) -> Image.Image:
     with reading(path, "an image"), Image.open(path) as file:
-        return as_displayed(file, "RGB")[0]
+        image, changed = as_displayed(file, "RGB")
+    changes.update(changed)
+    return image
 
 
 def open_model(name: str, examples: Examples, settings: CalibrateSettings) -> Opened:
@@ -271,6 +309,8 @@ def _of_folder(folder: Path, examples: Examples, settings: CalibrateSettings) ->
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
         raise DataError(f"{folder} must hold a trained classifier, and lacks {missing}")
+    if (problem := model.config.problem_type) not in (None, "single_label_classification"):
+        raise DataError(f"{folder} must be a classifier of one label an input, and is {problem}")
     names = tuple(model.config.id2label[i] for i in sorted(model.config.id2label))
     names = () if all(each.startswith("LABEL_") for each in names) else names
     if not images:
@@ -278,10 +318,11 @@ def _of_folder(folder: Path, examples: Examples, settings: CalibrateSettings) ->
             tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
         length = min(settings.max_length, tokenizer.model_max_length)
         words = f"texts by its {type(tokenizer).__name__}, padding {tokenizer.padding_side}"
+        cut = f"cut at {length} tokens on the {tokenizer.truncation_side}"
         return Opened(
             model,
             lambda text: tokenizer(text, truncation=True, max_length=length),
-            f"{words}, cut at {length} tokens",
+            f"{words}, {cut}",
             names,
             lambda rows: dict(tokenizer.pad(rows, return_tensors="pt")),
         )
@@ -289,8 +330,9 @@ def _of_folder(folder: Path, examples: Examples, settings: CalibrateSettings) ->
         return Opened(model, None, "", names)
     with reading(folder, "a folder with its image processor"):
         processor = library.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
-    keys = ("size", "crop_size", "image_mean", "image_std", "rescale_factor")
-    words = f"images by its preprocessor_config.json: RGB, {_in_words(processor.to_dict(), keys)}"
+    values = processor.to_dict()
+    keys = [key for step, each in _STEPS.items() if values.get(step) for key in each]
+    words = f"images by its preprocessor_config.json: RGB, {_in_words(values, keys)}"
 
     def pixels(image: Image.Image) -> Tensor:
         return processor(image, return_tensors="pt")["pixel_values"][0]
@@ -305,7 +347,8 @@ def _by_flags(settings: CalibrateSettings) -> tuple[Prepare, str]:
     steps += [transforms.ToTensor(), transforms.Normalize(mean, std)]
     values = {"mean": mean, "std": std, "size": size, "crop": settings.crop}
     colour = "grey" if len(mean) == 1 else "RGB"
-    words = f"images by your flags: {colour} from 0 to 1, {_in_words(values, values.keys())}"
+    values |= {"interpolation": "bilinear"}
+    words = f"images by your flags: {colour} from 0 to 1, {_in_words(values, values)}"
     return transforms.Compose(steps), words
 
 
@@ -349,7 +392,7 @@ def _test(
     else:
         examples = read_examples(settings.test, settings.separator)
         numbers = numbered(examples.labels, classes)
-        pairs = batches(examples, numbers, opened[0], settings.batch_size)
+        pairs = batches(examples, numbers, opened[0], settings.batch_size, Counter[str]())
     decided = [
         (calibrated(inputs).exp(), *calibrated.decide(inputs)[2:4], torch.tensor(numbers))
         for inputs, numbers in pairs

@@ -1,5 +1,6 @@
 """Settings of `probseq calibrate`."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,9 @@ from probseq.settings import Bound, Count, Index, Positive, Settings
 from probseq_apps.settings.common import DISTINCT, require
 
 Share = Annotated[float, Bound("above 0 and below 1", lambda value: 0.0 < value < 1.0)]
+
+
+_OF_MODELS = {"model", "data", "mean", "std", "size", "crop", "max_length", "laplace", "batch_size"}
 
 
 class CalibrateSettings(Settings):
@@ -55,8 +59,12 @@ class CalibrateSettings(Settings):
 
     def check(self) -> None:
         """Refuse what does not go together."""
-        outputs_alone = not self.logits or not (self.model or self.data)
-        require(outputs_alone, "logits must come without model and data")
+        changed = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
+        if self.logits and (useless := sorted(changed & _OF_MODELS)):
+            raise ValueError(f"logits must come without {', '.join(useless)}: no model is called")
+        require(
+            bool(self.mean) or not changed & {"size", "crop"}, "size and crop need mean and std"
+        )
         require(len(self.mean) == len(self.std), "mean and std must be of the same channels")
         require(len(self.mean) in (0, 1, 3), "mean must be of 1 or 3 channels")
         require(not self.mean or self.size, "size must be given with mean and std")
