@@ -37,7 +37,7 @@ train, held_out, test = slice(0, 300), slice(300, 1300), slice(1300, None)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-for _ in range(300):
+for _ in range(1000):
     loss = F.cross_entropy(model(x[train]), y[train])
     optimizer.zero_grad()
     loss.backward()
@@ -55,8 +55,8 @@ calibrated = probseq.calibrate(model, (x[held_out], y[held_out]), error_rate=0.0
 print(calibrated)
 
 # %% [markdown]
-# The difference in the last column is paired: where its interval holds 0, nothing is better than
-# the model as it is, and that is what you get.
+# The difference in the last column is paired. Chosen is the first row that is level with the
+# lowest: where nothing is better than the model as it is by more than chance, that is what you get.
 #
 # ## Does it hold on other data?
 

@@ -118,7 +118,11 @@ NUMBERS = np.arange(40) % 3
         ({"probabilities": SCORES, "labels": NUMBERS}, (), "rows of at least 0"),
         ({"logits": SCORES, "labels": NUMBERS}, ("--classes", "a", "b"), "leave --classes out"),
         ({"logits": SCORES, "labels": NUMBERS}, ("--test", "two.npz"), "two.npz must have as many"),
-        ({"logits": SCORES, "labels": NUMBERS.astype(object)}, (), "labels holds Python's objects"),
+        (
+            {"logits": SCORES, "labels": NUMBERS.astype(object)},
+            (),
+            "val.npz is damaged, or holds Python's objects",
+        ),
         ({"logits": SCORES[:3], "labels": NUMBERS[:3]}, (), "10 examples at least, got 3"),
         ({"logits": SCORES * np.nan, "labels": NUMBERS}, (), "finite outputs"),
         ({"logits": SCORES, "labels": np.eye(3)[NUMBERS]}, (), "labels must be whole numbers"),
@@ -138,8 +142,8 @@ def test_what_is_no_archive_is_refused_without_advice_to_unpickle_it(run, tmp_pa
     (tmp_path / "val.npz").write_bytes(content)
     code, text = run("--logits", "val.npz")
     assert code == 1
-    assert "val.npz is damaged, or is no .npz" in text
-    assert "pickle" not in text
+    assert "val.npz is damaged" in text
+    assert "allow_pickle" not in text
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,9 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
     if decision := facts.get("decision"):
         rate = "{error_rate:.1%} wrong, with probability {level:.0%}".format(**decision)
         if not decision["accepted"]:
-            lines.append(f"No confidence reaches at most {rate}: it takes more examples.")
+            lines.append(
+                f"No confidence reaches at most {rate}: it takes more examples, or a higher rate."
+            )
         else:
             above = "any confidence" if decision["threshold"] == "-inf" else "a confidence above "
             above += decision["threshold"].removeprefix("-inf")

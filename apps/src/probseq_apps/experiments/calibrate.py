@@ -105,10 +105,14 @@ def read_outputs(path: Path, separator: str) -> Examples:
     """Read stored outputs and labels, of an .npz or of a CSV with a column a class."""
     if path.suffix == ".npz":
         with reading(path, "an .npz of outputs and labels"):
-            if path.is_file() and not zipfile.is_zipfile(path):
-                raise DataError(f"{path} is damaged, or is no .npz as numpy.savez writes it")
-            with np.load(path) as file:
-                arrays = {name: _array(file, name, path) for name in file.files}
+            try:
+                with np.load(path) as file:
+                    arrays = {name: file[name] for name in file.files}
+            except (ValueError, EOFError, zipfile.BadZipFile) as error:  # numpy would unpickle
+                raise DataError(
+                    f"{path} is damaged, or holds Python's objects in place of numbers and plain "
+                    "text: save numpy.array(labels, dtype=str)"
+                ) from error
         name = next((each for each in _OUTPUTS if each in arrays), None)
         if name is None or "labels" not in arrays:
             raise DataError(f"{path} must hold logits and labels, and has {', '.join(arrays)}")
@@ -125,16 +129,6 @@ def read_outputs(path: Path, separator: str) -> Examples:
     with reading(path, "a CSV of numbers, a column a class"):
         outputs = np.array(cells, dtype=np.float64)
     return Examples(outputs, [row["label"] for row in rows], classes)
-
-
-def _array(file: Mapping[str, Any], name: str, path: Path) -> Any:
-    try:
-        return file[name]
-    except ValueError as error:
-        raise DataError(
-            f"{path} must hold numbers and plain text, and {name} holds Python's objects, or is "
-            "damaged: save numpy.array(labels, dtype=str)"
-        ) from error
 
 
 def read_examples(path: Path, separator: str) -> Examples:
