@@ -63,7 +63,7 @@ def test_levels_that_a_prior_expects_and_outliers_are_none() -> None:
 
 def test_draws_of_the_prior_hardly_ever_warn() -> None:
     warned = 0
-    for seed in range(200):
+    for seed in range(60):
         torch.manual_seed(seed)
         gp = OnlineGP(RBF(1, lengthscale=50.0), Gaussian(0.1), LegS(5))
         f = gp.sample(T, 1)[0]
@@ -71,7 +71,7 @@ def test_draws_of_the_prior_hardly_ever_warn() -> None:
             warnings.simplefilter("always", PriorMismatchWarning)
             gp.update(T, f + 0.1**0.5 * torch.randn(30))
         warned += len(caught)
-    assert warned <= 3  # 0.4 expected at most, where all values are as good as equal
+    assert warned <= 2  # 0.1 expected at most, where all values are as good as equal
 
 
 @pytest.mark.parametrize("units", [(1000.0, 1.0), (0.0, 1000.0)])

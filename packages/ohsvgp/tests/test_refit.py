@@ -77,7 +77,7 @@ def test_the_probability_of_a_batch_is_uniform_under_the_model():
         y = draw(T[:60], kernel, 0.1, seed)
         gp = OnlineGP(copy.deepcopy(kernel), Gaussian(0.1), Cosine(40))
         gp.update(T[:30], y[:30])
-        batch = gp._read(T[30:60], y[30:60])
+        batch = gp.read(T[30:60], y[30:60])
         found.append(batch_probability(gp.process, gp.state, batch))
     assert stats.kstest(found, "uniform").pvalue > 1e-3
 
@@ -86,8 +86,8 @@ def test_counts_drift_too():
     generator = torch.Generator().manual_seed(0)
     gp = OnlineGP(RBF(1, lengthscale=5.0, outputscale=0.1), Poisson(), LegS(8))
     gp.update(T[:60], torch.poisson(torch.ones(60), generator=generator))
-    usual = gp._read(T[60:90], torch.poisson(torch.ones(30), generator=generator))
-    many = gp._read(T[60:90], torch.poisson(8 * torch.ones(30), generator=generator))
+    usual = gp.read(T[60:90], torch.poisson(torch.ones(30), generator=generator))
+    many = gp.read(T[60:90], torch.poisson(8 * torch.ones(30), generator=generator))
     assert batch_probability(gp.process, gp.state, usual) > 0.01
     assert batch_probability(gp.process, gp.state, many) < 1e-6
 

@@ -8,7 +8,7 @@ import torch
 
 from ohsvgp.bases.base import CAN_FOLLOW
 from ohsvgp.exact import log_marginal_likelihood
-from ohsvgp.hyperparameters import FitInfo, Refit, fit
+from ohsvgp.hyperparameters import FEW_TARGETS, FitInfo, Refit, fit
 from ohsvgp.likelihoods import Gaussian
 from ohsvgp.limits import data_limits, near_limits
 from ohsvgp.process import Process
@@ -18,8 +18,8 @@ from ohsvgp.stream.batch import Batch
 
 # Up to here the exact evidence takes at most about a second an evaluation.
 MAX_EXACT = 2000
-# Fewer targets along a stream move each parameter by a factor of two at most.
-_FEW_TARGETS = 10
+# Of more targets a batch's probability is that of so many, evenly chosen.
+_MAX_TESTED = 500
 
 
 def fit_process(
@@ -48,7 +48,7 @@ def fit_process(
     x, y, chosen, weights = batch.data
     features = None if basis.features is None else basis.features(x)
     limits = data_limits(kernel, likelihood, x, y, chosen, features) if options.limited else None
-    if limits is not None and state is not None and batch.targets().numel() < _FEW_TARGETS:
+    if limits is not None and state is not None and batch.targets().numel() < FEW_TARGETS:
         # Alone, a target that is predicted exactly would take the noise to zero, and one that is
         # not the variance to infinity.
         limits = near_limits(kernel, likelihood)
@@ -93,7 +93,8 @@ def refitted(
     def probability() -> float:
         return 1.0 if state is None else batch_probability(process, state, batch)
 
-    if batch.targets().numel() == 0 or not refit.due(updates, probability):
+    count = batch.targets().numel()
+    if count == 0 or not refit.due(updates, count, probability):
         return process
     # At once, for what a basis holds of the kernel. Predictions beside the fit have the old ones.
     modules = (process.kernel, process.likelihood, process.basis)
@@ -108,12 +109,17 @@ def batch_probability(process: Process, state: OnlineState, batch: Batch) -> flo
     """Return the probability under the model of errors at least as large as those of a batch.
 
     Of the sum of squares (y − m)ᵀ S⁻¹ (y − m), S the joint covariance of Gaussian targets: χ² with
-    as many degrees of freedom as targets. For other likelihoods S is diagonal and this is rough.
+    as many degrees of freedom as targets, at most 500 inputs of which are taken, evenly. For other
+    likelihoods S is diagonal and this is rough.
 
     The state is what the model knew before the batch.
     """
     x, y, mask, weights = batch.data
     chosen = torch.ones_like(y, dtype=torch.bool) if mask is None else mask.expand_as(y)
+    if len(x) > _MAX_TESTED:
+        rows = torch.linspace(0, len(x) - 1, _MAX_TESTED).round().long()
+        x, y, chosen = x[rows], y[..., rows], chosen[..., rows]
+        weights = None if weights is None else weights[..., rows]
     with torch.no_grad():
         if isinstance(process.likelihood, Gaussian):
             predicted = process.predict_joint(state, x)

@@ -29,7 +29,9 @@ _CONVERGED_SLOPE = 1e-3
 _DRAWS, _MIN_STEPS = 16, 10
 _INSIDE = (math.log(10.0), math.log(100.0))
 _OF_INPUTS = ("raw_lengthscale", "raw_period")
-# Probability of errors below which a batch counts as drift.
+# Fewer targets along a stream move each parameter by a factor of two at most, and tell of no calm.
+FEW_TARGETS = 10
+# Probability of errors below which a batch counts as drift, or of smaller ones.
 _DRIFT_PROBABILITY = 1e-3
 
 
@@ -61,8 +63,9 @@ class Refit:
 
     Args:
         when: "first" for the first batch only; "every:5" for it and every fifth update after it;
-            "drift" for it and batches that the model before them gives a probability below 1e-3,
-            by the sum of their squared standardised errors.
+            "drift" for it and batches that the model before them does not expect: errors as large,
+            by the sum of their squares in units of what it expects, have a probability below 1e-3,
+            or of ten targets or more above .999.
         steps: iterations of L-BFGS at most, of each start.
         priors: (median, factor) of log-normal priors by a parameter's name, such as
             "kernel.raw_lengthscale", in user units: two thirds of the mass lies within the factor
@@ -92,8 +95,8 @@ class Refit:
         counted = word == "every" and count.isascii() and count.isdigit() and int(count) > 0
         return int(count) if counted else None
 
-    def due(self, updates: int, probability: Callable[[], float]) -> bool:
-        """Return whether to fit before an update.
+    def due(self, updates: int, count: int, probability: Callable[[], float]) -> bool:
+        """Return whether to fit before an update of so many targets.
 
         The probability is of errors at least as large as those of the batch, and asked if it
         matters.
@@ -102,7 +105,10 @@ class Refit:
             return True
         if self.period is not None:
             return updates % self.period == 0
-        return self.when == "drift" and probability() < _DRIFT_PROBABILITY
+        if self.when != "drift":
+            return False
+        p = probability()
+        return p < _DRIFT_PROBABILITY or (count >= FEW_TARGETS and p > 1.0 - _DRIFT_PROBABILITY)
 
 
 def fit(

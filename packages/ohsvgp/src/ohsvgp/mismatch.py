@@ -16,7 +16,7 @@ from ohsvgp.stream.batch import Data
 # covariance half of the targets exceed it at most twice in a thousand (Markov's inequality).
 _FAR_SQUARE = 10.83
 # Of the noise: targets of less variance, if there are so many, are noise to the model.
-_LEAST_SHARE, _MIN_TARGETS = 0.01, 10
+_LEAST_SHARE, _MIN_TARGETS, _ROUND_OFF = 0.01, 10, 1e-24
 
 
 class PriorMismatchWarning(UserWarning):
@@ -47,6 +47,7 @@ def mismatch(process: Process, data: Data) -> str | None:
         mean = observed.nanmean(-1, keepdim=True)
         variance = (observed - mean).square().nanmean(-1)
         small = (variance < _LEAST_SHARE * noise[..., 0]) & (count >= _MIN_TARGETS)
+        small &= variance > _ROUND_OFF * mean[..., 0].square()  # a constant has no scale
     far = squares > _FAR_SQUARE
     of_y = "y" if likelihood.continuous else "the logarithms of y"
     if bool(far.any()):

@@ -216,7 +216,7 @@ class OnlineGP:
         """
         options = {"mask": mask, "missing": missing, "sort": sort}
         with self._lock:
-            batch = self._read(t, y, t_end=t_end, weights=weights, **options)
+            batch = self.read(t, y, t_end=t_end, weights=weights, **options)
             info = self._absorb(batch)
             unexpected = mismatch(self.process, batch.data) if self.updates == 1 else None
         # Last: warnings may be errors.
@@ -279,7 +279,7 @@ class OnlineGP:
         """
         options = Refit(steps=steps, priors=priors, restarts=restarts, limited=limited)
         with self._lock:
-            batch = self._read(t, y, mask=mask, missing=missing)
+            batch = self.read(t, y, mask=mask, missing=missing)
             fixed = (self.process, self._state, batch, self.generator)
             return fit_process(*fixed, options, seed=self.seed)
 
@@ -289,7 +289,7 @@ class OnlineGP:
 
     def energy(self, t: Any, y: Any, **options: Any) -> Float[Tensor, "*b"]:
         """Return ``UpdateInfo.energy`` of data that are not absorbed; arguments as ``update``'s."""
-        batch, generator = self._read(t, y, **options), saved.clone_generator(self.generator)
+        batch, generator = self.read(t, y, **options), saved.clone_generator(self.generator)
         return self.process.energy(self._state, batch, generator)
 
     @overload
@@ -449,7 +449,8 @@ class OnlineGP:
         units = (self.kernel.dim, self.kernel.like, self.time_unit, self.growth)
         return StreamReader(*units, self.clock, length, count, series)
 
-    def _read(self, t: Any, y: Any, **options: Any) -> Batch:
+    def read(self, t: Any, y: Any, **options: Any) -> Batch:
+        """Return data as ``process`` takes them, checked; arguments and errors are ``update``'s."""
         self._check_settings()
         batch = self._stream().batch(t, y, **options)
         self.likelihood.check_targets(batch.targets())

@@ -110,6 +110,15 @@ def test_a_forecaster_continues_trends_and_waves() -> None:
     assert not hasattr(regressor, "gp_")
 
 
+@pytest.mark.parametrize("factor", [0.01, 100.0])
+def test_a_forecaster_tells_of_the_deviation_of_the_latest_values(factor) -> None:
+    model, noise = RiverForecaster(warmup=20), np.random.default_rng(0).normal(size=80)
+    for k, value in enumerate(noise):
+        model.learn_one(float(value if k < 20 else factor * value))
+    (ahead,) = model.forecast(1, with_dist=True)
+    assert 0.6 * factor < ahead.stdev < 2.5 * factor
+
+
 @pytest.mark.parametrize("warmup", [2, 100])
 def test_refusals_name_what_came_and_leave_the_model_as_it_was(warmup) -> None:
     model = RiverRegressor(fixed(), warmup=warmup)

@@ -130,6 +130,32 @@ def test_other_bases_and_options_reach_the_process() -> None:
     assert fixed(1, rebase="grow:1.05", basis=LegS(12)).fit(X, y).gp_.growth == 1.05
 
 
+@pytest.mark.parametrize("data", [series, plane])
+@pytest.mark.parametrize("factor", [0.05, 100.0])
+def test_later_batches_of_another_noise_have_intervals_of_their_own(data, factor) -> None:
+    model, inside = OnlineGPRegressor(fit_steps=20), []
+    X, y = data(300)
+    noise = np.random.default_rng(1).normal(size=300)
+    y = y + 2 * noise * np.where(np.arange(300) < 100, 1.0, factor)
+    for rows in np.array_split(np.arange(300), 6):
+        if rows[0] >= 150:
+            mean, std = model.predict(X[rows], return_std=True)
+            inside += (np.abs(y[rows] - mean) < 1.96 * std).tolist()
+        model.partial_fit(X[rows], y[rows])
+    assert np.mean(inside) > 0.85
+    # Of the batches' own deviation, but for what the function adds.
+    assert std.mean() < 3 * y[rows].std()
+
+
+def test_a_constant_first_batch_does_not_decide_for_later_ones() -> None:
+    t, noise = np.arange(60.0)[:, None], np.random.default_rng(0).normal(size=60)
+    model = OnlineGPRegressor(fit_steps=10).fit(t[:20], np.full(20, 7.0))
+    for rows in np.split(np.arange(20, 60), 2):
+        model.partial_fit(t[rows], 7 + 30 * noise[rows])
+    _, std = model.predict(t[-1:] + 1, return_std=True)
+    assert 15 < std[0] < 100
+
+
 def test_counts_are_predicted_as_counts() -> None:
     X, y = series(200)
     counts = np.random.default_rng(0).poisson(y)

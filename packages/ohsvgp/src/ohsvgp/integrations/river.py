@@ -1,12 +1,14 @@
 """Online Gaussian processes as models of river (extra ``river``); experimental. Not in the papers.
 
 Until ``warmup`` targets have come, predictions are mean and standard deviation of the targets so
-far, 0 and 1 without any. These targets are the first batch, which y is scaled by and the
-hyperparameters are fitted to. None as a target or a feature is missing: nothing is learned.
+far, 0 and 1 without any. These targets are the first batch, which y is scaled by. Hyperparameters
+are fitted to them, and to as many latest ones whenever so many have come since, or one that is not
+expected. None as a target or a feature is missing: nothing is learned.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from numbers import Real
 from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ import numpy as np
 from ohsvgp.bases import Fading
 from ohsvgp.integrations.sklearn import OnlineGPRegressor, days
 from probseq.checks import check_counts
-from probseq.errors import require
+from probseq.errors import CholeskyError, require
 
 if TYPE_CHECKING:
     from river.base import Regressor
@@ -34,20 +36,25 @@ class _OneByOne:
         self.regressor, self.warmup = regressor, warmup
         self._names: list[Any] | None = None
         self._model: OnlineGPRegressor | None = None
-        self._firsts: list[tuple[list[float], float]] = []
+        # Not yet learned, and since then those that no fit has had.
+        self._latest: list[tuple[list[float], float]] = []
 
     def _learn(self, row: list[float], y: Any, default: OnlineGPRegressor) -> None:
-        rows = [*self._firsts, (row, _number("y", y))]
-        if self._model is None and len(rows) < self.warmup:
-            self._firsts = rows
-            return
-        model = self._model or OnlineGPRegressor(**(self.regressor or default).get_params())
-        model.partial_fit([row for row, _ in rows], [y for _, y in rows])
-        self._model, self._firsts = model, []
+        rows = [*self._latest, (row, _number("y", y))]
+        full = len(rows) >= self.warmup
+        if self._model is not None:
+            self._model.partial_fit([row], [rows[-1][1]])
+            if full:
+                with suppress(CholeskyError):  # the row is learned in any case
+                    self._model.fit_hyperparameters(*zip(*rows, strict=True))
+        elif full:
+            model = OnlineGPRegressor(**(self.regressor or default).get_params())
+            self._model = model.partial_fit(*zip(*rows, strict=True))
+        self._latest = [] if full else rows
 
     def _predict(self, rows: list[list[float]]) -> list[NormalDist]:
         if self._model is None:
-            targets = [y for _, y in self._firsts] or [0.0]
+            targets = [y for _, y in self._latest] or [0.0]
             centre = fmean(targets)
             spread = fmean([(y - centre) ** 2 for y in targets]) ** 0.5 or 1.0
             return [NormalDist(centre, spread)] * len(rows)

@@ -4,6 +4,7 @@ Experimental. Not in the papers.
 """
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from ohsvgp.bases import Cosine, PivotedCholesky
 from ohsvgp.bases.base import Basis
 from ohsvgp.beyond.means import Mean
+from ohsvgp.fitting import fit_process
 from ohsvgp.hyperparameters import Refit
 from ohsvgp.likelihoods import Gaussian, Likelihood, StudentT
 from ohsvgp.online import OnlineGP
@@ -45,8 +47,9 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
         mean: of ``OnlineGP``, as are ``rebase`` and ``alpha``, which is not the noise.
         normalize_y: whether y is centred and scaled by mean and standard deviation of the first
             batch, which ``kernel`` and ``likelihood`` then speak of.
-        fit_steps: iterations at most of the fit of the hyperparameters to the first batch; 0 for
-            none.
+        fit_steps: iterations at most of a fit of the hyperparameters, to the first batch and to
+            later ones that the model does not expect (``Refit("drift")``, but for bases that cannot
+            follow); 0 for none.
         random_state: seed of all that is random, a ``RandomState`` to draw it from, or None for
             another one each time.
 
@@ -85,6 +88,8 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
         mean, deviation = targets.mean(-1, keepdim=True), _deviation("y", targets)
         scale = deviation.where((deviation > 0) & self.normalize_y, 1.0)[..., None]
         spread = _deviation("X", points.T)
+        follows = self.basis is None or not self.basis.fixed_hyperparameters
+        refit = Refit("drift" if follows else "first", self.fit_steps) if self.fit_steps else None
         gp = OnlineGP(
             copy.deepcopy(self.kernel) or _kernel(points, spread.where(spread > 0, 1.0)),
             copy.deepcopy(self.likelihood) or Gaussian(0.1),
@@ -93,11 +98,12 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
             rebase=self.rebase,
             alpha=self.alpha,
             # Equal targets say nothing of the hyperparameters.
-            refit=Refit(steps=self.fit_steps) if self.fit_steps and deviation.any() else None,
+            refit=refit if deviation.any() else None,
             seed=_seed(self.random_state),
         )
         mean = mean if self.normalize_y else torch.zeros_like(mean)
         gp.update(_times(points), (targets - mean) / scale, sort=gp.of_time, weights=weights)
+        gp.refit = refit
         self.gp_, self.y_mean_, self.y_scale_ = gp, mean[..., 0].numpy(), scale[..., 0].numpy()
         return self
 
@@ -111,9 +117,21 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
                 f"y must have as many series as before, {self.y_mean_.size}, got shape "
                 f"{np.shape(y)}"
             )
-        mean, scale = (torch.from_numpy(a)[..., None] for a in (self.y_mean_, self.y_scale_))
-        gp = self.gp_
+        gp, mean, scale = self.gp_, *self._units()
         gp.update(_times(points), (targets - mean) / scale, sort=gp.of_time, weights=weights)
+        return self
+
+    def fit_hyperparameters(self, X: Any, y: Any) -> "OnlineGPRegressor":
+        """Fit the hyperparameters to some rows by themselves, which have been or will be learned.
+
+        Those of bases that cannot follow stay.
+        """
+        points, targets, _ = self._read(X, y, None, reset=False)
+        gp, mean, scale = self.gp_, *self._units()
+        if gp.refit is not None and not gp.basis.fixed_hyperparameters:
+            batch = gp.read(_times(points), (targets - mean) / scale, sort=gp.of_time)
+            options = replace(gp.refit, restarts=0)
+            fit_process(gp.process, None, batch, gp.generator, options, seed=gp.seed)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -127,6 +145,9 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+    def _units(self) -> list[Tensor]:
+        return [torch.from_numpy(a)[..., None] for a in (self.y_mean_, self.y_scale_)]
 
     def _inputs(self, X: Any) -> Tensor:
         validation.check_is_fitted(self)
