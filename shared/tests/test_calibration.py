@@ -476,6 +476,7 @@ TOKENS = torch.randn(20, 20, 4), ZEROS
         (torch.full((20, 3), math.nan), ZEROS, "finite outputs, got NaN"),
         (RANDOM, torch.zeros(20), "labels that are whole numbers"),
         (torch.zeros(20, 3).long(), ZEROS, "floating-point logits"),
+        ([RANDOM, Net()], ZEROS, "or logits, got Tensor"),
         (object(), ZEROS, "a function, an estimator .* got object"),
         ([], ZEROS, "one model or several, got none"),
         (nn.Linear(4, 3), TOKENS, "logits of several tokens or pixels"),
@@ -592,6 +593,15 @@ def test_rows_get_the_same_answer_in_any_batch(calibrated):
     assert float(calibrate(Net(), loader).temperature) == pytest.approx(3.0, rel=0.3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_thresholds_are_exact_whatever_the_precision_of_the_model(dtype, calibrated):
+    values = {name: value.clone() for name, value in calibrated.named_buffers(recurse=False)}
+    calibrated.to(dtype)
+    assert calibrated.models[0].head.weight.dtype == dtype
+    assert all(torch.equal(getattr(calibrated, name), value) for name, value in values.items())
+    assert calibrated(X[:3].to(dtype)).dtype == torch.float32
+
+
 @pytest.mark.parametrize("laplace", [False, True])
 def test_copies_pickles_states_and_files_predict_the_same(laplace, unsure, tmp_path):
     net, (x, y), train = unsure
@@ -620,7 +630,7 @@ def test_copies_pickles_states_and_files_predict_the_same(laplace, unsure, tmp_p
 
 
 def test_logits_alone_are_saved_and_read(tmp_path):
-    found = calibrate(logits().numpy(), Y.tolist())
+    found = calibrate(logits().numpy()[::-1], Y.tolist()[::-1])
     found.save(tmp_path)
     again = load_calibrated(tmp_path)
     assert torch.equal(again(logits()), found(logits()))

@@ -4,7 +4,7 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -93,6 +93,14 @@ class Calibrated(nn.Module):
         self.training = mode
         if not mode:
             self.models.eval()
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Calibrated":
+        # Models may go into half precision, in which a threshold would be another.
+        exact = {name: getattr(self, name) for name in _BUFFERS}
+        super()._apply(fn, recurse)
+        for name, value in exact.items():
+            setattr(self, name, value.to(getattr(self, name).device))
         return self
 
     @torch.no_grad()

@@ -183,7 +183,7 @@ def _models(model: Any, classes: Sequence[Any] | None) -> tuple[list[Any], Seque
     models = list(model) if isinstance(model, list | tuple) else [model]
     if not models:
         raise ValueError("model must be one model or several, got none")
-    if hasattr(models[0], "__array__"):
+    if all(hasattr(each, "__array__") for each in models):
         return [], classes
     if classes is None:
         classes = getattr(models[0], "classes_", None)
@@ -201,7 +201,9 @@ def _models(model: Any, classes: Sequence[Any] | None) -> tuple[list[Any], Seque
 
 def _stored(model: Any, labels: Any, classes: Sequence[Any] | None) -> _Read:
     members = model if isinstance(model, list | tuple) else [model]
-    logits = [x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x)) for x in members]
+    logits = [
+        x if isinstance(x, Tensor) else torch.as_tensor(np.array(x, order="C")) for x in members
+    ]
     rows = [_rows(x.detach().cpu(), None) for x in logits]
     return _Read(rows, read_labels(labels, "held_out", classes))
 
