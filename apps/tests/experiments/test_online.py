@@ -164,6 +164,29 @@ def test_failures_are_one_line_and_write_nothing(given, named, tmp_path, monkeyp
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_quiet_first_days_of_a_file_do_not_decide_for_the_days_after(tmp_path, report_of, capsys):
+    noise = np.random.default_rng(0).normal(size=120)
+    values = np.where(np.arange(120) < 30, 0.01, 1.0) * noise
+    path = tmp_path / "own.csv"
+    rows = [f"{day},{value}" for day, value in enumerate(values)]
+    path.write_text("\n".join(["time,value", *rows]))
+    base = ["online", "--data", f"csv:{path}", "--seeds", "0", "--method", "cosine", "ohsvgp-rff"]
+    base += ["--num-tasks", "4", "--num-inducing", "8", "--num-features", "20"]
+    assert main([*base, "--run-dir", str(tmp_path / "run")]) == 0
+    first = capsys.readouterr().out.partition("NLPD")[0]
+    coverage = {
+        name: found["seeds"]["0"]["over_tasks"]["coverage"][-1]
+        for name, found in report_of(tmp_path / "run")["methods"].items()
+    }
+    # What cannot follow has the hyperparameters of the first days, and the first line says so.
+    assert coverage["cosine"] > 0.85
+    assert coverage["ohsvgp-rff"] < 0.6
+    assert "cosines" not in first
+    assert "random features)" in first
+    assert first.index("Intervals of 95%") < first.index("random features)")
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_series_side_by_side_are_learned_as_if_each_were_alone(tmp_path, report_of):
     values = [(math.sin(day / 4.0), 5.0 - 3.0 * math.cos(day / 5.0)) for day in range(60)]
     wide = ["day,level,other", *(f"{day},{a},{b}" for day, (a, b) in enumerate(values))]

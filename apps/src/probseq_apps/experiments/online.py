@@ -29,7 +29,6 @@ from ohsvgp.tasks import (
     learn,
     predict_on_grid,
     scores,
-    starting_lengthscales,
 )
 from probseq.kernels import Kernel
 from probseq.metrics import rmse
@@ -128,7 +127,7 @@ def learn_stream(
     if job.row not in streams.warm:
         warm_up(job.row, streams.by_seed[settings.seeds[0]], settings)
         streams.warm.add(job.row)
-    refit = model_settings.fit_steps if model_settings.hyperparameters == "online" else None
+    refit = model_settings.fit_steps if settings.follows(job.row) else None
     records, predictions = list[dict[str, Any]](), list[GridPrediction]()
     generator = torch.Generator().manual_seed(derive_seed(job.seed, "samples of counts"))
     with naming(job, 1):
@@ -155,7 +154,10 @@ def report(settings: OnlineSettings, streams: Streams, results: Results, at: Run
     standard = model.likelihood in STANDARDISED
     toy = settings.data == "toy" and settings.stream.num_tasks == 2
     learned = [name for name, method in METHODS.items() if method.learned and name in runs]
-    how = f"hyperparameters: {model.hyperparameters}"
+    fixed = model.hyperparameters == "fixed"
+    how = ["first task's", "given"][fixed]
+    if refitted := [name for name in runs if settings.follows(name)]:
+        how = f"{how}, then every task's ({', '.join(refitted)})"
     steps = f"{model.learn_steps:,} of rate {model.learn_rate:g} ({', '.join(learned)})"
     label = f"{stream.target_label}{' (standardised)' if standard else ''}"
 
@@ -186,7 +188,7 @@ def report(settings: OnlineSettings, streams: Streams, results: Results, at: Run
             f"{extent(stream.tasks)}; input: {stream.input_label}, target: {stream.target_label}."
         ),
         facts=[
-            f"M = {model.num_inducing}; {model.kernel} kernel; {how}",
+            f"M = {model.num_inducing}; {model.kernel} kernel; hyperparameters: {how}",
             *([f"Adam steps a task: {steps}"] if learned else []),
         ],
         naive=(
@@ -314,21 +316,19 @@ def estimate(
         return prior_of(settings, stream.dim)
     task, generator = stream.tasks[0], torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(task.x), generator=generator)[:_FIT_POINTS].sort().values
-    scales = [settings.lengthscale]
-    if stream.name.startswith(CSV_PREFIX) and stream.dim == 1:
-        # Settings count in units that are known for the standard sets alone.
-        scales = dict.fromkeys((*starting_lengthscales(task.x), *scales))
-    starts = [replace(settings, lengthscale=scale) for scale in scales]
-    priors = [prior_of(start, stream.dim) for start in starts]
     x, y = task.x[chosen], task.y[..., chosen]
+    # Settings count in units that are known for the standard sets alone, of which the papers'
+    # evidence has no limits.
+    of_user = stream.name.startswith(CSV_PREFIX)
     return fit_prior(
-        priors,
+        [prior_of(settings, stream.dim)],
         x,
         y,
         steps=settings.fit_steps,
         seed=seed,
         mean=make_mean(trend=settings.trend, season=settings.season),
-        limited=stream.name.startswith(CSV_PREFIX),  # the papers' evidence has no limits
+        limited=of_user,
+        restarts=2 if of_user else 0,
     )
 
 
@@ -346,8 +346,8 @@ def warm_up(method: str, stream: TaskStream, settings: OnlineSettings) -> None:
     Otherwise the first seed's first tasks would be as much slower. The inducing variables are as
     many as in the run, since some tables depend on their number.
     """
-    once = replace(settings.model, learn_steps=2, fit_steps=1)
-    if once.hyperparameters == "first":  # they are found before the clock runs
+    once, follows = replace(settings.model, learn_steps=2, fit_steps=1), settings.follows(method)
+    if not follows:  # they are found before the clock runs
         once = replace(once, hyperparameters="fixed")
     cut = slice(_WARM_POINTS)
     tasks = [
@@ -360,7 +360,7 @@ def warm_up(method: str, stream: TaskStream, settings: OnlineSettings) -> None:
         prior = estimate(small, once, fourier=method == "ovff", seed=0)
         model = build(method, small, once, prior, 0)
         for task in tasks:
-            learn(model, task, 1 if once.hyperparameters == "online" else None)
+            learn(model, task, 1 if follows else None)
 
 
 # -- online live ----------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def online_report(
         title="online models compared",
         headline=headline_table(columns, apart),
         conclusions=[conclusion(columns, apart)],
+        alert=coverage_alert(named, sum(fields["data"]["test"])),
         numbers={
             "naive": dict([naive]),
             "methods": {m: {"title": titles[m], "seeds": seeds} for m, seeds in runs.items()},
@@ -81,6 +82,24 @@ def headline_columns(methods: Methods, naive: tuple[str, Sequence[float]]) -> Co
     columns[Measure.of(judge)][naive[0]] = summarise(naive[1])
     forgotten = {n: summarise([_forgotten(run, judge) for run in r]) for n, r in methods.items()}
     return {**columns, Measure("forgetting", "lower"): forgotten}
+
+
+def coverage_alert(methods: Methods, count: int) -> str:
+    """Return which methods' intervals hold far less or more of the test points than 95 %.
+
+    That is .05 beside what so many independent points scatter by.
+    """
+    tolerance = 0.05 + 1.96 * (0.95 * 0.05 / count) ** 0.5
+    far: dict[str, float] = {}
+    for name, runs in methods.items():
+        mean = summarise([run["over_tasks"].get("coverage", [None])[-1] for run in runs]).mean
+        if mean is not None and abs(mean - 0.95) > tolerance:
+            far[name] = mean
+    held = ", ".join(f"{share:.0%} ({name})" for name, share in far.items())
+    return held and (
+        f"Intervals of 95% hold {held} of the test points: the noise, the kernel or the likelihood "
+        "does not suit these data, and neither intervals nor NLPD can be trusted."
+    )
 
 
 def task_tables(methods: Methods) -> list[Table]:

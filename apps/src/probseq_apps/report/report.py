@@ -48,6 +48,7 @@ class Report:
     title: str | None = None  # of the page, behind the name of the data
     opening: str  # first paragraph
     facts: Sequence[str] = ()  # what one must know beside the notes on the data, a line each
+    alert: str = ""  # what to know before any number: first on the page and in the terminal
     # A row a model by its title, and what came out: all of the terminal's text, and what the page
     # begins with; all else is in sections to open.
     headline: Table | None = None
@@ -110,7 +111,7 @@ class Report:
         tables = [table.markdown() for table in self.tables]
         return [
             f"# {self.data['name']}: {self.title or self._words['title']}",
-            _listed(self.conclusions),
+            _listed([each for each in (self.alert, *self.conclusions) if each]),
             *headline,
             textwrap.fill(opening, 100, break_long_words=False, break_on_hyphens=False),
             _listed([*self.data["notes"], *self.facts]),
@@ -131,8 +132,11 @@ class Report:
         """Return the headline, or all tables of a report without one, and what came out."""
         width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
         tables = self.tables if self.headline is None else [self.headline]
+        first = textwrap.fill(self.alert, width)
         sentences = [textwrap.fill(each, width) for each in self.conclusions]
-        return f"\n{_joined([*(table.screen(width) for table in tables), *sentences])}".rstrip()
+        return (
+            f"\n{_joined([first, *(table.screen(width) for table in tables), *sentences])}".rstrip()
+        )
 
 
 def _caption(stem: str) -> str:

@@ -229,9 +229,10 @@ class Prior(Settings):
 class GPSettings(Prior):
     """Model."""
 
-    hyperparameters: Literal["fixed", "first", "online"] = "first"
+    hyperparameters: Literal["fixed", "first", "online"] | None = None
     """fixed: those given; first: of greatest evidence on (at most 500 points of) the first task,
-    from there on fixed; online: re-estimated at every task on the online bound."""
+    from there on fixed; online: re-estimated at every task on the online bound. None: online for
+    csv, where the first task need not be like the later ones, of methods that can; else first."""
     ovff_lengthscale: Positive | None = None
     """ovff: its own lengthscale where fixed; None: of greatest evidence on the first task."""
     fit_steps: Count = 100
@@ -283,6 +284,16 @@ class OnlineSettings(OnlineComparison):
     stream: Flat[StreamSettings] = StreamSettings()
     model: Flat[GPSettings] = GPSettings()
 
+    def can_follow(self, name: str) -> bool:
+        """Return whether a method can change its hyperparameters once it has learned."""
+        method, stores_inputs = METHODS[name], self.model.path_memory == "inputs"
+        return method.follows and (method.inputs != "points" or stores_inputs)
+
+    def follows(self, name: str) -> bool:
+        """Return whether a method estimates its hyperparameters at every task."""
+        chosen, own_data = self.model.hyperparameters, self.data.startswith(CSV_PREFIX)
+        return chosen == "online" or (chosen is None and own_data and self.can_follow(name))
+
     @property
     def of_time(self) -> bool:
         """True where the inputs are times."""
@@ -303,8 +314,7 @@ class OnlineSettings(OnlineComparison):
         other = ", or name inputs" if self.of_time else ", or no inputs"
         other = other if self.data.startswith(CSV_PREFIX) else ""
         for name in self.method:
-            method, stores_inputs = METHODS[name], model.path_memory == "inputs"
-            follows = method.follows and (method.inputs != "points" or stores_inputs)
+            method = METHODS[name]
             require(
                 method.inputs in (inputs, "both"),
                 f"method {name!r} is for {_INPUTS.get(method.inputs)}, and {self.data!r} is not: "
@@ -323,7 +333,7 @@ class OnlineSettings(OnlineComparison):
                 f"method {name!r} needs another likelihood than gaussian, which is in closed form",
             )
             require(
-                follows or model.hyperparameters != "online",
+                self.can_follow(name) or model.hyperparameters != "online",
                 f"method {name!r} cannot change its hyperparameters: set them to fixed or first",
             )
 

@@ -16,6 +16,7 @@ from ohsvgp.exact import ExactGP
 from ohsvgp.information_loss import LostInformationWarning
 from ohsvgp.likelihoods import Bernoulli, NegativeBinomial, Poisson
 from ohsvgp.likelihoods import Gaussian as GaussianNoise
+from ohsvgp.mismatch import PriorMismatchWarning
 from ohsvgp.online import OnlineGP
 from probseq.metrics import coverage_calibration_error, rmse
 
@@ -221,10 +222,11 @@ def learn(model: OnlineGP | ExactGP, task: Task, refit_steps: int | None = None)
         model.predict(task.x[-1:])  # pays for the factorisation, so that its time is counted
         return 0.0
     if refit_steps is not None and model.state is not None:
-        model.fit_hyperparameters(task.x, task.y, steps=refit_steps)
+        model.fit_hyperparameters(task.x, task.y, steps=refit_steps, restarts=0)
     with warnings.catch_warnings():
-        # It is returned, for every task.
+        # It is returned, for every task; and metrics tell of a prior that does not suit.
         warnings.simplefilter("ignore", LostInformationWarning)
+        warnings.simplefilter("ignore", PriorMismatchWarning)
         return float(model.update(task.x, task.y).lost_information.sum())
 
 
