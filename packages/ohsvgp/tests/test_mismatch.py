@@ -1,6 +1,9 @@
 """Warnings of first targets that the prior does not expect."""
 
+import re
 import warnings
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,3 +84,22 @@ def test_an_autoencoder_tells_of_channels_in_raw_units(units) -> None:
     vae = OnlineSVGPVAE(MLPEncoder(2, 1), MLPDecoder(1, 2), RBF(1), LegS(6), num_latents=1)
     with pytest.warns(PriorMismatchWarning, match=r"y\[:, 0\] lies about"):
         vae.fit_task(T, y, epochs=1)
+
+
+@pytest.mark.parametrize("readme", ["../../README.md", "README.md"])
+@pytest.mark.filterwarnings("ignore::ohsvgp.LostInformationWarning")
+def test_examples_of_readmes_hold_on_temperatures(readme: str) -> None:
+    text = (Path(__file__).parents[1] / readme).read_text("utf-8")
+    (code,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "°C" in code]
+    lines = code.splitlines()
+    first = next(i for i, line in enumerate(lines) if "°C" in line)
+    last = next(i for i, line in enumerate(lines) if line.startswith("low, high"))
+    imports = ["import torch, ohsvgp", "from ohsvgp import *"]
+    imports += ["from probseq.kernels import RBF, parse_kernel"]
+    names: dict[str, Any] = {}
+    torch.manual_seed(0)
+    exec("\n".join([*imports, *lines[first : last + 1]]), names)
+    tomorrow = 20 + 5 * (2 * torch.pi * torch.arange(24) / 24).sin() + torch.randn(24)
+    inside = (names["low"] < tomorrow) & (tomorrow < names["high"])
+    assert inside.double().mean() > 0.8
+    assert (names["high"] - names["low"]).mean() < 8  # 3.9 of noise alone
