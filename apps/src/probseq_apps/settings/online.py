@@ -291,8 +291,8 @@ class OnlineSettings(OnlineComparison):
 
     def follows(self, name: str) -> bool:
         """Return whether a method estimates its hyperparameters at every task."""
-        chosen, own_data = self.model.hyperparameters, self.data.startswith(CSV_PREFIX)
-        return chosen == "online" or (chosen is None and own_data and self.can_follow(name))
+        chosen, of_user = self.model.hyperparameters, self.data.startswith(CSV_PREFIX)
+        return chosen == "online" or (chosen is None and of_user and self.can_follow(name))
 
     @property
     def of_time(self) -> bool:
