@@ -160,6 +160,7 @@ def model_targets():
             dict(self=model, t=t, y=UPDATE["y"], mask=UPDATE["mask"], steps=st.just(2)),
         )
         yield Target(OnlineGP.energy, dict(self=model, t=t, y=UPDATE["y"]))
+        yield Target(OnlineGP.read, dict(self=model, t=t, y=UPDATE["y"]))
         yield Target(
             OnlineGP.predict,
             dict(self=model, t=t, full_cov=st.booleans(), include_noise=st.just(False)),
