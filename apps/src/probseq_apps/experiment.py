@@ -106,6 +106,8 @@ class Workflow(Generic[S, Data]):
     check: Callable[[S, Data], None] = _nothing
     # Gives a line about data and jobs; "" where only the report is to be seen
     describe: Callable[[S, Data], str] = _no_text
+    # Measures a few steps, and gives the seconds that each job trains
+    seconds: Callable[[S, Data], Mapping[Job, float]] = lambda *_: {}
     # Makes the files that jobs share, before several processes do them
     prepare: Callable[[S, Data, RunFolder], None] = _nothing
     # Does a job, from where it stopped, and returns its results

@@ -63,6 +63,9 @@ def _do_jobs(
     missing = [job for job in jobs if not at.has(job.name)]
     local = options.executor == "local"
     count = min(options.workers or (_default_workers() if local else len(missing)), len(missing))
+    if missing and local and (seconds := workflow.seconds(settings, data)):
+        minutes = max(1, round(sum(seconds[job] for job in missing) / max(1, count) / 60))
+        log.say(f"about {minutes:,} minute{'' if minutes == 1 else 's'} of training")
     if len(missing) < len(jobs):
         log.say(f"{len(jobs) - len(missing)} of {len(jobs)} jobs are finished")
     parallel = count > 1 and not workflow.brief and distributed.world_size() == 1

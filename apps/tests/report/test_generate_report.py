@@ -1,6 +1,7 @@
 """Reports of generation: tables, findings, and which pictures there are."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from probseq_apps.report.generate import (
 )
 from probseq_apps.report.generate_plots import ModelSamples, Quantity, save_curves
 from probseq_apps.report.results import REAL
+from probseq_apps.settings.generate import GenerateSettings
 from probseq_apps.settings.models import DiffusionSettings
 from pseudovideo.variants import DiffusionVariant
 
@@ -157,6 +159,36 @@ def test_what_came_out_is_of_ranked_samples_or_of_reconstructions_at_equal_bits(
     made = [*tokenizers, *more]
     text = conclusion_of(made, headline_columns(made, token_measures(made), REAL_IMAGES))
     assert text.startswith("PSNR: 8 frames (160 bits) (25.000) leads image alone (160 bits)")
+
+
+def test_samples_that_are_no_images_yet_are_told_with_what_to_do(diffusion_result, tokenizers):
+    result = diffusion_result("1-frame", 0, 10.0)
+    grey = torch.zeros(50, 1, 8, 8, dtype=torch.uint8)
+
+    def report(results, real, settings, kind="generate-diffusion"):
+        data = GenerationData("mine", grey, grey, grey)
+        return generate_report(
+            *(kind, results, real), settings=settings.to_dict(), data=data, recipe="x"
+        )
+
+    real = {**REAL_IMAGES, "is": None, "realism": 0.91}
+    settings = DiffusionSettings(variants=("1-frame",))
+    settings = replace(settings, training=replace(settings.training, steps=900))
+    for realism, words in ((0.22, ("not like the data", "--steps 3600", "3 minutes")), (0.69, ())):
+        result["generation"] |= {"is": None, "realism": realism}
+        made = report([result], real, settings)
+        (text,) = made.conclusions
+        for word in (*words, f"{realism:.2f}", "0.91"):
+            assert word in text
+        assert ("not like the data" in text) == bool(words)
+        assert f"{realism:.3f}" in made.headline.markdown()
+    # Of priors each has its own flag.
+    for one in tokenizers[:2]:
+        one["generation"]["masked"] |= {"is": 1.0, "training_seconds": 600.0}
+    made = report(tokenizers, REAL_IMAGES, GenerateSettings(), "generate")
+    (text, *_) = made.conclusions
+    assert "masked prior" in text
+    assert "--masked.steps 800000" in text
 
 
 def write_log(folder, *values):

@@ -23,14 +23,10 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from probseq_apps.data.names import DataError, reading
+from probseq_apps.data.names import IMAGE_ENDINGS, DataError, reading
 from probseq_apps.data.parts import Part, hold_out_validation, permutation, stratified
 from probseq_apps.data.pictures import ORIENTATION, as_displayed
 
-_ENDINGS = (
-    *(".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"),
-    *(".tif", ".tiff", ".webp"),
-)
 _PARTS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
@@ -124,14 +120,14 @@ def _list(folder: Path, classes: bool, unused: Counter[str], *, mixed: bool = Fa
         images = [(path, subfolder.name) for path in _images(subfolder, unused)]
         if not images:
             if classes:
-                raise DataError(f"{subfolder} holds no images ({', '.join(_ENDINGS)})")
+                raise DataError(f"{subfolder} holds no images ({', '.join(IMAGE_ENDINGS)})")
             unused[f"folder {subfolder.name} without images"] += 1
         listing += images
     filled = {name for _, name in listing}
     if not listing:
         raise DataError(
-            f"image folder {folder} holds no images ({', '.join(_ENDINGS)}), nor do folders in it"
-            + (f"; not used: {', '.join(unused)}" if unused else "")
+            f"image folder {folder} holds no images ({', '.join(IMAGE_ENDINGS)}), nor do folders "
+            f"in it; not used: {', '.join(unused) or 'nothing'}"
         )
     if not mixed and "" in filled and len(filled) > 1:
         raise DataError(
@@ -160,7 +156,7 @@ def _images(folder: Path, unused: Counter[str], without: Collection[Path] = ()) 
                 yield from _images(path, unused)
         elif not path.exists():
             unused["links to nothing"] += 1
-        elif path.suffix.lower() not in _ENDINGS:
+        elif path.suffix.lower() not in IMAGE_ENDINGS:
             unused[f"files with the ending {path.suffix.lower() or 'none'}"] += 1
         else:
             yield path

@@ -15,6 +15,11 @@ SERIES_NAMES = ("sp500", "solar", "audio", "covid", "toy")
 TABLE_NAMES = ("skillcraft", "powerplant", "two-moons")
 GENERATION_NAMES = ("digits", "gaussian-digits", "mnist", "cifar10", "celeba")
 
+IMAGE_ENDINGS = (
+    *(".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"),
+    *(".tif", ".tiff", ".webp"),
+)
+
 # Sets of one's own are named by a prefix and a path: "folder:/path/to/images", "csv:/path/to/file".
 FOLDER_PREFIX, CSV_PREFIX = "folder:", "csv:"
 

@@ -15,7 +15,7 @@ from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import CONFIG, load_arrays, read_finished, save_arrays
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Batch, Loss, TrainStep, fork_random
+from probseq_apps.engine.trainer import Batch, Loss, Trainer, TrainStep, fork_random
 from probseq_apps.experiment import RunFolder
 from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.options import Options
@@ -152,10 +152,11 @@ def model_config(settings: ImageSettings, data: GenerationData) -> dict[str, Any
 
 
 def describe_run(settings: ImageSettings, data: GenerationData, compared: str) -> str:
-    """Return a line about data and jobs."""
+    """Return notes on the data, and a line about data and jobs."""
     count = settings.training.steps
     steps = f"{count:,} step{'' if count == 1 else 's'}"
-    return f"{describe_images(data)}; {compared}; {steps} each, on {device_of(settings)}"
+    line = f"{describe_images(data)}; {compared}; {steps} each, on {device_of(settings)}"
+    return "\n".join([*(f"note: {note}" for note in data.notes), line])
 
 
 def make_features(settings: ImageSettings, run: ImageRun, at: RunFolder) -> None:
@@ -307,6 +308,20 @@ def train_model(
         )
         distributed.main_alone(lambda: training.model.save_pretrained(folder / PRETRAINED))
     return read_finished(folder) or {}
+
+
+def training_seconds(training: TrainingJob, device: torch.device) -> float:
+    """Return how long a training will take, by its second step."""
+    with fork_random(device):
+        trainer = Trainer(
+            training.objective, training.batch, training.config, device, training.loss
+        )
+        trainer.train_step()
+        trainer.monitor.flush()
+        start = time.perf_counter()
+        trainer.train_step()
+        trainer.monitor.flush()
+        return trainer.total_steps * (time.perf_counter() - start)
 
 
 def read_model(folder: Path, kind: type[PretrainedT], noun: str) -> PretrainedT:

@@ -274,6 +274,17 @@ def describe(settings: ModelSettings, run: common.ImageRun) -> str:
     return common.describe_run(settings, run.data, ", ".join(settings.variants))
 
 
+def seconds(settings: ModelSettings, run: common.ImageRun) -> dict[Job, float]:
+    """Return about how long each model trains."""
+    makers, device = makers_of(settings), common.device_of(settings)
+    of_row = {
+        job.row: common.training_seconds(training_of(maker, run.data), device)
+        for job, maker in makers.items()
+        if job.seed == settings.seeds[0]
+    }
+    return {job: of_row[job.row] for job in makers}
+
+
 def train_and_measure(
     settings: ModelSettings, run: common.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
@@ -338,6 +349,7 @@ DIFFUSION_WORKFLOW = Workflow[ModelSettings, common.ImageRun](
     config=common.run_config,
     check=check,
     describe=describe,
+    seconds=seconds,
     prepare=common.make_features,
     run=train_and_measure,
     report=report,

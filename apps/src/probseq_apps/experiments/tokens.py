@@ -226,6 +226,29 @@ def describe(settings: GenerateSettings, run: common.ImageRun) -> str:
     return common.describe_run(settings, run.data, f"{variants}; stems {', '.join(settings.stem)}")
 
 
+def seconds(settings: GenerateSettings, run: common.ImageRun) -> dict[Job, float]:
+    """Return about how long each tokenizer and its priors train."""
+    makers, device = makers_of(settings), common.device_of(settings)
+    labels, of_row = common.labels_of(settings.classes, run.data, "train"), dict[str, float]()
+    for job, maker in makers.items():
+        if job.seed != settings.seeds[0]:
+            continue
+        grid = maker.config(run.data).grid
+        cache = TokenCache(
+            tokens=torch.zeros(len(run.data.train), *grid.shape, dtype=torch.int16),
+            codebook_size=grid.codebook_size,
+            tokenizer_fingerprint="",
+            corruption={},
+            seed=0,
+            images_hash="",
+            labels=labels,
+        )
+        parts = [prior_maker(settings, kind, job, run).training(cache) for kind in maker.priors]
+        parts.append(maker.training(run.data))
+        of_row[job.row] = sum(common.training_seconds(part, device) for part in parts)
+    return {job: of_row[job.row] for job in makers}
+
+
 def train_tokenizer_and_priors(
     settings: GenerateSettings, run: common.ImageRun, job: Job, at: RunFolder
 ) -> dict[str, Any]:
@@ -371,6 +394,7 @@ WORKFLOW = Workflow(
     config=common.run_config,
     check=check,
     describe=describe,
+    seconds=seconds,
     prepare=common.make_features,
     run=train_tokenizer_and_priors,
     report=report,

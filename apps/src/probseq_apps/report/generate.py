@@ -43,6 +43,8 @@ TIMES, _MOST_TIMES = ("times",), 3.0
 # The distance in which Gaussian images are known exactly.
 PIXELS = "FD(pixels)"
 BOUND = Measure("bound (nats/dim)", "lower", ("bound",))
+# Samples that show too little: how many times as long to train.
+_LONGER = 4
 # What heads of the first table leave out: features, and words that the column's place tells.
 _SHORT = re.compile(r"\(.*?\)| of samples,| prior")
 # Where distances of other rows are from the test images.
@@ -262,6 +264,39 @@ def conclusion_of(results: Sequence[Result], columns: Columns) -> str:
     return conclusion(distances, [REAL])
 
 
+def _sampled(results: Sequence[Result]) -> dict[str, tuple[str, ...]]:
+    """Return the paths of what is measured of samples by the name of the prior, if there is any."""
+    if "reconstruction" not in results[0]:
+        return {"": ("generation",)}
+    return {f", {prior} prior": ("generation", prior) for prior in priors_of(results)}
+
+
+def verdicts(results: Sequence[Result], real: Result, settings: Mapping[str, Any]) -> list[str]:
+    """Return how near the samples of each model are to images, and what to do where they aren't."""
+    lines: list[str] = []
+    key, groups = "realism" if value_of(real, ("is",)) is None else "is", groups_of(results)
+    of_real, name = value_of(real, (key,)), "looks real" if key == "realism" else is_name(results)
+    for prior, path in _sampled(results).items():
+        poor, of_prior = unranked(groups, real, path), path if prior else ()
+        longer = _LONGER * settings[path[-1] if prior else "training"]["steps"]
+        flag = f"--{path[-1]}.steps" if prior else "--steps"
+        seconds = sum(value_of(r, (*of_prior, "training_seconds")) or 0.0 for r in results)
+        minutes = max(1, round((_LONGER - 1) * seconds / 60))
+        for group in groups:
+            score = group.summary((*path, key)).mean
+            if score is None or of_real is None:
+                continue
+            numbers = f"{name} {score:.2f}, real images {of_real:.2f}"
+            if group.name in poor:
+                lines.append(
+                    f"{group.title}{prior}: samples are not like the data yet ({numbers}): train "
+                    f"longer, e.g. with --resume {flag} {longer}, about {minutes} minutes more."
+                )
+            elif len(groups) == 1:  # of several models the table tells
+                lines.append(f"{group.title}{prior}: {numbers}.")
+    return lines
+
+
 # Tables, measures, and what draws.
 _WORKFLOWS: Mapping[str, tuple[Callable[..., Any], ...]] = {
     "generate": (token_tables, token_measures, draw_tokens),
@@ -299,7 +334,13 @@ def generate_report(
     size, channels = data.image_size, data.channels
     counts = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
     facts = {"channels": channels, "image_size": size, "notes": list(data.notes)}
-    columns = headline_columns(results, measures(results), real)
+    compared = measures(results)
+    if value_of(real, ("realism",)) is not None:
+        compared += [
+            Measure(f"looks real{prior}", "higher", (*path, "realism"))
+            for prior, path in _sampled(results).items()
+        ]
+    columns, decided = headline_columns(results, compared, real), verdicts(results, real, settings)
     return Report(
         experiment=experiment,
         recipe=recipe,
@@ -315,7 +356,7 @@ def generate_report(
         headline=headline_table(
             {m._replace(label=_SHORT.sub("", m.label)): rows for m, rows in columns.items()}, [REAL]
         ),
-        conclusions=[conclusion_of(results, columns)],
+        conclusions=[*decided, *filter(None, [conclusion_of(results, columns)])],
         story=(
             "samples" if plotted.get("samples", True) else f"reconstructions-{settings['stem'][0]}",
         ),

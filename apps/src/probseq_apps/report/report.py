@@ -95,6 +95,8 @@ class Report:
             page += ["## Plots", about, *pictures.values()]
         write_atomic(folder / "report.md", _joined(page))
         write_html(folder)
+        story = [f"{_caption(f.stem)}: {f}" for f in files if f.stem in self.story]
+        text = "\n".join([*story, text])
         return f"{text}\n\nall numbers, what they are, and plots: {folder / PAGE}"
 
     def _page(self, numbers: Mapping[str, Any]) -> list[str]:

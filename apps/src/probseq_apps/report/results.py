@@ -126,8 +126,15 @@ def unranked(
 ) -> frozenset[str]:
     """Return the names of groups whose samples show too little to be compared by a distance."""
     key = "realism" if value_of(real, ("is",)) is None else "is"
-    score = value_of(real, (key,))
-    return frozenset(g.name for g in groups if not is_ranked(g.summary((*path, key)).mean, score))
+    # What an inception score has above 1, that of noise.
+    least, of_real = float(key == "is"), value_of(real, (key,))
+    scores = {group.name: group.summary((*path, key)).mean for group in groups}
+    return frozenset(
+        name
+        for name, score in scores.items()
+        if score is not None and of_real is not None
+        if not is_ranked(score - least, of_real - least)
+    )
 
 
 def priors_of(results: Sequence[Result]) -> list[str]:

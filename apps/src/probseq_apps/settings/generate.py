@@ -1,12 +1,25 @@
 """Settings of `probseq generate run`; its recipes: `recipes/tokens.toml`."""
 
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+from PIL import Image
+
 from probseq.settings import Bound, Count, NotNegative, Positive, Rate, Settings
-from probseq_apps.data.names import check_generation_name
+from probseq_apps.data.names import IMAGE_ENDINGS, check_generation_name, user_path
 from probseq_apps.engine.config import Device, Fraction, Precision, TrainConfig
-from probseq_apps.settings.common import DISTINCT, SOME, Flat, Recipes, Seeds, require
+from probseq_apps.settings.common import (
+    DISTINCT,
+    SOME,
+    DefaultSelectors,
+    Flat,
+    Recipes,
+    Seeds,
+    require,
+    with_data,
+)
 from pseudovideo.spec import (
     AtLeastTwo,
     ClassSpec,
@@ -24,6 +37,9 @@ from pseudovideo.variants import TokenVariant, VariantKind, token_variants
 GENERATE, GENERATE_SAMPLE = "generate", "generate-sample"
 # Of the folder of one model.
 TOKENIZER, PRIOR = "generate-tokenizer", "generate-prior"
+# The data of recipes of folders, the side of pictures that they take as they are, and how many
+# pictures are worth a UNet of full width.
+_FOLDER, _LARGEST, _MANY = "folder:images", 48, 1000
 # Of labels, where nothing else is said.
 _HIDDEN = 0.1
 # Tokens span two frames.
@@ -279,4 +295,25 @@ class GenerateSettings(OnImages):
         return length.train_config(self.machine, seed=seed, **options)
 
 
-GENERATE_RECIPES = Recipes("tokens", GenerateSettings)
+def for_pictures(settings: Any, selectors: DefaultSelectors) -> Any:
+    """Return a recipe's settings with the data set that the command line names.
+
+    Recipes of folders take pictures as they are where these are small squares, else at 32 pixels,
+    and have half as wide a UNet for less than a thousand of them.
+    """
+    named = with_data(settings, selectors)
+    root = user_path(named.data)
+    if settings.data != _FOLDER or root is None:
+        return named
+    paths = [path for path in root.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS]
+    own_size = False
+    with suppress(OSError, StopIteration), Image.open(min(paths, default="")) as picture:
+        own_size = picture.width == picture.height <= _LARGEST and picture.width % 4 == 0
+    named = replace(named, reading=replace(named.reading, image_size=None if own_size else 32))
+    if len(paths) < _MANY and hasattr(named, "unet"):
+        half = replace(named.unet, base_channels=named.unet.base_channels // 2)
+        named = replace(named, unet=half)
+    return named
+
+
+GENERATE_RECIPES = Recipes("tokens", GenerateSettings, for_pictures)

@@ -25,6 +25,7 @@ from probseq_apps.settings.generate import (
     GenerateSettings,
     OnImages,
     StepTraining,
+    for_pictures,
 )
 from pseudovideo.spec import (
     AtLeastTwo,
@@ -227,8 +228,8 @@ class ExportSettings(Settings):
             require(getattr(self, name), f"{name} must be given: name a folder")
 
 
-DIFFUSION_RECIPES = Recipes("diffusion", DiffusionSettings)
-HVAE_RECIPES = Recipes("hvae", HvaeSettings)
+DIFFUSION_RECIPES = Recipes("diffusion", DiffusionSettings, for_pictures)
+HVAE_RECIPES = Recipes("hvae", HvaeSettings, for_pictures)
 
 
 def sample_defaults(selectors: DefaultSelectors) -> SampleSettings:
