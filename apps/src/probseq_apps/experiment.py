@@ -1,7 +1,7 @@
 """The interface between the driver and a workflow, and the folder of its results."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -110,6 +110,10 @@ class Workflow(Generic[S, Data]):
     seconds: Callable[[S, Data], Mapping[Job, float]] = lambda *_: {}
     # Makes the files that jobs share, before several processes do them
     prepare: Callable[[S, Data, RunFolder], None] = _nothing
+    # Lengths of training that may grow on resumption, with patterns of what is then made again
+    longer: Mapping[str, Sequence[str]] = field(
+        default_factory=dict[str, Sequence[str]], hash=False
+    )
     # Does a job, from where it stopped, and returns its results
     run: Callable[[S, Data, Job, RunFolder], Mapping[str, Any]] = lambda *_: {}
     report: Callable[[S, Data, Results, RunFolder], str]  # writes the report and returns it as text

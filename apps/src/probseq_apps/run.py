@@ -13,9 +13,10 @@ from pathlib import Path
 
 import torch
 
-from probseq.files import sole_use
+from probseq.files import hash_tensors, sha256, sole_use
+from probseq_apps.data.names import user_path
 from probseq_apps.engine import distributed, log
-from probseq_apps.engine.files import RunExistsError, prepare_run_dir, writing
+from probseq_apps.engine.files import DATA_HASH, RunExistsError, prepare_run_dir, writing
 from probseq_apps.executors import Work, check_executor, do_in_parallel, stamp_of
 from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
 from probseq_apps.options import Options
@@ -127,12 +128,16 @@ def open_folder(
     folder = distributed.broadcast(options.run_dir or default)
     with ExitStack() as stack:
         if distributed.is_main():
+            config = {"experiment": kind, "recipe": recipe, **workflow.config(settings, data)}
+            if digest := data_hash(data_name, data):
+                config[DATA_HASH] = digest
             prepare_run_dir(
                 folder,
-                {"experiment": kind, "recipe": recipe, **workflow.config(settings, data)},
+                config,
                 resume=options.resume,
                 overwrite=options.overwrite,
                 patterns=(RESULTS, *workflow.folders),
+                longer=workflow.longer,
             )
             stack.enter_context(sole_use(folder))
         distributed.barrier()
@@ -148,6 +153,22 @@ def open_folder(
                 command = resume_command(workflow.command, folder, options)
                 print(f"stopped; go on with: {command}", file=sys.stderr)
             raise
+
+
+def data_hash(name: str, data: object) -> str:
+    """Return the hash of data of one's own, which may change under a run; "" of standard sets."""
+    path, parts = user_path(name), getattr(data, "data", data)
+    if path is None or path.is_file():
+        return sha256(path) if path else ""
+    tensors, groups = dict[str, torch.Tensor](), [getattr(parts, "labels", None) or (), parts]
+    for number, group in enumerate(groups):
+        for part in ("train", "validation", "test"):
+            rows = getattr(group, part, ())
+            whole = {"": rows} if isinstance(rows, torch.Tensor) else vars(rows) if rows else {}
+            tensors |= {f"{number}/{part}/{name}": tensor for name, tensor in whole.items()}
+    if not tensors:  # what draws from a model that is stored
+        return ""
+    return hash_tensors(tensors, repr(getattr(parts, "class_names", ())).encode())
 
 
 def resume_command(command: str, folder: Path, options: Options) -> str:

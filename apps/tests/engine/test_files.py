@@ -64,10 +64,11 @@ def test_overwriting_deletes_the_run_and_nothing_else(tmp_path):
     prepare_run_dir(path, CONFIG)
     (path / "checkpoints" / "step-000001").mkdir(parents=True)
     (path / "plots").symlink_to(other)
+    (path / "mle").symlink_to(other)
     for name in ("metrics.jsonl", "notes.txt", "results", "other"):
         (path / name).write_text("{}\n")
     write_json(path / "finished.json", {"steps": 1})
-    prepare_run_dir(path, {"method": "sgpa"}, overwrite=True, patterns=["res*"])
+    prepare_run_dir(path, {"method": "sgpa"}, overwrite=True, patterns=["res*", "mle/*"])
     assert names(path) == [".lock", "config.json", "notes.txt", "other"]
     assert read_json(path / "config.json") == {"method": "sgpa"}
     assert names(other) == ["precious"]
@@ -133,5 +134,5 @@ def test_a_full_disk_names_the_file_and_what_to_do(tmp_path):
     files = ("results.json", "samples.npz", "checkpoints/step-000001", "metrics.jsonl")
     for name, line in zip(files, said, strict=True):
         assert line.startswith(f"{tmp_path / name} cannot be written: ")
-        assert line.endswith("make room or name another folder, and go on with --resume")
+        assert line.endswith("make room or name another folder; a run goes on with --resume")
     assert not list(tmp_path.rglob(".tmp-*"))

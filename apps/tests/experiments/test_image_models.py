@@ -10,11 +10,10 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from probseq.files import DamagedFileError
 from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
-from probseq_apps.engine.files import read_json
+from probseq_apps.engine.files import ConfigMismatchError, read_json
 from probseq_apps.experiments import generate_common
 from probseq_apps.experiments.generate_common import load_samples
 from probseq_apps.experiments.image_models import (
@@ -179,20 +178,6 @@ def test_samples_are_last_frames_and_weights_are_the_average(whole, kind):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["config.json", "finished.json", "pretrained/config.json", "pretrained/model.safetensors"],
-)
-def test_a_flipped_byte_of_a_stored_model_is_refused_by_the_file_s_name(whole, tmp_path, name):
-    shutil.copytree(whole[HVAES] / "models" / names(HVAES)[0], tmp_path / "m")
-    content = bytearray((tmp_path / "m" / name).read_bytes())
-    content[len(content) // 2] ^= 1
-    (tmp_path / "m" / name).write_bytes(content)
-    with pytest.raises(DamagedFileError) as caught:
-        opened(tmp_path / "m")
-    assert str(tmp_path / "m" / name) in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("kind", "maker", "at"),
     [
         (DIFFUSIONS, DiffusionMaker, 2),
@@ -215,6 +200,7 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
     folder = tmp_path / "cut"
     with monkeypatch.context() as patch:
         patch.setattr(maker, "loss", loss)
+        patch.setattr(generate_common, "training_seconds", lambda *_: 0.0)
         with pytest.raises(SystemExit) as left:
             generate(kind, run_dir=folder)
     assert left.value.code == 143
@@ -229,6 +215,37 @@ def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
         for part in ("weights", "ema"):
             x, y = getattr(a, part), getattr(b, part)
             assert all(torch.equal(x[key], y[key]) for key in x)
+
+
+def test_a_run_is_trained_further_on_its_own_data_alone_and_draws_without_them(tmp_path, capsys):
+    pictures, folder = tmp_path / "pictures", tmp_path / "run"
+    pictures.mkdir()
+    for number in range(30):
+        Image.new("L", (8, 8), 8 * number).save(pictures / f"{number:02}.png")
+    settings = replace(HVAE, data=f"folder:{pictures}", binarize=False, variants=("heat",))
+    generate(HVAES, settings, run_dir=folder)
+    training = replace(settings.training, steps=9)
+    file = pictures / "07.png"
+    before = file.read_bytes()
+    Image.new("L", (8, 8), 255).save(file)
+    for changed in (settings, replace(settings, training=training)):
+        with pytest.raises(ConfigMismatchError, match="the data are others"):
+            generate(HVAES, changed, run_dir=folder, resume=True)
+    file.write_bytes(before)
+    before = load_samples(folder / "samples" / "heat-seed0.npz").images
+    generate(HVAES, replace(settings, training=training), run_dir=folder, resume=True)
+    assert results(folder)["heat-seed0"]["steps"] == 9
+    drawn = load_samples(folder / "samples" / "heat-seed0.npz").images
+    assert not torch.equal(before, drawn)
+    with pytest.raises(ConfigMismatchError, match="steps"):
+        generate(HVAES, settings, run_dir=folder, resume=True)
+    shutil.rmtree(pictures)
+    words = f"generate sample --model {folder}/models/heat-seed0 --num 20 --device cpu"
+    words = [*words.split(), "--png", str(tmp_path / "png")]
+    assert main([*words, "--run-dir", str(tmp_path / "a")]) == 0
+    assert torch.equal(load_samples(tmp_path / "a" / "samples.npz").images, drawn)
+    assert main([*words, "--run-dir", str(tmp_path / "b")]) == 1
+    assert "png must be a new or an empty folder" in capsys.readouterr().err
 
 
 def test_bf16_trains_with_channels_last_and_goes_on_to_the_same_bits(tmp_path, digits, monkeypatch):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 
 from probseq_apps.data.image_files import IMAGE_INFO
 from probseq_apps.data.images import ImageData, load_images
@@ -93,6 +94,18 @@ def test_other_data_change_what_a_recipe_says_of_its_own():
     assert own == replace(recipe, data="csv:mine.csv")
     with pytest.raises(ValueError, match="did you mean 'two-moons'"):
         ONLINE_RECIPES(DefaultSelectors(data="twomoons"))
+
+
+def test_recipes_of_folders_suit_the_number_and_the_size_of_pictures(tmp_path):
+    for size, image_size in ((24, None), (30, 32), (300, 32)):
+        Image.new("L", (size, size)).save(tmp_path / "a.png")
+        settings = DIFFUSION_RECIPES(DefaultSelectors(data=f"folder:{tmp_path}"))[1]
+        assert settings.reading.image_size == image_size
+        assert 2 * settings.unet.base_channels == 32
+    for number in range(1000):
+        (tmp_path / f"{number}.jpg").touch()
+    settings = DIFFUSION_RECIPES(DefaultSelectors(data=f"folder:{tmp_path}"))[1]
+    assert (settings.unet.base_channels, settings.variants) == (32, ("1-frame",))
 
 
 def imitation(settings):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 RUN_FILE = Format("file of a run", 2)
 CONFIG, METRICS, FINISHED = "config.json", "metrics.jsonl", "finished.json"
 CHECKPOINTS = "checkpoints"
+DATA_HASH = "data_sha256"  # in the configuration of a run on data of one's own
 
 # All that a run writes; nothing else in a folder is ever deleted. The configuration goes last, so
 # that a folder whose deletion was cut short still counts as a run.
@@ -42,8 +43,8 @@ def writing(path: Path, *errors: type[Exception]) -> Generator[None]:
     except (OSError, *errors) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise OSError(
-            f"{path} cannot be written: {reason}; make room or name another folder, and go on "
-            "with --resume"
+            f"{path} cannot be written: {reason}; make room or name another folder; a run goes "
+            "on with --resume"
         ) from error
 
 
@@ -103,11 +104,13 @@ def prepare_run_dir(
     resume: bool = False,
     overwrite: bool = False,
     patterns: Sequence[str] = (),
+    longer: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Make a folder ready for a run and store its configuration; raise if it holds something else.
 
     Without a run to resume one starts. A run to overwrite is deleted, with the folders that match
-    `patterns`; other files stay.
+    `patterns`; other files stay. Lengths of training, the keys of `longer`, may be larger than
+    before: what then has to be made again, the patterns of that key and the reports, is deleted.
     """
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"run folder {path} must be a folder, and it is a file")
@@ -125,14 +128,13 @@ def prepare_run_dir(
     if fault:
         raise RunExistsError(f"{path} {fault}")
     if not overwrite:
-        _compare(path, json.loads(json.dumps(config)))
+        grown = _compare(path, json.loads(json.dumps(config)), longer or {})
+        if longer and grown:
+            _delete(path, [*_REPORTS, *(pattern for key in grown for pattern in longer[key])])
+            write_json(path / CONFIG, config)
     else:
         with sole_use(path):  # nobody loses the files that he is working with
-            for entry in [x for pattern in (*patterns, *_ENTRIES) for x in path.glob(pattern)]:
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink()
+            _delete(path, (*patterns, *_ENTRIES))
             write_json(path / CONFIG, config)
 
 
@@ -141,7 +143,21 @@ def read_finished(path: Path) -> dict[str, Any] | None:
     return read_json(path / FINISHED) if (path / FINISHED).exists() else None
 
 
-def _compare(path: Path, config: Mapping[str, object]) -> None:
+def _delete(folder: Path, patterns: Sequence[str]) -> None:
+    """Delete what matches in a folder; of what lies behind a link below it the link alone."""
+    for name in [x.relative_to(folder) for pattern in patterns for x in folder.glob(pattern)]:
+        steps = [folder / step for step in (*reversed(name.parents[:-1]), name)]
+        entry = next((step for step in steps if step.is_symlink()), folder / name)
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def _compare(
+    path: Path, config: Mapping[str, object], longer: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Return the lengths that have grown; raise if anything else is another."""
     if not (path / CONFIG).exists():
         raise ConfigMismatchError(
             f"{path} holds a run without {CONFIG}, so nobody can tell how it was started: "
@@ -149,12 +165,24 @@ def _compare(path: Path, config: Mapping[str, object]) -> None:
         )
     stored, current = dict(flatten(read_json(path / CONFIG))), dict(flatten(config))
     pairs = {k: [d.get(k, "(absent)") for d in (stored, current)] for k in sorted(stored | current)}
-    lines = [f"{k}: {a!r} in the run, {b!r} now" for k, (a, b) in pairs.items() if a != b]
+    grown = [k for k, (a, b) in pairs.items() if k in longer and _is_less(a, b)]
+    different = {k: pair for k, pair in pairs.items() if pair[0] != pair[1] and k not in grown}
+    if different.keys() == {DATA_HASH}:
+        raise ConfigMismatchError(
+            f"the data are others than those that {path} was started with: bring them back, or "
+            "choose another folder"
+        )
+    lines = [f"{k}: {a!r} in the run, {b!r} now" for k, (a, b) in different.items()]
     if lines:
         raise ConfigMismatchError(
             f"{path} was started with another configuration: {'; '.join(lines)}; "
             "resume it as it was started, or choose another folder"
         )
+    return grown
+
+
+def _is_less(first: object, second: object) -> bool:
+    return isinstance(first, int) and isinstance(second, int) and first < second
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

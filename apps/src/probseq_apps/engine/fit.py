@@ -18,6 +18,7 @@ from probseq_apps.engine.files import (
     CHECKPOINTS,
     FINISHED,
     METRICS,
+    flatten,
     prepare_run_dir,
     read_finished,
     write_json,
@@ -52,7 +53,8 @@ def fit(
 ) -> FitResult:
     """Train a model; afterwards it holds the selected weights, in eval mode.
 
-    A run goes on from the newest complete checkpoint of its folder; a finished one returns at once.
+    A run goes on from the newest complete checkpoint of its folder; a finished one returns at once,
+    unless it has more steps now than before.
     On the CPU a resumed run ends with the same bits as one that was never interrupted. SIGTERM and
     SIGINT save at the next step and exit with 143 or 130. The global random generators are left as
     they were found. Under torchrun every rank calls this with the same arguments.
@@ -81,7 +83,8 @@ def fit(
     settings = {**(metadata or {}), "train": config.to_dict()}
     checkpoint = None
     if distributed.is_main():
-        prepare_run_dir(folder, settings, resume=True)
+        lengths = {name: (FINISHED,) for name, _ in flatten(settings) if name.endswith("steps")}
+        prepare_run_dir(folder, settings, resume=True, longer=lengths)
         checkpoint = load_latest_checkpoint(folder / CHECKPOINTS)
     checkpoint, stop = distributed.broadcast(checkpoint), StopRequest()
     with fork_random(device), handling(stop, signal.SIGTERM, signal.SIGINT):

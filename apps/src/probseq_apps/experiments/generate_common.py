@@ -8,12 +8,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Int64, UInt8
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
-from probseq_apps.engine.files import CONFIG, load_arrays, read_finished, save_arrays
+from probseq_apps.engine.files import CONFIG, load_arrays, read_finished, save_arrays, writing
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, Loss, Trainer, TrainStep, fork_random
 from probseq_apps.experiment import RunFolder
@@ -291,9 +292,9 @@ def train_model(
     The folder's `config.json` has the kind, the recipe and the settings, and the classes of the
     data that the model learns.
     """
-    trained = read_finished(folder) is not None and (folder / PRETRAINED / CONFIG).is_file()
-    if not distributed.broadcast(trained):
-        training = make()
+    training, finished = make(), read_finished(folder) or {}
+    trained = finished.get("steps") == training.config.steps
+    if not distributed.broadcast(trained and (folder / PRETRAINED / CONFIG).is_file()):
         if training.config.precision == "bf16":
             # Typed for tensors alone, in torch's own words.
             training.objective.to(memory_format=training.layout)  # pyright: ignore[reportCallIssue]
@@ -306,7 +307,12 @@ def train_model(
             label=folder.name,
             metadata={"experiment": kind, "recipe": recipe, **model_config(settings, data)},
         )
-        distributed.main_alone(lambda: training.model.save_pretrained(folder / PRETRAINED))
+
+        def store() -> None:
+            with writing(folder / PRETRAINED, SafetensorError):
+                training.model.save_pretrained(folder / PRETRAINED)
+
+        distributed.main_alone(store)
     return read_finished(folder) or {}
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
+from probseq_apps.engine.files import load_arrays, save_arrays
 from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
-from probseq_apps.experiment import Job, Results, RunFolder, Workflow
+from probseq_apps.experiment import RESULTS, Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import generate_common as common
 from probseq_apps.report.generate import generate_report
 from probseq_apps.report.generate_plots import ModelSamples
@@ -42,6 +43,8 @@ from pseudovideo.spec import HVAEConfig, UNetConfig, unet_values
 from pseudovideo.variants import DiffusionVariant
 
 MODELS = "models"
+# Of a model of heat, whose prior they are.
+_IMAGES = "images.npz"
 # Images at once.
 _BATCH = 250
 
@@ -83,7 +86,7 @@ class DiffusionMaker:
         frames = common.videos_of(batch, self.videos, step, seed=self.seed)
         return LossParts.of(model(frames, *batch[2:], generator=step.generator))
 
-    def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
+    def sample_options(self, images: Mapping[str, Tensor], device: torch.device) -> dict[str, Any]:
         """Return what the model's `sample` takes."""
         guidance = self.settings.classes.guidance
         return {**self.settings.sampling.options(), "guidance": guidance}
@@ -174,12 +177,12 @@ class HvaeMaker:
         images = to_unit(batch[0])
         return LossParts.of(model(images, *batch[2:], generator=step.generator))
 
-    def sample_options(self, data: GenerationData | None, device: torch.device) -> dict[str, Any]:
-        """Return what the model's `sample` takes: the training images are heat's prior."""
+    def sample_options(self, images: Mapping[str, Tensor], device: torch.device) -> dict[str, Any]:
+        """Return what the model's `sample` takes: the stored images are heat's prior."""
         options: dict[str, Any] = {"images": None, "guidance": self.settings.classes.guidance}
-        if data is not None:
-            options["images"] = to_unit(data.train).to(device)
-            options["image_labels"] = common.labels_of(self.settings.classes, data, "train")
+        if images:
+            options["images"] = to_unit(images["images"]).to(device)
+            options["image_labels"] = images.get("labels")
         return options
 
     def measure(self, model: HVAE, data: GenerationData) -> dict[str, Any]:
@@ -239,7 +242,18 @@ def train_maker(
 ) -> Mapping[str, Any]:
     """Train a model, from where it stopped, and store it in `pretrained/`; see `train_model`."""
     make = partial(training_of, maker, data)
-    return common.train_model(make, folder, maker.kind, recipe, maker.settings, data)
+    ended = common.train_model(make, folder, maker.kind, recipe, maker.settings, data)
+    if isinstance(maker, HvaeMaker) and maker.settings.variants == ("heat",):
+        labels = common.labels_of(maker.settings.classes, data, "train")
+        images = {"images": data.train} | ({} if labels is None else {"labels": labels})
+        distributed.main_alone(partial(save_arrays, folder / _IMAGES, images))
+    return ended
+
+
+def stored_images(folder: Path) -> dict[str, Tensor]:
+    """Return the training images, with their labels, of a model that starts samples from them."""
+    file = folder / _IMAGES
+    return load_arrays(file) if file.is_file() else {}
 
 
 def read_image_model(folder: Path) -> Any:
@@ -350,6 +364,7 @@ DIFFUSION_WORKFLOW = Workflow[ModelSettings, common.ImageRun](
     check=check,
     describe=describe,
     seconds=seconds,
+    longer={"settings.training.steps": (RESULTS, common.SAMPLES)},
     prepare=common.make_features,
     run=train_and_measure,
     report=report,
@@ -364,8 +379,9 @@ def draw_file(settings: ModelSettings, run: common.ImageRun, job: Job, at: RunFo
     def draw() -> common.Samples:
         maker, device = makers_of(settings)[job], common.device_of(settings)
         num, seed = settings.evaluation.num_samples, derive_seed(job.seed, "samples")
-        model = read_image_model(at.path / MODELS / job.name).to(device)
-        options = maker.sample_options(run.data, device)
+        folder = at.path / MODELS / job.name
+        model = read_image_model(folder).to(device)
+        options = maker.sample_options(stored_images(folder), device)
         labels = common.labels_for(model, num, seed=seed)
         return common.draw_timed(model, num, seed=seed, labels=labels, **options)
 

@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
+from probseq_apps.engine.files import writing
 from probseq_apps.experiment import Results, RunFolder, Workflow
 from probseq_apps.experiments import generate_common as common
 from probseq_apps.experiments import image_models
@@ -39,11 +42,17 @@ class Draw(NamedTuple):
 
 def load_source(settings: SampleSettings, options: Options) -> Draw:
     """Read what draws: a prior with its tokenizer, or a model; seeds are those of the run."""
-    device = distributed.resolve_device(settings.device)
+    device, pictures = distributed.resolve_device(settings.device), Path(settings.png)
+    if (
+        settings.png
+        and pictures.exists()
+        and not (pictures.is_dir() and not any(pictures.iterdir()))
+    ):
+        raise ValueError(f"png must be a new or an empty folder, and {pictures} is neither")
     folder = common.model_folder(Path(settings.model))
     if prior := saved_settings(folder, PRIOR, GenerateSettings):
         return _prior_source(settings, folder, prior[1].data, device)
-    return _model_source(settings, folder, options, device)
+    return _model_source(settings, folder, device)
 
 
 def draw(settings: SampleSettings, source: Draw, results: Results, at: RunFolder) -> str:
@@ -78,10 +87,8 @@ def _prior_source(settings: SampleSettings, folder: Path, data: str, device: tor
     return Draw(make, data, prior.config.names)
 
 
-def _model_source(
-    settings: SampleSettings, folder: Path, options: Options, device: torch.device
-) -> Draw:
-    maker, images = _maker(folder), None
+def _model_source(settings: SampleSettings, folder: Path, device: torch.device) -> Draw:
+    maker = _maker(folder)
     _refuse(settings.sampling.differs_from(TokenSampling()), "priors", folder)
     model = image_models.read_image_model(folder).to(device)
     if isinstance(maker, image_models.DiffusionMaker):
@@ -90,13 +97,7 @@ def _model_source(
         maker = image_models.DiffusionMaker(sampled)
     else:
         _refuse(settings.diffusion.differs_from(DiffusionSampling()), "diffusion models", folder)
-        images = common.load_images(maker.settings, options)
-        names = tuple(common.conditioning_classes(maker.settings.classes, images))
-        if names != model.config.names:
-            raise ValueError(
-                f"{images.name} must have the classes that the model was trained on "
-                f"({', '.join(model.config.names)}), got {', '.join(names)}"
-            )
+    images = image_models.stored_images(folder)
     how = maker.sample_options(images, device) | _classes(settings, model)
     seed = derive_seed(settings.seed, "samples")
     make = partial(common.draw_timed, model, settings.num, seed=seed, **how)
@@ -138,7 +139,11 @@ def export(settings: ExportSettings) -> None:
     model = image_models.read_image_model(source)
     trained_on = settings.trained_on or maker.settings.data
     pipeline = PseudoVideoPipeline(model, trained_on=trained_on, license=settings.license)
-    pipeline.save_pretrained(target)
+    with writing(target, SafetensorError):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=target.parent, prefix=".") as aside:  # all of it or nothing
+            pipeline.save_pretrained(Path(aside) / target.name)
+            (Path(aside) / target.name).replace(target)
     print(f"pipeline: {target}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -19,7 +19,7 @@ from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
-from probseq_apps.experiment import Job, Results, RunFolder, Workflow
+from probseq_apps.experiment import RESULTS, Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import generate_common as common
 from probseq_apps.report.generate import generate_report
 from probseq_apps.report.results import words
@@ -395,6 +395,11 @@ WORKFLOW = Workflow(
     check=check,
     describe=describe,
     seconds=seconds,
+    longer={
+        # Priors know the tokens of their tokenizer alone.
+        "settings.training.steps": (RESULTS, common.SAMPLES, TOKENS, PRIORS),
+        **{f"settings.{kind}.steps": (RESULTS, common.SAMPLES) for kind in get_args(PriorName)},
+    },
     prepare=common.make_features,
     run=train_tokenizer_and_priors,
     report=report,
