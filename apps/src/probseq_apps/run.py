@@ -157,18 +157,18 @@ def open_folder(
 
 def data_hash(name: str, data: object) -> str:
     """Return the hash of data of one's own, which may change under a run; "" of standard sets."""
-    path, parts = user_path(name), getattr(data, "data", data)
+    path, images = user_path(name), getattr(data, "data", data)
     if path is None or path.is_file():
         return sha256(path) if path else ""
-    tensors, groups = dict[str, torch.Tensor](), [getattr(parts, "labels", None) or (), parts]
+    tensors, groups = dict[str, torch.Tensor](), [getattr(images, "labels", None) or (), images]
     for number, group in enumerate(groups):
-        for part in ("train", "validation", "test"):
-            rows = getattr(group, part, ())
+        for split in ("train", "validation", "test"):
+            rows = getattr(group, split, ())
             whole = {"": rows} if isinstance(rows, torch.Tensor) else vars(rows) if rows else {}
-            tensors |= {f"{number}/{part}/{name}": tensor for name, tensor in whole.items()}
+            tensors |= {f"{number}/{split}/{name}": tensor for name, tensor in whole.items()}
     if not tensors:  # what draws from a model that is stored
         return ""
-    return hash_tensors(tensors, repr(getattr(parts, "class_names", ())).encode())
+    return hash_tensors(tensors, repr(getattr(images, "class_names", ())).encode())
 
 
 def resume_command(command: str, folder: Path, options: Options) -> str:

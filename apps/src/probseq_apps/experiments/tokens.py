@@ -243,9 +243,9 @@ def seconds(settings: GenerateSettings, run: common.ImageRun) -> dict[Job, float
             images_hash="",
             labels=labels,
         )
-        parts = [prior_maker(settings, kind, job, run).training(cache) for kind in maker.priors]
-        parts.append(maker.training(run.data))
-        of_row[job.row] = sum(common.training_seconds(part, device) for part in parts)
+        trainings = [prior_maker(settings, kind, job, run).training(cache) for kind in maker.priors]
+        trainings.append(maker.training(run.data))
+        of_row[job.row] = sum(common.training_seconds(each, device) for each in trainings)
     return {job: of_row[job.row] for job in makers}
 
 
