@@ -188,11 +188,24 @@ def test_a_configuration_is_printed_and_read_and_flags_override_it(tmp_path, cap
     assert json.loads(capsys.readouterr().out)["settings"]["data"] == "cifar10"
 
 
-@pytest.mark.parametrize("text", ["[", "3", "settings = 3", "settings = {depht = 3}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[",
+        "3",
+        "settings = 3",
+        "settings = {depht = 3}",
+        "settings = {data = 5}",
+        "recipe = ['x']\n[settings]",
+        "'\xe9'",
+    ],
+)
 def test_files_that_are_no_configuration_exit_2(tmp_path, text, capsys):
-    (tmp_path / "own.toml").write_text(text)
+    (tmp_path / "own.toml").write_text(text, encoding="latin-1")
     assert exit_code(["classify", "--config", str(tmp_path / "own.toml")]) == 2
-    assert capsys.readouterr().err.startswith("probseq: error: ")
+    error = capsys.readouterr().err
+    assert error.startswith("probseq: error: ")
+    assert "own.toml" in error or "depht" in error
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from probseq_apps import executors
 from probseq_apps.cli import main
 from probseq_apps.engine import log
 from probseq_apps.engine.files import CONFIG, read_json, write_json
-from probseq_apps.executors import Outcome, Work, do_in_parallel, stamp_of
+from probseq_apps.executors import LostJobError, Outcome, Work, do_in_parallel, stamp_of
 from probseq_apps.experiment import Job, RunFolder, Workflow
 from probseq_apps.options import Options, Output
 
@@ -80,6 +80,10 @@ def fail(settings, data, job, at):
     raise SystemExit(143)
 
 
+def die(settings, data, job, at):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 FLOW = Workflow(
     kind="write", command="write", load=load, prepare=prepare, run=write, report=lambda *_: ""
 )
@@ -138,6 +142,12 @@ def test_what_an_executor_needs_is_asked_for_before_anything_is_written(
         assert main([*arguments, "ray"]) == 1
         assert "executor must be 'local' under torchrun" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_told_with_its_signal_and_job(tmp_path):
+    with pytest.raises(LostJobError, match=r"SIGKILL .*first-seed0;"):
+        do_in_parallel(work(tmp_path, replace(FLOW, run=die, report=load)), JOBS, 1, lambda: None)
 
 
 # -- Workers of Ray that are lost or stopped -------------------------------------------------------

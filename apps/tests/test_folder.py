@@ -45,6 +45,12 @@ def test_overwriting_deletes_what_the_experiment_kept_and_nothing_else(tmp_path)
     assert found == {".lock", "config.json", "rows/own/a"}
 
 
+def test_runs_that_start_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with open_one(Options()) as first, open_one(Options()) as second:
+        assert first.path != second.path
+
+
 def test_a_signal_names_the_command_that_goes_on(tmp_path, capsys):
     options = Options(run_dir=tmp_path / "run", data_dir=tmp_path)
     with pytest.raises(KeyboardInterrupt), open_one(options):

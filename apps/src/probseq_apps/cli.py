@@ -155,9 +155,9 @@ def _from_file(
     """Return recipe and settings: those of --config over those of the recipe that it names."""
     if selectors.config is None:
         return defaults(selectors)
-    text, is_json = selectors.config.read_text("utf-8"), selectors.config.suffix == ".json"
     try:
-        values = json.loads(text) if is_json else tomllib.loads(text)
+        text = selectors.config.read_text("utf-8")
+        values = json.loads(text) if selectors.config.suffix == ".json" else tomllib.loads(text)
     except ValueError as error:
         raise ValueError(f"{selectors.config} is neither JSON nor TOML: {error}") from error
     if not isinstance(values, Mapping) or not isinstance(values.get("settings"), Mapping):
@@ -167,6 +167,9 @@ def _from_file(
             f"{selectors.config} is of {values['experiment']}, and not of {entry.kind}"
         )
     overrides = values["settings"]
+    for name, value in (("recipe", values.get("recipe")), ("data", overrides.get("data"))):
+        if not isinstance(value, str | None):
+            raise ValueError(f"{name} in {selectors.config} must be text, got {value!r}")
     named = replace(
         selectors,
         recipe=selectors.recipe or values.get("recipe"),

@@ -15,6 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing.connection import wait as wait_for
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock, Thread
@@ -30,6 +31,10 @@ from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
 from probseq_apps.options import Options
 
 _RETRIES = 3  # of a job whose process or machine was lost
+
+
+class LostJobError(RuntimeError):
+    """A process ended before its job was done; the run can go on."""
 
 
 class Outcome(NamedTuple):
@@ -111,9 +116,10 @@ def do_in_parallel(
 
     The first error ends them all; those that train save their state.
     """
-    executor = open_executor(work.options, count)
+    executor, processes = open_executor(work.options, count), list[BaseProcess]()
     try:
         pending = {executor.submit(work, job) for job in jobs}
+        processes = multiprocessing.active_children()
         while pending:
             finished, pending = wait(pending, timeout=1.0, return_when="FIRST_COMPLETED")
             for future in finished:
@@ -122,7 +128,15 @@ def do_in_parallel(
     except BaseException as error:
         executor.shutdown(cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
-            raise RuntimeError("a process ended before its job was done") from error
+            # The others were ended by SIGTERM.
+            codes = [-process.exitcode for process in processes if process.exitcode]
+            code = next((code for code in codes if code != signal.SIGTERM), signal.SIGTERM)
+            reason = f"by {signal.Signals(code).name}" if code > 0 else "after a signal"
+            undone = [job.name for job in jobs if not work.at.has(job.name)][:count]
+            raise LostJobError(
+                f"a process ended {reason} before its job was done: {' or '.join(undone)}; what it "
+                f"had saved is in {work.at.path}"
+            ) from error
         raise
     executor.shutdown()
 
@@ -134,7 +148,7 @@ def _take(outcome: Outcome, at: RunFolder) -> None:
     if outcome.error is not None:
         raise outcome.error
     if outcome.stopped:
-        raise RuntimeError("a process was stopped before its job was done; its state is saved")
+        raise LostJobError("a process was stopped before its job was done; its state is saved")
     for name in sorted(outcome.files, key=lambda name: name.startswith(f"{RESULTS}/")):
         path = at.path / name
         path.parent.mkdir(parents=True, exist_ok=True)

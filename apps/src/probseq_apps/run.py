@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from errno import EDQUOT, EFBIG, ENOSPC
 from functools import partial
@@ -17,7 +17,7 @@ from probseq.files import hash_tensors, sha256, sole_use
 from probseq_apps.data.names import user_path
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.files import DATA_HASH, RunExistsError, prepare_run_dir, writing
-from probseq_apps.executors import Work, check_executor, do_in_parallel, stamp_of
+from probseq_apps.executors import LostJobError, Work, check_executor, do_in_parallel, stamp_of
 from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
 from probseq_apps.options import Options
 from probseq_apps.settings.common import saved_kind
@@ -125,7 +125,8 @@ def open_folder(
     kind, data_name = workflow.kind, workflow.data_name(settings, data)
     name = re.sub(r"[^A-Za-z0-9]+", "-", data_name.rpartition("/")[2]).strip("-")
     default = Path("runs") / f"{kind}-{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    folder = distributed.broadcast(options.run_dir or default)
+    folder = options.run_dir or (_new_folder(default) if distributed.is_main() else default)
+    folder = distributed.broadcast(folder)
     with ExitStack() as stack:
         if distributed.is_main():
             config = {"experiment": kind, "recipe": recipe, **workflow.config(settings, data)}
@@ -148,11 +149,20 @@ def open_folder(
                 with writing(Path(error.filename or folder)):
                     raise
             raise
-        except (SystemExit, KeyboardInterrupt):
+        except (SystemExit, KeyboardInterrupt, LostJobError):
             if distributed.is_main():
                 command = resume_command(workflow.command, folder, options)
                 print(f"stopped; go on with: {command}", file=sys.stderr)
             raise
+
+
+def _new_folder(path: Path) -> Path:
+    """Make a folder of a name, or with a number behind where several runs start at once."""
+    for name in (path.name, *(f"{path.name}-{number}" for number in range(2, 100))):
+        with suppress(FileExistsError):
+            path.with_name(name).mkdir(parents=True)
+            return path.with_name(name)
+    return path
 
 
 def data_hash(name: str, data: object) -> str:

@@ -216,16 +216,6 @@ def test_a_severity_of_cifar_c_is_a_fifth_of_the_file(cifar_c, tmp_path):
     np.testing.assert_array_equal(np.load(cifar_c / "fog.npy"), images)
 
 
-@pytest.mark.slow
-def test_real_files_give_the_known_images(shared_data):
-    data = load_images("mnist", data_dir=shared_data)
-    assert (len(data.train), len(data.validation), len(data.test)) == (55_000, 5_000, 10_000)
-    assert data.notes == ()
-    whole = torch.cat((data.train.inputs, data.validation.inputs)).double() / 255
-    assert abs(float(whole.mean()) - 0.1307) < 1e-4
-    assert data.test.targets[:5].tolist() == [7, 2, 1, 0, 4]
-
-
 @pytest.fixture
 def faces(tmp_path):
     """20 + 3 + 2 images whose border beyond the crop is white, whose inside tells their number."""

@@ -48,29 +48,18 @@ def walked(diffusion, eta):
     return mean, math.sqrt(variance)
 
 
-@pytest.mark.parametrize(
-    ("steps", "spec", "eta"),
-    [(40, 40, None), (1000, 20, None), (40, 40, 1.0), (100, 100, 0.0), (1000, 100, 0.3)],
-)
-def test_samples_of_gaussian_pixels_have_their_mean_and_variance(steps, spec, eta):
-    """The last step gives x_1's mean: what it leaves out shrinks with the first β."""
-    diffusion = GaussianDiffusion.make(steps, "cosine").respaced(spec)
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize("steps", [5, 10, 20, 100])
+@pytest.mark.parametrize("eta", [None, 0.0, 0.3, 1.0])
+def test_samples_of_gaussian_pixels_have_their_mean_and_variance(schedule, steps, eta):
+    """Those of ancestral sampling lose nothing, however few the steps; DDIM's are too narrow."""
+    diffusion = GaussianDiffusion.make(1000, schedule).respaced(steps)
     network = exact_network(diffusion, MEAN, STD)
     pixels = sample(diffusion, network, range(16), eta=eta, shape=(1, 32, 32)).flatten()
     mean, std = walked(diffusion, eta)
     assert float(pixels.mean()) == pytest.approx(mean, abs=4 * std / len(pixels) ** 0.5)
     assert float(pixels.std()) == pytest.approx(std, rel=4 / (2 * len(pixels)) ** 0.5)
-
-
-@pytest.mark.parametrize("eta", [None, 0.0, 1.0])
-def test_with_many_steps_they_have_those_of_the_data(eta):
-    spread = []
-    for steps in (50, 200):
-        mean, std = walked(GaussianDiffusion.make(steps, "cosine"), eta)
-        assert mean == pytest.approx(MEAN, abs=0.002)
-        spread.append(abs(std - STD) / STD)
-    assert spread[1] < 0.4 * spread[0]
-    assert spread[1] < 0.06
+    assert eta is not None or std == pytest.approx(STD, rel=0.01)
 
 
 def test_ancestral_samples_of_gaussian_pixels_are_gaussian():
