@@ -306,8 +306,10 @@ def for_pictures(settings: Any, selectors: DefaultSelectors) -> Any:
     if settings.data != _FOLDER or root is None:
         return named
     paths = [path for path in root.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS]
+    if not paths:
+        return named
     is_small = False
-    with suppress(OSError, StopIteration), Image.open(min(paths, default="")) as picture:
+    with suppress(OSError), Image.open(min(paths)) as picture:
         is_small = picture.width == picture.height <= _LARGEST and picture.width % 4 == 0
     named = replace(named, reading=replace(named.reading, image_size=None if is_small else 32))
     if len(paths) < _MANY and hasattr(named, "unet"):
