@@ -32,16 +32,6 @@ def digits() -> torch.Tensor:
     return torch.nn.functional.interpolate(levels, size=16, mode="bilinear")
 
 
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Folder of real data sets; tests that need it are skipped without it."""
-    for folder in Path(__file__).resolve().parents:
-        data = folder.parent / "shared" / "data"
-        if (folder / "uv.lock").is_file() and data.is_dir():
-            return data
-    pytest.skip("no folder shared/data beside the repository")
-
-
 @pytest.fixture
 def video_covariance():
     """A function from a covariance of images, and settings of noise, to that of whole videos."""

@@ -1,7 +1,5 @@
 """Blur matrices against a convolution written as loops, and against their eigenvectors."""
 
-import math
-
 import pytest
 import torch
 
@@ -9,60 +7,12 @@ from pseudovideo.corruptions.blur import (
     blur_eigenvalues,
     blur_matrices,
     cosine_basis,
-    high_order_multipliers,
 )
-
-
-def slow_blur(image, sigma):
-    """11×11 Gaussian, outer product, reflect padding: pixel by pixel, tap by tap."""
-    taps = [math.exp(-(k**2) / (2 * sigma**2)) for k in range(-5, 6)]
-    total = sum(taps)
-    height, width = image.shape
-
-    def reflect(place, size):
-        if place < 0:
-            return -place
-        return 2 * (size - 1) - place if place >= size else place
-
-    pixels = image.tolist()
-    out = [[0.0] * width for _ in range(height)]
-    for i in range(height):
-        for j in range(width):
-            for p in range(11):
-                for q in range(11):
-                    value = pixels[reflect(i + p - 5, height)][reflect(j + q - 5, width)]
-                    out[i][j] += taps[p] * taps[q] / total**2 * value
-    return torch.tensor(out, dtype=torch.float64)
-
-
-def slow_video(image, num_frames, rate, *, high_order=False):
-    frames = [image]
-    for i in range(num_frames - 1):
-        source = torch.stack(frames).mean(0) if high_order else frames[0]
-        frames.insert(0, slow_blur(source, math.exp(rate * i)))
-    return torch.stack(frames)
 
 
 def random_image(height, width, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(height, width, generator=generator, dtype=torch.float64) * 2 - 1
-
-
-def test_matrices_are_the_recursive_convolution_on_an_image_that_is_not_square():
-    image, rate = random_image(6, 9), 0.3
-    rows, columns = (blur_matrices(size, 4, rate) for size in image.shape)
-    frames = rows @ image @ columns.mT
-    torch.testing.assert_close(frames, slow_video(image, 4, rate), rtol=0, atol=1e-12)
-
-
-def test_high_order_multipliers_are_the_convolution_of_the_mean_of_all_cleaner_frames():
-    image, rate = random_image(7, 6, seed=1), 0.3
-    (V, V_inv), (U, U_inv) = (cosine_basis(size) for size in image.shape)
-    multipliers = high_order_multipliers(*image.shape, 4, rate)
-    frames = V @ (multipliers * (V_inv @ image @ U_inv.mT)) @ U.mT
-    expected = slow_video(image, 4, rate, high_order=True)
-    torch.testing.assert_close(frames, expected, rtol=0, atol=1e-12)
-    assert (expected - slow_video(image, 4, rate))[0].abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("size", [6, 11, 32])
@@ -84,29 +34,6 @@ def test_the_cosine_basis_is_scipys_dct_of_type_one():
     inverse = cosine_basis(10)[1] @ image * 9
     inverse[[0, -1]] *= 2
     torch.testing.assert_close(inverse, torch.as_tensor(dct(image.numpy(), type=1)))
-
-
-def test_blur_keeps_constants_and_damps_the_finest_pattern():
-    matrices = blur_matrices(16, 8, 0.05)
-    ones = torch.ones(16, dtype=torch.float64)
-    torch.testing.assert_close(matrices @ ones, ones.expand(8, 16), rtol=0, atol=1e-13)
-    alternating = (-1.0) ** torch.arange(16, dtype=torch.float64)
-    sizes = (matrices @ alternating).abs().amax(-1)
-    assert sizes[-1] == 1
-    assert (sizes[:-1] < sizes[1:]).all()
-    assert sizes[0] < 1e-10
-
-
-def test_standard_deviations_grow_with_the_step():
-    """The step's second moment far from borders is the squared width of its kernel."""
-    matrices = blur_matrices(41, 4, 0.1)
-    squares = (torch.arange(41, dtype=torch.float64) - 20) ** 2
-    spreads = (matrices[:, 20] * squares).sum(-1).flip(0)
-    shifts = torch.arange(-5, 6, dtype=torch.float64)
-    for i in range(3):
-        weights = (-(shifts**2) / (2 * math.exp(0.1 * i) ** 2)).exp()
-        expected = float((weights * shifts**2).sum() / weights.sum())
-        assert float(spreads[i + 1] - spreads[i]) == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize(

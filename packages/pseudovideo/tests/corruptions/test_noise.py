@@ -82,13 +82,6 @@ def test_matched_noise_is_first_order_with_the_signal_to_noise_ratios_of_high_or
     torch.testing.assert_close(mixing[:-1, 0] * mean[-2], mixing[-2, 0] * mean[:-1])
 
 
-@pytest.mark.parametrize("kind", NOISE)
-def test_one_frame_has_no_noise(kind):
-    mean, mixing = noise_coefficients(config(kind, num_frames=1))
-    assert mean.tolist() == [1.0]
-    assert mixing.shape == (1, 0)
-
-
 def test_kinds_without_noise_are_refused():
     with pytest.raises(ValueError, match="kind of noise, got 'blur'"):
         noise_coefficients(config("blur"))

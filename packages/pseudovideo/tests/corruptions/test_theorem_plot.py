@@ -42,26 +42,6 @@ def test_the_last_frame_is_called_the_image(num_frames, ticks):
     assert middle.get_xticks()[-1] == num_frames
 
 
-@pytest.mark.parametrize("title", [None, "Theorem 5.4.1: videos of noise\non Gaussian images"])
-@pytest.mark.parametrize("num_frames", [6, 18])
-def test_titles_and_labels_have_room(title, num_frames):
-    found = {"first-order-noise": errors("first-order-noise", num_frames)}
-    figure = theorem_plot(found, title=title)
-    figure.canvas.draw()
-    assert figure.get_suptitle() == (title or "")
-    boxes = [panel.get_tightbbox() for panel in figure.axes]
-    boxes += [text.get_window_extent() for text in figure.texts]
-    ticks = [label.get_window_extent() for label in figure.axes[1].get_xticklabels()]
-    for place, box in enumerate(ticks):
-        assert not any(box.overlaps(other) for other in ticks[place + 1 :])
-    boxes += [legend.get_window_extent() for legend in figure.legends]
-    for place, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[place + 1 :])
-        assert box.x0 >= 0
-        assert box.y0 >= 0
-        assert box.x1 <= figure.bbox.x1
-
-
 def test_no_video_and_videos_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match="1 to 4 videos of equal length, got 0"):
         theorem_plot({})

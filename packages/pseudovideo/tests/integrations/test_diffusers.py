@@ -353,16 +353,6 @@ def test_pipelines_of_classes_draw_them_and_come_back_from_their_folder(tmp_path
         drawn(pipeline, labels=torch.tensor([1, 3]))
 
 
-def test_damaged_weights_are_refused_by_their_name(tmp_path):
-    pipeline_of(video_model()).save_pretrained(tmp_path)
-    path = tmp_path / "model" / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
-        PseudoVideoPipeline.from_pretrained(tmp_path)
-
-
 @pytest.mark.usefixtures("plain_calls")
 @pytest.mark.parametrize(
     ("options", "message"),

@@ -75,12 +75,6 @@ def test_frames_are_those_of_the_tokens_drawn_batch_by_batch() -> None:
     assert not frames.requires_grad
 
 
-def test_one_batch_serves_where_all_fit() -> None:
-    tokenizer = Table()
-    assert prior().sample(4, tokenizer, num_steps=2).shape == (4, 2, 1, 2, 3)
-    assert tokenizer.batches == [4]
-
-
 @pytest.mark.parametrize(
     ("grid", "found"),
     [

@@ -3,7 +3,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pseudovideo.priors import masked as masked_module
@@ -47,12 +46,6 @@ def test_every_sequence_has_the_number_of_masks_of_its_own_ratio() -> None:
     assert masked.sum(1).tolist() == expected
     assert min(expected) == 1
     assert max(expected) == 24
-
-
-def test_mean_share_of_masks_is_that_of_the_cosine() -> None:
-    masked = drawn_masks(torch.zeros(40_000, 64, dtype=torch.int64), 4)
-    # E[cos(πu/2)] = 2/π; rounding up adds about half a token of 64. Standard error 0.0015.
-    assert abs(masked.double().mean() - (2 / math.pi + 0.5 / 64)) < 0.006
 
 
 def test_masked_places_are_chosen_evenly_and_in_all_pairs() -> None:
@@ -180,15 +173,6 @@ def test_sampling_takes_one_pass_a_step_and_never_changes_a_kept_token(num_steps
     assert final.max() < 5
 
 
-def test_one_step_at_temperature_zero_is_the_argmax_of_the_masked_logits() -> None:
-    prior = small_prior()
-    tokens = torch.zeros(3, 12, dtype=torch.int64)
-    expected = prior(tokens, torch.ones(3, 12, dtype=torch.bool)).argmax(-1)
-    drawn = prior.sample_tokens(3, num_steps=1, temperature=0.0, generator=seeded(1))
-    assert torch.equal(drawn.flatten(1), expected)
-    assert len(set(expected[0].tolist())) > 1
-
-
 @pytest.mark.parametrize("choice", [0.0, 0.3, 1.0])
 def test_sampling_at_temperature_zero_is_the_loop_that_keeps_the_largest_confidence(
     choice: float, monkeypatch: pytest.MonkeyPatch
@@ -271,53 +255,6 @@ def test_noise_from_an_exact_zero_is_finite(monkeypatch: pytest.MonkeyPatch) -> 
     for dtype in (torch.float32, torch.float64):
         noise = masked_module._gumbel(torch.zeros(3, dtype=dtype), generator=None)
         assert noise.isfinite().all()
-
-
-def train(prior: MaskedPrior, tokens: Tensor, *, steps: int) -> None:
-    optimizer = torch.optim.AdamW(prior.parameters(), lr=1e-2)
-    generator = seeded(11)
-    for step in range(steps):
-        optimizer.param_groups[0]["lr"] = 1e-2 * min(1.0, (step + 1) / 20) * (1 - step / steps)
-        rows = torch.randint(len(tokens), (64,), generator=generator)
-        optimizer.zero_grad()
-        prior.loss(tokens[rows], generator=generator).backward()
-        optimizer.step()
-
-
-@pytest.fixture(scope="module")
-def digit_tokens(digits: Tensor) -> Tensor:
-    """K-means tokens of the digits' 4×4 patches, (n, 1, 4, 4), K = 16."""
-    from sklearn.cluster import KMeans
-
-    patches = digits.unfold(2, 4, 4).unfold(3, 4, 4).reshape(-1, 16).numpy()
-    means = KMeans(16, n_init=1, max_iter=20, random_state=0).fit(patches[: 16 * 200])
-    return torch.as_tensor(means.predict(patches)).long().reshape(-1, 1, 4, 4)
-
-
-@pytest.mark.slow
-def test_training_on_digits_learns_more_than_each_places_own_frequencies(
-    digit_tokens: Tensor,
-) -> None:
-    known, held_out = digit_tokens[:1500], digit_tokens[1500:]
-    torch.manual_seed(0)
-    prior = MaskedPrior(
-        MaskedConfig(codebook_size=16, grid=(1, 4, 4), dim=48, depth=1, num_heads=4)
-    )
-    counts = F.one_hot(known.flatten(1), 16).sum(0).double() + 0.5
-    own = (counts / counts.sum(-1, keepdim=True)).log()
-    of_place = -own.gather(1, held_out.flatten(1).T).mean().item()
-    shares = torch.bincount(known.flatten(), minlength=16).double() / known.numel()
-    overall = -(shares * shares.log()).sum().item()
-    assert of_place < overall
-    train(prior, known, steps=180)
-    quarter = torch.arange(16).expand(len(held_out), 16) % 4 == 1
-    with torch.no_grad():
-        losses = [prior.loss(held_out, generator=seeded(seed)).item() for seed in range(10)]
-        logits = prior(held_out.flatten(1), quarter)[quarter]
-        informed = F.cross_entropy(logits, held_out.flatten(1)[quarter]).item()
-    of_quarter = -own.gather(1, held_out.flatten(1).T).T[quarter].mean().item()
-    assert sum(losses) / 10 < of_place
-    assert informed < of_quarter - 0.03
 
 
 # Chance, storage, refusals

@@ -94,16 +94,6 @@ def test_cached_logits_are_the_full_ones_of_the_class() -> None:
     torch.testing.assert_close(steps, prior(torch.cat([tokens, tokens]), both))
 
 
-@pytest.mark.parametrize("guidance", [0.0, 1.0, 2.5])
-def test_one_masked_step_is_drawn_from_mixed_logits(guidance: float) -> None:
-    prior, labels = prior_of("masked", **GUIDED), torch.tensor([2, 0, 1, 1])
-    drawn = prior.sample_tokens(4, labels=labels, guidance=guidance, temperature=0.0, num_steps=1)
-    blank = torch.zeros(4, 6, dtype=torch.int64), torch.ones(4, 6, dtype=torch.bool)
-    told, free = (prior(*blank, labels=tokens) for tokens in (labels, torch.full((4,), 3)))
-    assert torch.equal((free + guidance * (told - free)).argmax(-1), drawn.flatten(1))
-    assert (told - free).abs().max() > 0.1
-
-
 def test_masked_steps_are_those_of_a_prior_that_mixes_itself() -> None:
     """Several steps, noise included, against a prior whose forward is the guided one."""
     prior, given = prior_of("masked", **GUIDED), torch.tensor([2, 0, 1, 1])

@@ -8,7 +8,6 @@ from pseudovideo.tokenizers.adversarial import (
     hinge_generator_loss,
     r1_penalty,
 )
-from pseudovideo.tokenizers.discriminator import Discriminator
 
 
 class _Polynomial(nn.Module):
@@ -56,15 +55,6 @@ def test_the_gradient_penalty_and_its_gradient_are_those_of_a_polynomial():
     assert discriminator.b.grad.item() == pytest.approx(2 * (slope * images).mean().item() / 18)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(r1_penalty(discriminator, images), penalty)
-
-
-def test_the_gradient_penalty_of_a_network_is_exact_under_autocast():
-    torch.manual_seed(0)
-    discriminator, images = Discriminator(1, 8, width=4), torch.randn(3, 1, 8, 8)
-    expected = r1_penalty(discriminator, images)
-    with torch.autocast("cpu", torch.bfloat16):
-        inside = r1_penalty(discriminator, images)
-    torch.testing.assert_close(inside, expected, rtol=1e-6, atol=0.0)
 
 
 def test_the_adaptive_weight_is_the_quotient_of_gradient_norms():

@@ -59,43 +59,6 @@ def trained(request: pytest.FixtureRequest) -> tuple[Tokenizer, Tensor]:
     return train(build_tokenizer(config), videos, 3), videos
 
 
-def shades(config: TokenizerConfig) -> Tensor:
-    """Black, white, and two greys."""
-    levels = torch.tensor([-1.0, 1.0, -0.25, 0.5])[:, None, None, None, None]
-    return levels.expand(4, config.num_frames, 1, 8, 8).contiguous()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_frames", [1, 4])
-def test_black_and_white_get_different_tokens_and_come_back(num_frames: int) -> None:
-    torch.manual_seed(0)
-    tokenizer = build_tokenizer(small(num_frames))
-    videos = shades(tokenizer.config)
-    tokenizer(videos)
-    # From the first batch on: the codebook starts from its inputs.
-    tokens = tokenizer.eval().encode(videos)
-    assert (tokens[0] != tokens[1]).all()
-    train(tokenizer.train(), videos, 200)
-    torch.testing.assert_close(tokenizer.reconstruct(videos), videos, rtol=0, atol=0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_frames", [1, 4])
-def test_to_the_layernorm_stem_black_and_white_are_one_however_long_it_trains(
-    num_frames: int,
-) -> None:
-    torch.manual_seed(0)
-    tokenizer = build_tokenizer(small(num_frames, stem="layernorm"))
-    videos = shades(tokenizer.config)
-    train(tokenizer, videos, 100)
-    tokens = tokenizer.encode(videos[:2])
-    assert torch.equal(tokens[0], tokens[1])
-    # The best that is left is the mean of all that look the same.
-    black, white = tokenizer.reconstruct(videos[:2])
-    torch.testing.assert_close(black, white, rtol=0, atol=1e-5)
-    assert abs(black.mean() - videos.mean()) < 0.1
-
-
 def test_every_parameter_gets_a_gradient() -> None:
     """A parameter without one would stop training on several devices."""
     for config in (small(1), small(4), small(4, stem="layernorm", causal=False)):
@@ -131,17 +94,6 @@ def test_encoding_and_decoding_learn_nothing(trained: tuple[Tokenizer, Tensor]) 
     assert fingerprint(tokenizer) != before, "a training step moves the codebook"
 
 
-@pytest.mark.slow
-def test_training_beats_the_mean_image_and_lowers_the_loss(digits: Tensor) -> None:
-    torch.manual_seed(0)
-    videos = digits[:64, None]
-    tokenizer = build_tokenizer(small(1, image_size=16, codebook_size=32))
-    first = (tokenizer(videos).reconstruction - videos).square().mean()
-    train(tokenizer, videos, 80)
-    error = (tokenizer.reconstruct(videos) - videos).square().mean()
-    assert error < 0.5 * (videos - videos.mean(0)).square().mean() < first
-
-
 def test_a_stored_tokenizer_comes_back_bit_for_bit(
     trained: tuple[Tokenizer, Tensor], tmp_path: Path
 ) -> None:
@@ -154,19 +106,6 @@ def test_a_stored_tokenizer_comes_back_bit_for_bit(
     assert fingerprint(back) == fingerprint(tokenizer)
     assert torch.equal(back.encode(videos), tokenizer.encode(videos))
     assert torch.equal(back.reconstruct(videos), tokenizer.reconstruct(videos))
-
-
-def test_training_goes_on_from_a_stored_tokenizer_as_from_the_first(
-    trained: tuple[Tokenizer, Tensor], tmp_path: Path
-) -> None:
-    tokenizer, videos = trained
-    tokenizer.save_pretrained(tmp_path)
-    back = load_pretrained(tmp_path, Tokenizer).train()
-    torch.manual_seed(5)
-    train(tokenizer.train(), videos, 2)
-    torch.manual_seed(5)
-    train(back, videos, 2)
-    assert fingerprint(back) == fingerprint(tokenizer)
 
 
 def test_folders_of_other_models_are_refused(tmp_path: Path) -> None:
