@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from diffusers import DDIMScheduler, DDPMScheduler
-from gaussian_data import exact_network
 
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.schedules import cosine_betas, linear_betas
@@ -287,25 +286,6 @@ def test_half_precision_of_a_network_under_autocast_is_lifted_before_it_is_used(
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
         assert torch.equal(one, other)
-
-
-def test_the_exact_network_of_the_tests_reverses_the_chain():
-    """Marginals of p(x_{t−1} | x_t) q(x_t) are q(x_{t−1}): what the sampling tests rest on."""
-    diffusion, mean, std = GaussianDiffusion.make(40, "cosine"), 0.3, 0.2
-    network = exact_network(diffusion, mean, std)
-    zero, one = torch.zeros(1, 1, 1, 1).double(), torch.ones(1, 1, 1, 1).double()
-    for t in range(1, 40):
-        times = diffusion.model_times(torch.tensor([t]))
-        at_zero, at_one = (
-            diffusion.p_mean_variance(network(x, times), x, t, limit=None) for x in (zero, one)
-        )
-        offset, slope = float(at_zero.mean), float(at_one.mean - at_zero.mean)
-        kept, before = diffusion.alpha_bars[t], diffusion.alpha_bars[t - 1]
-        variance = float(at_one.log_variance.exp()) + slope**2 * float(kept * std**2 + 1 - kept)
-        assert offset + slope * float(kept.sqrt()) * mean == pytest.approx(
-            float(before.sqrt()) * mean
-        )
-        assert variance == pytest.approx(float(before * std**2 + 1 - before))
 
 
 def test_processes_that_are_none_are_refused():

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from gaussian_data import exact_network
-from scipy import stats
 
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.sampling import denoise
@@ -60,49 +59,6 @@ def test_samples_of_gaussian_pixels_have_their_mean_and_variance(schedule, steps
     assert float(pixels.mean()) == pytest.approx(mean, abs=4 * std / len(pixels) ** 0.5)
     assert float(pixels.std()) == pytest.approx(std, rel=4 / (2 * len(pixels)) ** 0.5)
     assert eta is not None or std == pytest.approx(STD, rel=0.01)
-
-
-def test_ancestral_samples_of_gaussian_pixels_are_gaussian():
-    diffusion = GaussianDiffusion.make(25, "cosine")
-    network = exact_network(diffusion, MEAN, STD)
-    pixels = sample(diffusion, network, range(8), shape=(1, 32, 32)).flatten()
-    mean, std = walked(diffusion, None)
-    assert stats.kstest(((pixels - mean) / std).numpy(), "norm").pvalue > 0.01
-
-
-def test_ddim_is_the_walk_along_the_flow_of_gaussians():
-    """With η=0 each sample is a monotone function of its noise, close to MEAN + STD·noise."""
-    diffusion = GaussianDiffusion.make(1000, "cosine").respaced(250)
-    network = exact_network(diffusion, MEAN, STD)
-    found = sample(diffusion, network, [3], eta=0.0)
-    start = draw_noise(torch.tensor([3]), (1, 4, 4), seed=5, step=250).double()
-    torch.testing.assert_close(found, MEAN + STD * start, rtol=0, atol=0.02)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("eta", [None, 0.0, 0.5])
-def test_a_sample_depends_on_its_number_alone(eta):
-    diffusion = GaussianDiffusion.make(30, "linear")
-    network = exact_network(diffusion, MEAN, STD)
-    together = sample(diffusion, network, range(5), eta=eta)
-    parts = [sample(diffusion, network, part, eta=eta) for part in ([0, 1], [2], [3, 4])]
-    assert torch.equal(together, torch.cat(parts))
-    turned = sample(diffusion, network, [4, 0], eta=eta)
-    assert torch.equal(turned, together[[4, 0]])
-    assert not torch.equal(together, sample(diffusion, network, range(5), eta=eta, seed=6))
-
-
-def test_the_walk_is_that_of_the_steps_written_out():
-    diffusion = GaussianDiffusion.make(1000, "linear").respaced(6)
-    network = exact_network(diffusion, MEAN, STD)
-    x = draw_noise(torch.arange(2), (1, 4, 4), seed=5, step=6).double()
-    times = [0, 200, 400, 599, 799, 999]
-    assert diffusion.timesteps == tuple(times)
-    for t in (5, 4, 3, 2, 1, 0):
-        told = torch.full((2,), float(times[t]))
-        noise = draw_noise(torch.arange(2), (1, 4, 4), seed=5, step=t).double()
-        x = diffusion.step(network(x, told), x, torch.tensor([t, t]), noise)
-    assert torch.equal(sample(diffusion, network, [0, 1]), x)
 
 
 @pytest.mark.parametrize(("eta", "asked"), [(None, [3, 2, 1]), (0.7, [3, 2, 1]), (0.0, [])])

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from tiny_video import frames, seeded, video_model
@@ -104,37 +103,6 @@ def test_samples_do_not_depend_on_the_size_of_batches_or_their_number(models, on
     assert (draw(3, num_steps=3, generator=seeded(1)) - whole).abs().mean() > 0.05
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("one_way", [False, True])
-@pytest.mark.parametrize("first", [2, 3])
-def test_noise_of_later_frames_never_changes_earlier_samples(monkeypatch, models, one_way, first):
-    model = models[one_way]
-    before = model.sample(2, num_steps=4, generator=seeded(0))
-
-    def altered(numbers, shape, *, seed, step, frame=0):
-        noise = draw_noise(numbers, shape, seed=seed, step=step, frame=frame)
-        return -noise if frame >= first else noise
-
-    monkeypatch.setattr(base, "draw_noise", altered)
-    after = model.sample(2, num_steps=4, generator=seeded(0))
-    assert torch.equal(after[:, :first], before[:, :first])
-    for frame in range(first, 4):
-        assert (after[:, frame] - before[:, frame]).abs().max() > 0.01
-
-
-def test_frames_of_the_first_window_are_drawn_together(monkeypatch, models):
-    model = models[0]
-    before = model.sample(2, num_steps=4, generator=seeded(0))
-
-    def altered(numbers, shape, *, seed, step, frame=0):
-        noise = draw_noise(numbers, shape, seed=seed, step=step, frame=frame)
-        return -noise if frame == 1 else noise
-
-    monkeypatch.setattr(base, "draw_noise", altered)
-    after = model.sample(2, num_steps=4, generator=seeded(0))
-    assert (after[:, 0] - before[:, 0]).abs().max() > 1e-4
-
-
 @pytest.mark.parametrize("one_way", [False, True])
 @pytest.mark.parametrize(("num_frames", "context"), [(4, 2), (3, 1)])
 def test_evaluations_are_the_frames_that_pass_through_the_network(one_way, num_frames, context):
@@ -186,27 +154,6 @@ def gaussian_video():
     kind = PseudoVideoConfig(num_frames=4, kind="high-order-noise", beta_min=0.05, beta_max=0.3)
     mean, mixing = noise_coefficients(kind)
     return 0.04 * mean[:, None] * mean + mixing @ mixing.T, kind
-
-
-@pytest.mark.slow
-def test_the_ideal_network_draws_the_videos_of_the_context_window(monkeypatch):
-    model = video_model(num_steps=200, context=1)
-    covariance, _ = gaussian_video()
-    ideal_network(monkeypatch, model, covariance)
-    drawn = model.sample(150, eta=0.0, generator=seeded(3), batch_size=150)
-    values = drawn.movedim(1, -1).reshape(-1, 4)
-    found = values.T @ values / len(values)
-    # With a context of 1 the model is the Markov chain with the true pairs of neighbours.
-    expected = covariance.clone()
-    for frame in range(2, 4):
-        weight = covariance[frame, frame - 1] / covariance[frame - 1, frame - 1]
-        expected[frame, : frame - 1] = weight * expected[frame - 1, : frame - 1]
-        expected[: frame - 1, frame] = expected[frame, : frame - 1]
-    scale = expected.diagonal().sqrt()
-    correlation = found / scale[:, None] / scale
-    np.testing.assert_allclose(
-        correlation, expected / scale[:, None] / scale, atol=5 * (2 / len(values)) ** 0.5 + 0.01
-    )
 
 
 def test_frame_errors_of_the_ideal_network_are_the_theorems(monkeypatch):

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ import torch
 from torch import Tensor
 
 from pseudovideo.corruptions.counter import counter_normal
-from pseudovideo.hvae import HVAE, HeatHVAE, HVAEConfig, LearnedEncoderHVAE
-from pseudovideo.pretrained import load_pretrained
+from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
 from pseudovideo.sampling import draw_noise, draw_seed
 
 Make = Callable[..., Any]
@@ -153,27 +151,6 @@ def test_sampling_walks_from_the_last_level_to_the_image_and_adds_no_noise_at_th
 
 
 @both
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_stored_model_comes_back_bit_for_bit(
-    kind: type[HVAE], dtype: torch.dtype, tiny: Make, stirred: Make, few: Tensor, tmp_path: Path
-) -> None:
-    model = stirred(kind(tiny()).to(dtype)).eval()
-    model.save_pretrained(tmp_path)
-    again = load_pretrained(tmp_path, HVAE)
-    assert type(again) is kind
-    assert again.config == model.config
-    assert not again.training
-    images = few.to(dtype)
-    pairs = [
-        (m.bound(images, generator=generator()), m.sample(2, images=images, generator=generator()))
-        for m in (model, again)
-    ]
-    assert torch.equal(pairs[0][0].total, pairs[1][0].total)
-    assert torch.equal(pairs[0][1], pairs[1][1])
-    assert pairs[0][1].dtype == dtype
-
-
-@both
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_models_of_other_precisions_compute_what_one_in_float32_does(
     kind: type[HVAE], dtype: torch.dtype, tiny: Make, stirred: Make, few: Tensor
@@ -209,26 +186,3 @@ def test_the_bound_and_samples_know_no_dropout_and_leave_the_mode_as_it_was(
     model.train()
     assert all(torch.equal(a, b) for a, b in zip(results(), expected, strict=True))
     assert all(module.training for module in model.modules())
-
-
-@pytest.mark.slow
-@both
-def test_a_few_steps_on_binarised_digits_lower_the_bound(
-    kind: type[HVAE], tiny: Callable[..., HVAEConfig], digits: Tensor
-) -> None:
-    torch.manual_seed(0)
-    small = torch.nn.functional.avg_pool2d(digits, 2)
-    binary = torch.where(small > 0, 1.0, -1.0)
-    train, test = binary[:1500], binary[1500:1600]
-    model = kind(tiny(noise_std=0.1))
-    before = model.bound(test, generator=generator()).total.mean()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    g = generator(1)
-    for _ in range(40):
-        batch = train[torch.randint(len(train), (16,), generator=g)]
-        loss = model.training_losses(batch, generator=g)["loss"]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    after = model.bound(test, generator=generator()).total.mean()
-    assert after < 0.7 * before

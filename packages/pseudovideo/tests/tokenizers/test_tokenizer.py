@@ -1,17 +1,13 @@
 """Tokenizers from end to end: tokens, frames, training, storage."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from pseudovideo.hvae import HVAE
-from pseudovideo.pretrained import fingerprint, load_pretrained
+from pseudovideo.pretrained import fingerprint
 from pseudovideo.tokenizers import (
-    VQVAE,
-    CViViT,
     Tokenizer,
     TokenizerConfig,
     build_tokenizer,
@@ -92,30 +88,6 @@ def test_encoding_and_decoding_learn_nothing(trained: tuple[Tokenizer, Tensor]) 
     assert fingerprint(tokenizer) == before
     tokenizer(videos)
     assert fingerprint(tokenizer) != before, "a training step moves the codebook"
-
-
-def test_a_stored_tokenizer_comes_back_bit_for_bit(
-    trained: tuple[Tokenizer, Tensor], tmp_path: Path
-) -> None:
-    tokenizer, videos = trained
-    tokenizer.save_pretrained(tmp_path)
-    back = load_pretrained(tmp_path, Tokenizer)
-    assert type(back) is type(tokenizer)
-    assert not back.training
-    assert back.config == tokenizer.config
-    assert fingerprint(back) == fingerprint(tokenizer)
-    assert torch.equal(back.encode(videos), tokenizer.encode(videos))
-    assert torch.equal(back.reconstruct(videos), tokenizer.reconstruct(videos))
-
-
-def test_folders_of_other_models_are_refused(tmp_path: Path) -> None:
-    VQVAE(small(1)).save_pretrained(tmp_path / "image")
-    with pytest.raises(ValueError, match="holds a VQVAE, not a CViViT"):
-        CViViT.from_pretrained(tmp_path / "image")
-    with pytest.raises(ValueError, match="must hold a HVAE, got a VQVAE"):
-        load_pretrained(tmp_path / "image", HVAE)
-    with pytest.raises(FileNotFoundError, match=r"has no file config\.json"):
-        load_pretrained(tmp_path / "nothing")
 
 
 @pytest.mark.slow
