@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pseudovideo.corruptions import (
     PseudoVideoConfig,
@@ -93,3 +95,34 @@ def test_the_spectrum_is_that_of_the_sample_covariance():
     expected = torch.linalg.eigvalsh(images[:5].flatten(1).mT.cov()).flip(0)
     torch.testing.assert_close(few, expected, atol=1e-12, rtol=1e-9)
     assert int((few > 1e-10).sum()) == 4
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.floats(0, 300), min_size=1, max_size=5),
+    st.integers(3, 9),
+    st.floats(0, 0.2),
+    st.floats(0, 0.6),
+    st.sampled_from(NOISE),
+)
+def test_no_frame_more_makes_the_error_larger(eigenvalues, num_frames, beta_min, more, kind):
+    spectrum = torch.tensor(eigenvalues, dtype=torch.float64)
+    found = prediction_errors(
+        spectrum,
+        config(kind, num_frames, beta_min=beta_min, beta_max=beta_min + more),
+    )
+    slack = 1e-12 * (1 + float(spectrum.max()))
+    for errors in (found.from_nearest, found.from_first):
+        assert (errors >= 0).all()
+        assert (errors.diff() <= slack).all()
+    assert (found.next_frame <= found.next_from_previous + slack).all()
+    assert float(found.from_nearest[-1] - found.from_first[-1]) == pytest.approx(0, abs=slack)
+    if kind != "high-order-noise":
+        # Markov: further frames tell nothing.
+        torch.testing.assert_close(
+            found.from_nearest, found.from_nearest[:1].expand(num_frames - 1), rtol=1e-9, atol=slack
+        )
+        torch.testing.assert_close(
+            found.next_frame, found.next_from_previous, rtol=1e-9, atol=slack
+        )

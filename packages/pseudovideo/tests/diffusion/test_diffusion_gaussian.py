@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from diffusers import DDIMScheduler, DDPMScheduler
+from gaussian_data import exact_network
 
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.schedules import cosine_betas, linear_betas
@@ -318,3 +319,22 @@ def test_a_process_first_used_in_inference_mode_serves_to_train():
     leaf = images.clone().requires_grad_()
     diffusion.add_noise(leaf, images, 3).sum().backward()
     assert float(leaf.grad.mean()) == pytest.approx(float(diffusion.alpha_bars[3]) ** 0.5)
+
+
+def test_the_exact_network_of_the_tests_reverses_the_chain():
+    """Marginals of p(x_{t−1} | x_t) q(x_t) are q(x_{t−1}): what the sampling tests rest on."""
+    diffusion, mean, std = GaussianDiffusion.make(40, "cosine"), 0.3, 0.2
+    network = exact_network(diffusion, mean, std)
+    zero, one = torch.zeros(1, 1, 1, 1).double(), torch.ones(1, 1, 1, 1).double()
+    for t in range(1, 40):
+        times = diffusion.model_times(torch.tensor([t]))
+        at_zero, at_one = (
+            diffusion.p_mean_variance(network(x, times), x, t, limit=None) for x in (zero, one)
+        )
+        offset, slope = float(at_zero.mean), float(at_one.mean - at_zero.mean)
+        kept, before = diffusion.alpha_bars[t], diffusion.alpha_bars[t - 1]
+        variance = float(at_one.log_variance.exp()) + slope**2 * float(kept * std**2 + 1 - kept)
+        assert offset + slope * float(kept.sqrt()) * mean == pytest.approx(
+            float(before.sqrt()) * mean
+        )
+        assert variance == pytest.approx(float(before * std**2 + 1 - before))

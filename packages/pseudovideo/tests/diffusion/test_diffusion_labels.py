@@ -11,7 +11,7 @@ from tiny_video import SIZES, frames, seeded, video_model
 
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.objective import DiffusionObjective
-from pseudovideo.diffusion.sampling import conditioned
+from pseudovideo.diffusion.sampling import conditioned, denoise
 from pseudovideo.labels import Classes
 from pseudovideo.sampling import draw_noise, draw_seed
 from pseudovideo.spec import ImageDiffusionConfig
@@ -226,3 +226,20 @@ def test_labels_are_refused_by_all_that_takes_them():
     ):
         with pytest.raises(ValueError, match="guidance must be 1"):
             refused()
+
+
+@torch.no_grad()
+def test_guidance_one_and_zero_are_the_models_with_and_without_the_class():
+    known, labels = image_model(**GUIDED), torch.tensor([2, 0, 1])
+    start = known.sample(3, labels=labels, generator=seeded(4))
+    assert torch.equal(known.sample(3, labels=labels, guidance=1.0, generator=seeded(4)), start)
+    noise = draw_noise(torch.arange(3), (1, 8, 8), seed=draw_seed(seeded(4)), step=6).double()
+    for guidance, tokens in ((1.0, labels), (0.0, torch.full_like(labels, 3))):
+        given = {"labels": labels, "guidance": guidance, "eta": 0.0, "generator": seeded(4)}
+        drawn = known.sample(3, **given)
+
+        def told(x, times, tokens=tokens):
+            return known(x, times, tokens)
+
+        expected = denoise(told, noise, known.diffusion, step_noise=torch.zeros, eta=0.0)
+        assert torch.equal(drawn, expected)

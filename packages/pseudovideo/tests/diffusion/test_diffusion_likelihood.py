@@ -218,3 +218,18 @@ def test_each_step_is_judged_at_noise_of_its_own_with_predictions_in_range():
             )
         error = (output[:, :1] - noise).square().mean(dim=(1, 2, 3))
         torch.testing.assert_close(found.mse[:, t], error)
+
+
+def test_with_the_variance_beta_the_bound_falls_to_the_code_length_as_steps_grow():
+    images, expected = quantised(0.1, 0.25, 64, seed=0)
+    excess = []
+    for steps in (30, 60, 120):
+        diffusion = GaussianDiffusion.make(steps, "linear")
+        network = exact_network(diffusion, 0.1, 0.25, place=1.0)
+        generator = torch.Generator().manual_seed(2)
+        found = bits_per_dim(network, images, diffusion, generator=generator)
+        excess.append(float(found.total) - expected)
+    assert excess[0] == pytest.approx(0.23, abs=0.02)
+    # About as 1/S.
+    assert 0.4 < excess[1] / excess[0] < 0.6
+    assert 0.4 < excess[2] / excess[1] < 0.6

@@ -66,3 +66,27 @@ def test_under_autocast_losses_are_computed_in_single_precision(case):
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
+def test_the_squared_error_is_least_at_the_best_prediction_of_gaussian_images(prediction):
+    """Its gradient at E[target | x_t], the regression on x_t of what is learned, has mean 0."""
+    diffusion = GaussianDiffusion.make(100, "cosine", prediction)
+    generator, count, std, t = torch.Generator().manual_seed(0), 400_000, 0.5, 50
+    x0, noise = torch.randn(2, count, 1, 1, 1, dtype=torch.float64, generator=generator)
+    x_t = diffusion.add_noise(std * x0, noise, t)
+    kept = float(diffusion.alpha_bars[t])
+    image = std**2 * kept**0.5 / (kept * std**2 + 1 - kept)
+    slope = {"x0": image, "epsilon": (1 - kept**0.5 * image) / (1 - kept) ** 0.5}
+    slope["v"] = kept**0.5 * slope["epsilon"] - (1 - kept) ** 0.5 * image
+    factor = torch.tensor(slope[prediction], dtype=torch.float64, requires_grad=True)
+    output = torch.cat((factor * x_t, torch.zeros_like(x_t)), dim=1)
+    loss = hybrid_losses(diffusion, output, std * x0, x_t, noise, torch.full((count,), t)).mse
+    (gradient,) = torch.autograd.grad(loss.mean(), factor)
+    assert abs(gradient.item()) < 0.01  # 4 standard errors; ε for x_0 would leave 0.5 or more
+
+
+def test_the_images_are_not_clipped_in_training(case):
+    diffusion, output, x0, x_t, _, t = case
+    clipped = vlb_terms(diffusion, output, x0, x_t, t, limit=1.0)
+    assert not torch.allclose(clipped, hybrid_losses(*case).vlb)

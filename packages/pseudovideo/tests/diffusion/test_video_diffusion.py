@@ -1,12 +1,15 @@
 import pytest
 import torch
 from einops import repeat
+from sklearn.datasets import load_digits
 from tiny_video import SIZES, frames, seeded, shaken, video_model
 
+from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.diffusion import video as video_module
+from pseudovideo.diffusion.errors import frame_errors
 from pseudovideo.diffusion.frame_windows import FrameWindow, Stage, draw_windows, stage_window
 from pseudovideo.diffusion.image import ImageDiffusion
-from pseudovideo.diffusion.objective import HybridLosses, hybrid_losses
+from pseudovideo.diffusion.objective import DiffusionObjective, HybridLosses, hybrid_losses
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.sampling import draw_noise, draw_seed
 from pseudovideo.spec import ImageDiffusionConfig, VideoDiffusionConfig
@@ -129,3 +132,33 @@ def test_with_one_frame_and_no_temporal_output_samples_are_the_image_models(imag
     drawn = video.sample(3, num_steps=5, eta=eta, generator=seeded(4))
     torch.testing.assert_close(drawn, expected, rtol=0, atol=1e-9)
     assert (expected.abs() < 1).any()
+
+
+@pytest.mark.slow
+def test_a_tiny_model_learns_to_predict_digits_from_their_noisy_frames():
+    images = torch.as_tensor(load_digits().images, dtype=torch.float32)[:, None] / 8 - 1
+    kind = PseudoVideoConfig(num_frames=2, kind="high-order-noise", beta_min=0.2, beta_max=0.2)
+    torch.manual_seed(0)
+    sizes = {**SIZES, "attention_sizes": (8,)}
+    config = VideoDiffusionConfig(**sizes, num_frames=2, context=1, one_way=True)
+    objective = DiffusionObjective(VideoDiffusion(config))
+    optimiser = torch.optim.Adam(objective.parameters(), lr=8e-3, fused=True)
+    generator, history = seeded(0), []
+    for step in range(60):
+        chosen = torch.randint(1_500, (32,), generator=generator)
+        videos = pseudo_videos(images[chosen], kind, epoch=step, index=chosen)
+        losses = objective(videos, generator=generator)
+        optimiser.zero_grad()
+        losses["loss"].backward()
+        optimiser.step()
+        history.append(losses["mse"].item())
+    assert history[0] == pytest.approx(1, abs=0.1)
+    assert sum(history[-20:]) / 20 < 0.4
+
+    model = objective.model.eval()
+    videos = pseudo_videos(images[1_500:1_564], kind, seed=1)
+    samples = model.predict_frames(videos, 1, num_samples=2, num_steps=8, generator=generator)
+    error = float(frame_errors(videos[:, 1], samples).mean())
+    # Better than the best guess without the frame before, and than that frame itself.
+    assert error < 0.65 * float(images.var(0).mean())
+    assert error < 0.9 * float((videos[:, 1] - videos[:, 0]).square().mean())

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from tiny_video import frames, seeded, video_model
@@ -231,3 +232,42 @@ def test_the_limit_of_frames_is_six_standard_deviations_of_their_noise_away(kind
     # The brightest pixel is 1.
     reached = mean + 6 * mixing.square().sum(1).sqrt()
     assert float(reached.max()) < base.FRAME_LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one_way", [False, True])
+@pytest.mark.parametrize("first", [2, 3])
+def test_noise_of_later_frames_never_changes_earlier_samples(monkeypatch, models, one_way, first):
+    model = models[one_way]
+    before = model.sample(2, num_steps=4, generator=seeded(0))
+
+    def altered(numbers, shape, *, seed, step, frame=0):
+        noise = draw_noise(numbers, shape, seed=seed, step=step, frame=frame)
+        return -noise if frame >= first else noise
+
+    monkeypatch.setattr(base, "draw_noise", altered)
+    after = model.sample(2, num_steps=4, generator=seeded(0))
+    assert torch.equal(after[:, :first], before[:, :first])
+    for frame in range(first, 4):
+        assert (after[:, frame] - before[:, frame]).abs().max() > 0.01
+
+
+@pytest.mark.slow
+def test_the_ideal_network_draws_the_videos_of_the_context_window(monkeypatch):
+    model = video_model(num_steps=200, context=1)
+    covariance, _ = gaussian_video()
+    ideal_network(monkeypatch, model, covariance)
+    drawn = model.sample(150, eta=0.0, generator=seeded(3), batch_size=150)
+    values = drawn.movedim(1, -1).reshape(-1, 4)
+    found = values.T @ values / len(values)
+    # With a context of 1 the model is the Markov chain with the true pairs of neighbours.
+    expected = covariance.clone()
+    for frame in range(2, 4):
+        weight = covariance[frame, frame - 1] / covariance[frame - 1, frame - 1]
+        expected[frame, : frame - 1] = weight * expected[frame - 1, : frame - 1]
+        expected[: frame - 1, frame] = expected[frame, : frame - 1]
+    scale = expected.diagonal().sqrt()
+    correlation = found / scale[:, None] / scale
+    np.testing.assert_allclose(
+        correlation, expected / scale[:, None] / scale, atol=5 * (2 / len(values)) ** 0.5 + 0.01
+    )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pseudovideo.corruptions.counter import counter_normal
-from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
+from pseudovideo.hvae import HVAE, HeatHVAE, HVAEConfig, LearnedEncoderHVAE
 from pseudovideo.sampling import draw_noise, draw_seed
 
 Make = Callable[..., Any]
@@ -186,3 +186,26 @@ def test_the_bound_and_samples_know_no_dropout_and_leave_the_mode_as_it_was(
     model.train()
     assert all(torch.equal(a, b) for a, b in zip(results(), expected, strict=True))
     assert all(module.training for module in model.modules())
+
+
+@pytest.mark.slow
+@both
+def test_a_few_steps_on_binarised_digits_lower_the_bound(
+    kind: type[HVAE], tiny: Callable[..., HVAEConfig], digits: Tensor
+) -> None:
+    torch.manual_seed(0)
+    small = torch.nn.functional.avg_pool2d(digits, 2)
+    binary = torch.where(small > 0, 1.0, -1.0)
+    train, test = binary[:1500], binary[1500:1600]
+    model = kind(tiny(noise_std=0.1))
+    before = model.bound(test, generator=generator()).total.mean()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    g = generator(1)
+    for _ in range(40):
+        batch = train[torch.randint(len(train), (16,), generator=g)]
+        loss = model.training_losses(batch, generator=g)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    after = model.bound(test, generator=generator()).total.mean()
+    assert after < 0.7 * before

@@ -59,3 +59,35 @@ def test_the_prior_is_standard_normal_and_needs_no_images(tiny: Make, few: Tenso
     assert abs(z.mean()) < 4 / 32000**0.5
     assert abs(z.var() - 1) < 4 * (2 / 32000) ** 0.5
     assert torch.equal(model.draw_prior(torch.arange(500), few, seed=2), z)
+
+
+def gradient(loss: Tensor, model: LearnedEncoderHVAE) -> Tensor:
+    """With respect to the encoder, as one vector."""
+    parts = torch.autograd.grad(loss, tuple(model.encoder.parameters()), allow_unused=True)
+    parameters = model.encoder.parameters()
+    pairs = zip(parts, parameters, strict=True)
+    return torch.cat([(0 * p if g is None else g).flatten() for g, p in pairs])
+
+
+def test_gradients_reach_the_encoder_through_sample_and_target(
+    tiny: Make, stirred: Make, few: Tensor
+) -> None:
+    model, images = stirred(LearnedEncoderHVAE(tiny(noise_std=0.3)).double()), few.double()
+    g = torch.Generator().manual_seed(0)
+    noise = torch.randn(images.shape, generator=g, dtype=torch.float64)
+    t, delta = torch.tensor([1, 2, 3, 4, 4]), 1.25 * 0.3
+    terms = model.level_terms(images, t, noise)
+    full = gradient(terms.step.sum() + terms.prior.sum(), model)
+
+    def distance(sample: Tensor, target: Tensor) -> Tensor:
+        mean = model.decode(sample + 0.3 * noise, t)
+        return (target - mean).square().mean((1, 2, 3)).sum() / (2 * delta**2)
+
+    frame, target = model.encode(images, t), model.encode(images, t - 1)
+    through_sample = gradient(distance(frame, target.detach()), model)
+    through_target = gradient(distance(frame.detach(), target), model)
+    last = t == 4
+    through_prior = gradient(0.5 * model.encode(images, t)[last].square().mean() * 2, model)
+    for part in (through_sample, through_target, through_prior):
+        assert part.norm() > 1e-3 * full.norm()
+    torch.testing.assert_close(through_sample + through_target + through_prior, full)

@@ -289,3 +289,12 @@ def test_bad_options_of_sampling_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         small_prior().sample_tokens(n, **options)
+
+
+def test_one_step_at_temperature_zero_is_the_argmax_of_the_masked_logits() -> None:
+    prior = small_prior()
+    tokens = torch.zeros(3, 12, dtype=torch.int64)
+    expected = prior(tokens, torch.ones(3, 12, dtype=torch.bool)).argmax(-1)
+    drawn = prior.sample_tokens(3, num_steps=1, temperature=0.0, generator=seeded(1))
+    assert torch.equal(drawn.flatten(1), expected)
+    assert len(set(expected[0].tolist())) > 1

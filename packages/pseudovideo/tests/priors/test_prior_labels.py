@@ -149,3 +149,13 @@ def test_losses_hide_labels_in_train_mode_alone(kind: str) -> None:
     hidden = loss(labels, 1)
     prior.eval()
     assert (hidden - loss(labels, 1)).abs() > 1e-6
+
+
+@pytest.mark.parametrize("guidance", [0.0, 1.0, 2.5])
+def test_one_masked_step_is_drawn_from_mixed_logits(guidance: float) -> None:
+    prior, labels = prior_of("masked", **GUIDED), torch.tensor([2, 0, 1, 1])
+    drawn = prior.sample_tokens(4, labels=labels, guidance=guidance, temperature=0.0, num_steps=1)
+    blank = torch.zeros(4, 6, dtype=torch.int64), torch.ones(4, 6, dtype=torch.bool)
+    told, free = (prior(*blank, labels=tokens) for tokens in (labels, torch.full((4,), 3)))
+    assert torch.equal((free + guidance * (told - free)).argmax(-1), drawn.flatten(1))
+    assert (told - free).abs().max() > 0.1

@@ -8,6 +8,7 @@ from pseudovideo.tokenizers.adversarial import (
     hinge_generator_loss,
     r1_penalty,
 )
+from pseudovideo.tokenizers.discriminator import Discriminator
 
 
 class _Polynomial(nn.Module):
@@ -79,3 +80,12 @@ def test_the_adaptive_weight_is_finite_whatever_the_gradients():
     assert adaptive_weight(flat, flat, layer, largest=50.0).item() == 0
     for first, second in ((good, bad), (bad, good), (infinite, good), (infinite, infinite)):
         assert adaptive_weight(first, second, layer, largest=50.0).item() == 0
+
+
+def test_the_gradient_penalty_of_a_network_is_exact_under_autocast():
+    torch.manual_seed(0)
+    discriminator, images = Discriminator(1, 8, width=4), torch.randn(3, 1, 8, 8)
+    expected = r1_penalty(discriminator, images)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = r1_penalty(discriminator, images)
+    torch.testing.assert_close(inside, expected, rtol=1e-6, atol=0.0)

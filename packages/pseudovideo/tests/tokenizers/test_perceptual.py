@@ -112,3 +112,15 @@ def test_pixels_outside_of_the_range_have_no_say_where_images_are_enlarged_eithe
     assert (images.grad[0, :, 5, 7] != 0).all()
     again = PerceptualLoss(_Distance())(images.detach().clamp(-1, 1), reference)
     assert loss.item() == again.item()
+
+
+def test_pixels_outside_of_the_range_have_no_say():
+    distance = _Distance()
+    images = _images(1, 3, 32, 32)
+    images[0, 0, 0, :2] = torch.tensor([3.0, 0.5])
+    images.requires_grad_()
+    PerceptualLoss(distance)(images, torch.zeros(1, 3, 32, 32)).backward()
+    assert distance.seen[0][0].abs().max() <= 1
+    assert images.grad is not None
+    assert images.grad[0, 0, 0, 0] == 0
+    assert images.grad[0, 0, 0, 1] == pytest.approx(2 * 0.5 / 32**2)

@@ -97,3 +97,23 @@ def test_a_training_step_is_one_graph_for_the_compiler(plain_calls: None) -> Non
     videos = some_videos(4, tokenizer.config)
     tokenizer(videos)
     assert torch._dynamo.explain(tokenizer)(videos).graph_break_count == 0
+
+
+def shades(config: TokenizerConfig) -> Tensor:
+    """Black, white, and two greys."""
+    levels = torch.tensor([-1.0, 1.0, -0.25, 0.5])[:, None, None, None, None]
+    return levels.expand(4, config.num_frames, 1, 8, 8).contiguous()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_frames", [1, 4])
+def test_black_and_white_get_different_tokens_and_come_back(num_frames: int) -> None:
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(small(num_frames))
+    videos = shades(tokenizer.config)
+    tokenizer(videos)
+    # From the first batch on: the codebook starts from its inputs.
+    tokens = tokenizer.eval().encode(videos)
+    assert (tokens[0] != tokens[1]).all()
+    train(tokenizer.train(), videos, 200)
+    torch.testing.assert_close(tokenizer.reconstruct(videos), videos, rtol=0, atol=0.1)
