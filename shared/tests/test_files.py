@@ -32,7 +32,7 @@ from probseq.files import (
     write_manifest,
     write_tensors,
 )
-from probseq.testing.damage import flipped_bits
+from probseq.testing.damage import flipped_bits, full_disk
 
 FORM = Format("set of numbers", 3)
 TENSORS = {
@@ -93,6 +93,14 @@ def test_every_flipped_bit_is_refused_by_the_name_of_the_file(tmp_path, write, r
                 read(path)
         file.write_bytes(content)
     assert str(read(path)) == before
+
+
+@stores
+def test_a_full_disk_is_named_with_what_is_written_and_leaves_nothing(tmp_path, write, read):
+    with pytest.raises(OSError, match=r"File too large.*stored") as caught, full_disk(30):
+        write(tmp_path / "stored")
+    assert caught.value.filename == str(tmp_path / "stored")
+    assert list(tmp_path.iterdir()) == []
 
 
 @stores

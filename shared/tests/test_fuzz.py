@@ -206,8 +206,6 @@ NOT_FUZZED = {
     "Predictor.penalty": "takes a model",
     "Predictor.predict": "takes a model",
     "Predictor.score": "takes a model",
-    "check_torch_fidelity": "takes no arguments",
-    "torch_fidelity_metrics": "another library's numbers, tested beside ours",
     "SmallClassifier": "a network of fixed sizes",
     "SmallClassifier.forward": "called by the extractor of features, which is fuzzed",
     "active_dropout": "takes a model",

@@ -83,14 +83,32 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 @contextmanager
 def _aside(path: Path) -> Generator[Path]:
     """Yield a path to write to, then put it in place of another."""
-    aside = _name_aside(path.parent, path.name)
+    with _named(path):
+        aside = _name_aside(path.parent, path.name)
+        try:
+            yield aside
+            sync(aside)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        sync(path.parent)
+
+
+@contextmanager
+def _named(path: Path) -> Generator[None]:
+    """Name what is written in an error of the machine, such as a full disk, as an OSError."""
     try:
-        yield aside
-        sync(aside)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-    sync(path.parent)
+        yield
+    except Exception as error:
+        number = None
+        if isinstance(error, OSError) and ASIDE in str(error.filename or ASIDE):
+            number = error.errno
+        elif type(error).__name__ == "SafetensorError":  # it tells the number in words alone
+            match = re.search(r"os error (\d+)", str(error))
+            number = int(match[1]) if match else None
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def _name_aside(folder: Path, name: str) -> Path:
@@ -413,33 +431,44 @@ class SavedFolder(NamedTuple):
 
 
 @contextmanager
-def write_folder(
-    folder: Path, form: Format, head: Mapping[str, Any], *, manifest: str = MANIFEST
-) -> Generator[Path]:
+def replace_files(folder: Path, last: str = "") -> Generator[Path]:
     """Yield a directory aside to write the files of a folder into, then put them in place.
 
     A new folder appears at once. Files of one that is there are replaced by those of their names,
-    the manifest last: a writer that is killed in between leaves files that are refused.
+    that of the name `last` behind all others.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder must be a directory, got the file {folder}")
     parent = folder if folder.is_dir() else folder.parent  # on the same disk
-    parent.mkdir(parents=True, exist_ok=True)
-    aside = _name_aside(parent, folder.name)
-    aside.mkdir()
-    try:
+    with _named(folder):
+        parent.mkdir(parents=True, exist_ok=True)
+        aside = _name_aside(parent, folder.name)
+        aside.mkdir()
+        try:
+            yield aside
+            if folder.is_dir():
+                for name in sorted(_files(aside), key=lambda name: name == last):
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    (aside / name).replace(folder / name)
+                sync(folder)
+            else:
+                aside.rename(folder)
+                sync(parent)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def write_folder(
+    folder: Path, form: Format, head: Mapping[str, Any], *, manifest: str = MANIFEST
+) -> Generator[Path]:
+    """Yield a directory aside as `replace_files` does, and list its files in a manifest.
+
+    That is put in place last: a writer that is killed in between leaves files that are refused.
+    """
+    with replace_files(folder, manifest) as aside:
         yield aside
         write_manifest(aside, form, head, manifest=manifest)
-        if folder.is_dir():
-            for name in (*_files(aside, manifest), manifest):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (aside / name).replace(folder / name)
-            sync(folder)
-        else:
-            aside.rename(folder)
-            sync(parent)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_manifest(
@@ -453,7 +482,7 @@ def write_manifest(
     write_json(folder / manifest, form, {**head, "files": hashes})
 
 
-def _files(folder: Path, manifest: str) -> list[str]:
+def _files(folder: Path, manifest: str = "") -> list[str]:
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     names = (path.as_posix() for path in paths if not path.parts[0].startswith((ASIDE, LOCK)))
     return sorted(name for name in names if name != manifest)

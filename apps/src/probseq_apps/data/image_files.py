@@ -18,7 +18,6 @@ import torch
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError
 from torch import Tensor
 
 from probseq.errors import MissingExtraError, require
@@ -271,7 +270,7 @@ def _faces(root: Path, part: str, folder: Path, names: list[str], image_size: in
         for _ in log.bar(rows, desc=f"celeba {part}", total=len(names), unit="image"):
             pass
     # A directory that may not be written to, or is full, costs time and nothing else.
-    with suppress(OSError, SafetensorError):
+    with suppress(OSError):
         write_tensors(cache, _CACHE, {"sources": sources}, {"pixels": torch.from_numpy(pixels)})
     return torch.from_numpy(pixels)
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
@@ -55,11 +54,8 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint, config: Mapping[str, obj
     tensors = {_MODEL: checkpoint.weights, _BEST: checkpoint.best, _EMA: checkpoint.ema}
     versions = {"torch": torch.__version__, "probseq-apps": version("probseq-apps")}
     head = {"step": checkpoint.step, "versions": versions}
-    # A full disk is an error of its own to safetensors, and to torch.
-    with (
-        writing(target, SafetensorError, RuntimeError),
-        write_folder(target, _FORMAT, head) as aside,
-    ):
+    # A full disk is an error of its own to torch.
+    with writing(target, RuntimeError), write_folder(target, _FORMAT, head) as aside:
         for name, group in tensors.items():
             if group is not None:
                 on_cpu = {key: tensor.to("cpu") for key, tensor in group.items()}

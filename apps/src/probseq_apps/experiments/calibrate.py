@@ -23,6 +23,7 @@ from probseq.metrics import calibration_bins, evaluate
 from probseq.metrics.plots import reliability_diagram
 from probseq_apps.data.names import DataError, reading
 from probseq_apps.data.pictures import as_displayed
+from probseq_apps.engine.files import writing
 from probseq_apps.report.report import Report
 from probseq_apps.report.tables import Table
 from probseq_apps.settings.calibrate import CalibrateSettings
@@ -92,7 +93,8 @@ def calibrate_command(settings: CalibrateSettings) -> None:
     )
     lines += [f"{count} images {change}" for change, count in changes.items()]
     folder = settings.output_dir
-    calibrated.save(folder)
+    with writing(folder):
+        calibrated.save(folder)
     measured = _test(settings, calibrated, classes, opened, np.shape(examples.inputs)[1:])
     argument = ", model" if opened else ""
     served = f'calibrated = probseq.load_calibrated("{folder}"{argument})'

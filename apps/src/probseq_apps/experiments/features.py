@@ -16,7 +16,6 @@ from probseq.metrics.image import (
     ModuleFeatures,
     RandomConvolution,
     SmallClassifier,
-    check_torch_fidelity,
 )
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed
@@ -34,14 +33,12 @@ _EVERY: dict[str, Any] = {"validate_every": 10, "checkpoint_every": None}
 
 
 def check_features(settings: Features) -> None:
-    """Raise if a file of weights is not there, or a library."""
+    """Raise if a file of weights is not there."""
     file = settings.inception_weights
     if file is not None and not Path(file).is_file():
         raise FileNotFoundError(
             f"inception_weights must be a file of weights, and {file} is not there"
         )
-    if settings.metrics == "torch-fidelity":
-        check_torch_fidelity()
 
 
 def make_reference(
@@ -58,7 +55,6 @@ def make_reference(
         extractor,
         data.train,
         data.test,
-        fidelity=settings.metrics == "torch-fidelity",
         moments=moments,
         realism_classifier=classifier,
     )

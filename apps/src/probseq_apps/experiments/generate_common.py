@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Int64, UInt8
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from probseq_apps.data.images import GenerationData, load_generation_data
@@ -309,7 +308,7 @@ def train_model(
         )
 
         def store() -> None:
-            with writing(folder / PRETRAINED, SafetensorError):
+            with writing(folder / PRETRAINED):
                 training.model.save_pretrained(folder / PRETRAINED)
 
         distributed.main_alone(store)

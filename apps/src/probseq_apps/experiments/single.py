@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
@@ -139,11 +137,8 @@ def export(settings: ExportSettings) -> None:
     model = image_models.read_image_model(source)
     trained_on = settings.trained_on or maker.settings.data
     pipeline = PseudoVideoPipeline(model, trained_on=trained_on, license=settings.license)
-    with writing(target, SafetensorError):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=target.parent, prefix=".") as aside:  # all of it or nothing
-            pipeline.save_pretrained(Path(aside) / target.name)
-            (Path(aside) / target.name).replace(target)
+    with writing(target):
+        pipeline.save_pretrained(target)
     print(f"pipeline: {target}")
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from ohsvgp.tasks import Task, measure_tasks
@@ -39,7 +38,7 @@ def save_progress(
 ) -> None:
     """Write a model, what was measured so far, and further tensors."""
     tensors = dict(model.state_dict()) | {f"{_EXTRA}{name}": x for name, x in extra.items()}
-    with writing(path, SafetensorError):
+    with writing(path):
         write_tensors(path, _FORMAT, {"records": list(records)}, tensors)
 
 

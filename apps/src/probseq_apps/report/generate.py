@@ -55,11 +55,6 @@ _WHOLE = plain(0)
 _QUALITY = (
     Measure("looks real", "higher", ("realism",)),
     Measure("KID", "lower", ("kid",)),
-    Measure("torch-fidelity: FD", "lower", ("torch_fidelity", "fd")),
-    Measure("torch-fidelity: IS", "higher", ("torch_fidelity", "is")),
-    Measure("torch-fidelity: KID", "lower", ("torch_fidelity", "kid")),
-    Measure("torch-fidelity: precision", "higher", ("torch_fidelity", "precision")),
-    Measure("torch-fidelity: recall", "higher", ("torch_fidelity", "recall")),
 )
 # A column: a number over the seeds with its error, or as it is written; without a good end and a
 # writer, what all seeds share.
@@ -188,8 +183,7 @@ def _table(
                     for group, cell in zip(groups, column, strict=True)
                 ]
             cells.append(column)
-            of_real = path[-2:] if "torch_fidelity" in path else path[-1:]
-            ends.append(write(summarise([value_of(real or {}, of_real)])))
+            ends.append(write(summarise([value_of(real or {}, path[-1:])])))
     rows = [list(row) for row in zip(*cells, strict=True)]
     heads = [title, "n", *(measure.head for measure, _ in columns)]
     return Table(heads, rows if real is None else [*rows, ends])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from PIL import Image
 
@@ -77,8 +77,6 @@ class Features(Settings):
     classifier that tells images from noise, and the distance is called FD."""
     classifier_steps: Count = 300
     """Optimizer steps of such a classifier."""
-    metrics: Literal["ours", "torch-fidelity"] = "ours"
-    """torch-fidelity: beside ours also that library's own numbers, for final figures."""
 
 
 class StepTraining(Settings):

@@ -14,6 +14,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import load_file
 from tiny_video import SIZES, shaken
 
+from probseq.testing.damage import full_disk
 from pseudovideo import (
     HeatHVAE,
     HVAEConfig,
@@ -216,6 +217,9 @@ def test_videos_are_those_of_the_formulas_stage_by_stage(monkeypatch, one_way):
 def test_a_folder_of_videos_comes_back_with_scheduler_and_card(tmp_path):
     pipeline = pipeline_of(video_model(), trained_on="digits of scikit-learn", license="mit")
     pipeline.scheduler = diffusers.DDIMScheduler.from_config(pipeline.scheduler.config)
+    with pytest.raises(OSError, match=r"digits'$"), full_disk(10_000):
+        pipeline.save_pretrained(tmp_path / "digits")
+    assert list(tmp_path.iterdir()) == []
     pipeline.save_pretrained(tmp_path / "digits")
     again = PseudoVideoPipeline.from_pretrained(tmp_path / "digits")
     assert type(again.scheduler) is diffusers.DDIMScheduler

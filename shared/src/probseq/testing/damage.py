@@ -1,7 +1,8 @@
-"""Damage to files, which readers must refuse."""
+"""Damage to files, which readers must refuse, and disks that are full."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -15,3 +16,16 @@ def flipped_bits(file: Path, count: int) -> Iterator[int]:
         file.write_bytes(flipped)
         yield bit
     file.write_bytes(content)
+
+
+@contextmanager
+def full_disk(size: int = 0) -> Generator[None]:
+    """Let no file of this process grow beyond a size in bytes, as a disk that is full."""
+    import resource  # POSIX alone
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -16,7 +16,6 @@ from probseq.metrics.image import (
     frechet_distance,
     inception_score,
     kernel_distance,
-    torch_fidelity_metrics,
 )
 from pseudovideo.evaluation import number_or_none
 
@@ -24,8 +23,7 @@ from pseudovideo.evaluation import number_or_none
 LEAST_SCORE = 0.5
 # Inception score: ten splits as in papers, of so many samples at least; below, one split of all.
 _SPLITS, _SPLIT_SAMPLES = 10, 100
-# Features on each side of the kernel distance; neighbours of torch-fidelity's precision and recall.
-_MOST, _NEIGHBOURS = 10_000, 3
+_MOST = 10_000  # features on each side of the kernel distance
 _SEED = 0
 
 
@@ -37,7 +35,6 @@ class SampleEvaluator:
         train: the images that samples are compared with.
         test: images that no model has seen.
         moments: of the training images' features where they are known, as of Gaussian images.
-        fidelity: whether torch-fidelity measures samples, too.
         realism_classifier: tells noise from images by two probabilities, the second of images:
             whether samples show anything where the extractor knows no classes.
     """
@@ -49,7 +46,6 @@ class SampleEvaluator:
         test: UInt8[Tensor, "m c h w"],
         *,
         moments: FeatureMoments | None = None,
-        fidelity: bool = False,
         realism_classifier: FeatureExtractor | None = None,
     ) -> None:
         for name, images in (("train", train), ("test", test)):
@@ -59,7 +55,6 @@ class SampleEvaluator:
                     f"{tuple(images.shape)}"
                 )
         self.extractor, self.train, self.test = extractor, train, test
-        self.fidelity = fidelity
         self._moments, self.realism_classifier = moments, realism_classifier
         # A few training images are the same for all models.
         self._order = torch.randperm(len(train), generator=torch.Generator().manual_seed(_SEED))
@@ -88,7 +83,6 @@ class SampleEvaluator:
             num_samples: how many samples.
             kid: kernel distance from as many training images, 10,000 at most.
             realism: the mean probability of the realism_classifier that samples are images.
-            torch_fidelity: that library's numbers against all training images, if asked for.
             What the samples are too few for is None.
         """
         check_sizes("images", images, "k", *self.train.shape[1:])
@@ -110,10 +104,6 @@ class SampleEvaluator:
         if self.realism_classifier is not None:
             looks = extract_features(self.realism_classifier, images).probabilities
             measured["realism"] = None if looks is None else float(looks[:, 1].mean())
-        if self.fidelity and min(count, len(self.train)) > _NEIGHBOURS:
-            measured["torch_fidelity"] = torch_fidelity_metrics(
-                self.extractor, self.train, images, splits=splits or 1, neighbours=_NEIGHBOURS
-            )
         return measured
 
     @cached_property

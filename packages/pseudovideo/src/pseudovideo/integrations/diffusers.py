@@ -19,7 +19,7 @@ from torch import Tensor
 
 from probseq.checks import check_counts
 from probseq.errors import require
-from probseq.files import write_atomic
+from probseq.files import replace_files, write_atomic
 from pseudovideo.diffusion.base import FRAME_LIMIT
 from pseudovideo.diffusion.frame_windows import Stage
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
@@ -201,20 +201,20 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         _check_scheduler(self.scheduler, model.diffusion)
         if folder.is_file():
             raise ValueError(f"save_directory must be a folder, got the file {folder}")
-        folder.mkdir(parents=True, exist_ok=True)
         plain = isinstance(self.scheduler, diffusers.DDPMScheduler)
-        if isinstance(model, ImageDiffusion) and plain and _has_ddpm_pipeline(model.config):
-            pipeline = to_ddpm_pipeline(model)
-            pipeline.scheduler = self.scheduler
-            pipeline.save_pretrained(folder)
-        else:
-            model.save_pretrained(folder / _MODEL)
-            self.scheduler.save_pretrained(folder / _SCHEDULER)
-            self.save_config(folder)
-        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
-        index |= {"_trained_on": self.trained_on, "_license": self.license}
-        write_atomic(folder / _INDEX, json.dumps(index, indent=2) + "\n")
-        self._write_card(folder, folder.name)
+        with replace_files(folder, _INDEX) as aside:
+            if isinstance(model, ImageDiffusion) and plain and _has_ddpm_pipeline(model.config):
+                pipeline = to_ddpm_pipeline(model)
+                pipeline.scheduler = self.scheduler
+                pipeline.save_pretrained(aside)
+            else:
+                model.save_pretrained(aside / _MODEL)
+                self.scheduler.save_pretrained(aside / _SCHEDULER)
+                self.save_config(aside)
+            index = json.loads((aside / _INDEX).read_text(encoding="utf-8"))
+            index |= {"_trained_on": self.trained_on, "_license": self.license}
+            write_atomic(aside / _INDEX, json.dumps(index, indent=2) + "\n")
+            self._write_card(aside, folder.name)
 
     @classmethod
     def from_pretrained(

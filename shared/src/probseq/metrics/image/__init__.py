@@ -4,8 +4,7 @@ The mathematics needs torch alone; LPIPS and Inception features come with the ex
 Images are floats in −1..1 of shape (n, c, h, w). Nothing is downloaded unless asked for.
 
 These numbers follow a run and compare models that are measured alike. For a number that is to stand
-beside those of papers, `torch_fidelity_metrics` with `InceptionFeatures` is torch-fidelity's own;
-it has precision and recall too.
+beside those of papers, write the samples as files and run torch-fidelity's command `fidelity`.
 """
 
 from probseq.metrics.image.distances import (
@@ -22,7 +21,6 @@ from probseq.metrics.image.extractors import (
     SmallClassifier,
     extract_features,
 )
-from probseq.metrics.image.fidelity import check_torch_fidelity, torch_fidelity_metrics
 from probseq.metrics.image.inception import INCEPTION_SHA256, InceptionFeatures, distance_name
 from probseq.metrics.image.inception_score import InceptionScore, inception_score
 from probseq.metrics.image.lpips import LPIPS
@@ -40,12 +38,10 @@ __all__ = [
     "ModuleFeatures",
     "RandomConvolution",
     "SmallClassifier",
-    "check_torch_fidelity",
     "distance_name",
     "extract_features",
     "frechet_distance",
     "inception_score",
     "kernel_distance",
     "psnr",
-    "torch_fidelity_metrics",
 ]
