@@ -263,6 +263,14 @@ def test_fingerprint_sees_settings_and_class_that_the_weights_do_not_show() -> N
     assert len(prints) == 3
 
 
+def test_fingerprint_of_a_wrapped_model_is_the_plain_ones() -> None:
+    model = toy()
+    expected = fingerprint(model)
+    assert fingerprint(torch.compile(model)) == fingerprint(nn.DataParallel(model)) == expected
+    model.tied = torch.compile(model.tied)
+    assert fingerprint(model) == expected
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_model_of_another_precision_comes_back_in_it(dtype: torch.dtype, tmp_path: Path) -> None:
     model = toy().to(dtype)

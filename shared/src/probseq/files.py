@@ -279,10 +279,10 @@ def unwrap(module: "Module") -> "Module":
     return module
 
 
-def hash_module(module: "Module") -> str:
+def hash_module(module: "Module", *more: bytes) -> str:
     """Return the SHA-256 of all of a module's state, packed and quantised weights included.
 
-    Names of wrappers (DDP, compiled modules) do not count.
+    So are further texts. Names of wrappers (DDP, compiled modules) do not count.
     """
     tensors, texts = dict[str, "Tensor"](), list[str]()
 
@@ -313,7 +313,7 @@ def hash_module(module: "Module") -> str:
 
     for key, value in unwrap(module).state_dict().items():
         add(key.replace("_orig_mod.", ""), value)
-    return hash_tensors(tensors, "".join(sorted(texts)).encode())
+    return hash_tensors(tensors, *more, "".join(sorted(texts)).encode())
 
 
 def _on_cpu(tensors: Mapping[str, "Tensor"]) -> dict[str, "Tensor"]:

@@ -294,10 +294,11 @@ def _check_sizes(paths: Sequence[Path], sizes: dict[int, tuple[int, int]]) -> No
     first = next(iter(sizes), 0)
     for row, (width, height) in sizes.items():
         if (width, height) != sizes[first] or width != height:
+            sides = {paths[n]: f"{sizes[n][0]}x{sizes[n][1]} pixels" for n in (first, row)}
+            each = ", ".join(f"{path} has {size}" for path, size in sides.items())
             raise DataError(
-                f"images must be square and all of one size: {paths[first]} has "
-                f"{sizes[first][0]}x{sizes[first][1]} pixels, {paths[row]} has {width}x{height}; "
-                "set image_size to crop and resize them"
+                f"images must be square and all of one size: {each}; set image_size to crop and "
+                "resize them"
             )
 
 

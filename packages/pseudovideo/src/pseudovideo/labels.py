@@ -13,6 +13,7 @@ from torch import Tensor
 
 from probseq.checks import check_integers, check_not_negative
 from pseudovideo.corruptions.counter import counter_normal
+from pseudovideo.sampling import draw_seed
 from pseudovideo.spec import ClassSpec
 
 # The stream of random numbers that classes are drawn from, and the names that an error lists.
@@ -74,9 +75,7 @@ def sample_classes(
     """Return the classes of samples; None draws those of a model with classes (`draw_labels`)."""
     check_guidance(spec, guidance)
     if labels is None and spec.num_classes is not None:
-        where = None if generator is None else generator.device
-        seed = int(torch.randint(2**63 - 1, (), generator=generator, device=where))
-        labels = draw_labels(spec, n, seed=seed)
+        labels = draw_labels(spec, n, seed=draw_seed(generator))
     # On the CPU, where labels out of range are seen: on a GPU they would end the process.
     check_labels(labels.cpu() if isinstance(labels, Tensor) else labels, spec, n)
     placed = None if labels is None else labels.to(device)

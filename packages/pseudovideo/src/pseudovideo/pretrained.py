@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 
-from probseq.files import Format, hash_tensors, read_folder, write_folder
+from probseq.files import Format, hash_module, read_folder, unwrap, write_folder
 from pseudovideo.spec import ClassSpec
 
 # Not `typing.Self`, which the tests' shape checks cannot read in a decorated method.
@@ -196,14 +196,15 @@ def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model
 def fingerprint(model: nn.Module) -> str:
     """Return the hash of a model in 32 hexadecimal digits, the same on every device.
 
-    For a `Pretrained` model its class and settings count too, since some of them, as the number of
-    heads, change what it computes without a trace in the weights.
+    A compiled model, or one in DDP, has the plain model's. Of a `Pretrained` model class and
+    settings count too, since some, as the number of heads, change what it computes without a trace
+    in the weights.
     """
-    text = ""
+    text, model = "", unwrap(model)
     if isinstance(model, Pretrained):
         settings = {"class": type(model).__name__, "config": _settings(model)}
         text = json.dumps(settings, sort_keys=True)
-    return hash_tensors(model.state_dict(), text.encode())[:32]
+    return hash_module(model, text.encode())[:32]
 
 
 def _settings(model: Pretrained) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def sample_batches(
 
 def draw_seed(generator: torch.Generator | None) -> int:
     """Return one whole number for all noise to come; None: of torch's global generator."""
+    if type(generator) not in (torch.Generator, type(None)):
+        raise ValueError(f"generator must be a torch.Generator, got {generator!r}")
     device = None if generator is None else generator.device
     return int(torch.randint(2**63 - 1, (), generator=generator, device=device))
 

@@ -66,6 +66,32 @@ def test_images_are_those_of_diffusers_own_pipeline_to_the_last_bit(tmp_path, nu
     np.testing.assert_array_equal(drawn(again, steps).images, expected)
 
 
+def test_a_sample_with_a_generator_of_its_own_is_the_same_alone():
+    pipeline = pipeline_of(video_model(num_classes=3))
+
+    def draw(*seeds):
+        several = tuple(torch.Generator().manual_seed(seed) for seed in seeds)
+        labels = torch.ones(len(seeds), dtype=torch.int64)
+        return drawn(pipeline, n=len(seeds), generator=several, labels=labels).frames
+
+    np.testing.assert_allclose(draw(1, 2)[1:], draw(2), atol=1e-5)
+    assert drawn(pipeline, n=2, generator=[torch.Generator()] * 2).images.shape[0] == 2
+    pipeline.scheduler.step = lambda *_, **__: diffusers.utils.BaseOutput(
+        prev_sample=torch.nan * _[2]
+    )
+    with pytest.raises(ValueError, match="samples must be finite"):
+        drawn(pipeline)
+
+
+def test_weights_of_a_variant_are_read_and_others_named(tmp_path):
+    to_ddpm_pipeline(image_model()).save_pretrained(tmp_path, variant="fp16")
+    assert PseudoVideoPipeline.from_pretrained(tmp_path).model.config == image_model().config
+    for file in (tmp_path / "unet").glob("*.safetensors"):
+        file.rename(file.with_suffix(".bin"))
+    with pytest.raises(FileNotFoundError, match=r"hold the weights, and there is diff.*fp16\.bin"):
+        PseudoVideoPipeline.from_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
 @pytest.mark.parametrize("num_steps", [40, 1000])
 def test_the_network_and_every_step_are_the_models(num_steps, prediction):
@@ -364,6 +390,8 @@ def test_pipelines_of_classes_draw_them_and_come_back_from_their_folder(tmp_path
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"num_inference_steps": 0}, "num_inference_steps must be a whole number of at least 1"),
         ({"num_inference_steps": 41}, "num_inference_steps must be at most the 40 .* got 41"),
+        ({"generator": 3}, "generator must be a torch.Generator, or batch_size=1 of them, got 3"),
+        ({"generator": (torch.Generator(),) * 2}, "generator must be .* batch_size=1 of them"),
         ({"output_type": "latent"}, "output_type must be .* got 'latent'"),
     ],
 )

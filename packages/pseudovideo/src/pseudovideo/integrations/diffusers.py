@@ -5,7 +5,7 @@ own `sample` has noise of its own for each sample.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +118,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
     def __call__(
         self,
         batch_size: int = 1,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
         num_inference_steps: int | None = None,
         labels: Int64[Tensor, " n"] | None = None,
         guidance: float = 1.0,
@@ -129,7 +129,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
 
         Args:
             batch_size: number of samples.
-            generator: of the noise.
+            generator: of the noise; several are those of the samples, the first of the classes.
             num_inference_steps: of the scheduler in each stage; None: all of the process.
             labels: class of each sample, as of the model's `sample`.
             guidance: likewise.
@@ -144,6 +144,16 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
                 f"num_inference_steps must be at most the {config.num_steps} steps of the process, "
                 f"got {steps}"
             )
+        several = isinstance(generator, Sequence)
+        generators = (
+            list(generator) if isinstance(generator, Sequence) else [generator] * batch_size
+        )
+        kinds: set[type] = {type(each) for each in generators}
+        if len(generators) != batch_size or not kinds <= {torch.Generator, type(None)}:
+            raise ValueError(
+                f"generator must be a torch.Generator, or {batch_size=} of them, got {generator!r}"
+            )
+        noise = generators if several else generators[0]  # diffusers knows lists alone
         if output_type not in ("pil", "np", "pt"):
             raise ValueError(f'output_type must be "pil", "np" or "pt", got {output_type!r}')
         _check_scheduler(self.scheduler, model.diffusion)
@@ -156,7 +166,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         shape = (batch_size, model.num_frames, *config.image_shape)
         frames = torch.zeros(shape, device=device, dtype=dtype)
         classes = sample_classes(
-            config, batch_size, labels, guidance, generator=generator, device=device
+            config, batch_size, labels, guidance, generator=generators[0], device=device
         )
         with eval_mode(model), self.progress_bar(total=steps * len(model.stages)) as bar:
             for stage in model.stages:
@@ -171,12 +181,12 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
                 scheduler.set_timesteps(steps, device=device)
                 x = diffusers.utils.torch_utils.randn_tensor(
                     (batch_size, len(latent) * config.channels, *shape[-2:]),
-                    generator=generator,
+                    generator=noise,
                     device=device,
                     dtype=dtype,
                 )
                 for t in scheduler.timesteps:
-                    output, options = predict(x, t), dict[str, Any](generator=generator)
+                    output, options = predict(x, t), dict[str, Any](generator=noise)
                     if isinstance(scheduler, diffusers.DDIMScheduler):
                         output = output.chunk(2, dim=1)[0]
                         # The noise of the clipped image, as of `GaussianDiffusion.ddim_step`.
@@ -184,6 +194,8 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
                     x = scheduler.step(output, t, x, **options).prev_sample
                     bar.update()
                 frames[:, latent] = x.unflatten(1, (len(latent), -1)).to(dtype)
+        if not frames.isfinite().all():
+            raise ValueError("samples must be finite, got NaN or infinity from model or scheduler")
         videos = _as_type(frames, output_type)
         images = [video[-1] for video in videos] if output_type == "pil" else videos[:, -1]
         return PseudoVideoOutput(images, videos) if return_dict else (images, videos)
@@ -397,11 +409,15 @@ def _check_scheduler(scheduler: Any, process: GaussianDiffusion) -> None:
 def _image_model(folder: Path) -> ImageDiffusion:
     """Return the model of a folder that `to_ddpm_pipeline(model).save_pretrained` wrote."""
     settings = _read_settings(folder / "unet" / "config.json").get(_SETTINGS)
-    path = folder / "unet" / _WEIGHTS
+    names = sorted(path.name for path in (folder / "unet").glob("diffusion_pytorch_model*"))
+    stored = [name for name in names if name.endswith(".safetensors")]  # of a variant, as fp16
+    path = folder / "unet" / (_WEIGHTS if _WEIGHTS in names or len(stored) != 1 else stored[0])
     if settings is None:
         raise ValueError(f"{folder} must hold a UNet that was exported from here, and does not")
     if not path.is_file():
-        raise FileNotFoundError(f"{path} must hold the weights, and is not there")
+        raise FileNotFoundError(
+            f"{path} must hold the weights, and there is {', '.join(names) or 'nothing'}"
+        )
     try:
         model = ImageDiffusion(ImageDiffusionConfig.from_dict(settings))
         weights = load_file(path)
