@@ -126,11 +126,12 @@ def clone_generator(generator: torch.Generator, state: Tensor | None = None) -> 
 
 
 def clock_tensors(clock: Clock | None) -> dict[str, Tensor]:
-    """Return origin and unit of a clock; nothing of None."""
+    """Return origin, unit and zone of a clock; nothing of None."""
     if clock is None:
         return {}
     number = torch.float64 if clock.unit is None else torch.int64
-    return {
+    zone = {"zone": torch.tensor([*clock.zone.encode()], dtype=torch.uint8)} if clock.zone else {}
+    return zone | {
         "origin": torch.tensor(clock.origin, dtype=number),
         "unit": torch.tensor(_NO_UNIT if clock.unit is None else clock.unit),
     }
@@ -141,7 +142,8 @@ def clock_from_tensors(tensors: Mapping[str, Tensor]) -> Clock | None:
     if not tensors:
         return None
     unit = int(tensors["unit"])
-    return Clock(tensors["origin"].item(), None if unit == _NO_UNIT else unit)
+    zone = bytes(tensors["zone"].tolist()).decode() if "zone" in tensors else None
+    return Clock(tensors["origin"].item(), None if unit == _NO_UNIT else unit, zone)
 
 
 def spacing_tensors(spacing: StampSpacing) -> dict[str, Tensor]:

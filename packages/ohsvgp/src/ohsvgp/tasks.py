@@ -236,12 +236,12 @@ def starting_lengthscales(times: Tensor) -> tuple[float, ...]:
     Far from its optimum the evidence is flat. These are shares of the times' span, none below their
     median gap.
     """
-    if len(times) < 2:
+    stamps = times.unique()
+    if len(stamps) < 2:
         return ()
-    span = float(times.max() - times.min())
-    gap = float(times.sort().values.diff().median())
+    span, gap = float(stamps[-1] - stamps[0]), float(stamps.diff().median())
     shares = (max(span * share, gap) for share in _START_SHARES)
-    return tuple(dict.fromkeys(start for start in shares if start > 0.0))
+    return tuple(dict.fromkeys(shares))
 
 
 def scores(records: Sequence[Mapping[str, Any]], num_tasks: int) -> dict[str, Any]:

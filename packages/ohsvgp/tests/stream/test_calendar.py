@@ -1,6 +1,7 @@
 """Stamps that follow the calendar, and lines that are written in other ways."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,17 +10,36 @@ import pytest
 from ohsvgp import Cosine, Gaussian, OnlineGP, forecast
 from ohsvgp.integrations.live import LiveStream
 from ohsvgp.stream.calendar import calendar_ahead
-from ohsvgp.stream.clock import parse_stamp, stamps
+from ohsvgp.stream.clock import Clock, parse_stamp, stamps
 from probseq.kernels import RBF
 
 
-@pytest.mark.parametrize("rule", ["MS", "ME", "QS", "QE", "YS", "YE", "B"])
-def test_stamps_ahead_are_those_of_pandas(rule: str) -> None:
-    # Seven before and twenty ahead: over a leap year, short months, weekends.
-    every = pd.date_range("2023-07-31 09:30", periods=27, freq=rule).as_unit("s")
-    seconds = every.astype(np.int64).to_numpy()
-    found = calendar_ahead(float(seconds[6]), np.diff(seconds[:7]).astype(float).tolist(), 20)
-    assert found == seconds[7:].tolist()
+@pytest.mark.parametrize("rule", ["MS", "ME", "QS", "QE", "YS", "YE", "B", "D", "h", "15min"])
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin", "America/New_York"])
+def test_stamps_ahead_are_those_of_pandas(rule: str, zone: str | None) -> None:
+    # Seven before and sixty ahead: over leap years, short months, weekends, changes of clocks.
+    every = pd.date_range("2023-02-28 09:30", periods=67, freq=rule, tz=zone).as_unit("ns")
+    gp = OnlineGP(RBF(1, lengthscale=1e5), Gaussian(0.1), Cosine(3))
+    gp.update(every[:7], np.arange(7.0))
+    again = OnlineGP(RBF(1, lengthscale=1e5), Gaussian(0.1), Cosine(3))
+    again.load_state_dict(gp.state_dict())
+    assert forecast(again, 60).stamps.tolist() == every[7:].astype(np.int64).tolist()
+
+
+@pytest.mark.parametrize("freq", ["h", "5min", "7s", "100ms", "250us"])
+def test_whole_units_stay_whole(freq: str) -> None:
+    every = pd.date_range("1999-12-31 23:07", periods=2_024, freq=freq).as_unit("ns")
+    gp = OnlineGP(RBF(1, lengthscale=90.0), Gaussian(0.1), Cosine(3))
+    gp.update(every[:2_000], np.zeros(2_000))
+    assert forecast(gp, 24).stamps.tolist() == every[2_000:].astype(np.int64).tolist()
+
+
+@pytest.mark.parametrize("missing", ["2024-05-01", "2024-05-06"])
+def test_business_days_go_on_after_a_holiday(missing: str) -> None:
+    every = pd.bdate_range("2024-04-24", "2024-05-20").to_numpy()
+    seconds = every[every != np.datetime64(missing)].astype("datetime64[s]").astype(np.int64)
+    found = calendar_ahead(float(seconds[9]), np.diff(seconds[:10]).astype(float).tolist(), 8)
+    assert found == seconds[10:].tolist()
 
 
 def test_other_stamps_step_by_their_gaps() -> None:
@@ -28,19 +48,19 @@ def test_other_stamps_step_by_their_gaps() -> None:
         assert calendar_ahead(1_704_067_200.0, gaps, 3) is None
 
 
-def test_models_and_streams_forecast_months() -> None:
-    months = np.arange("1960-01", "1961-01", dtype="datetime64[M]").astype("datetime64[D]")
-    gp = OnlineGP(RBF(1, lengthscale=90.0), Gaussian(0.1), Cosine(10))
-    gp.update(months, np.arange(12.0) / 10)
-    ahead = forecast(gp, 3).stamps.astype("datetime64[D]").astype(str)
-    assert ahead.tolist() == ["1961-01-01", "1961-02-01", "1961-03-01"]
-    assert forecast(gp, 1, step=2.0).stamps.astype("datetime64[D]").astype(str) == ["1960-12-03"]
-    model = OnlineGP(RBF(1, lengthscale=90.0), Gaussian(0.1), Cosine(10))
-    stream = LiveStream(model, warmup=12, horizon=2)
-    answers = [stream.answer(f"{month},{k % 5}") for k, month in enumerate(months.astype(str))]
-    assert answers[-1] is not None
-    told = [forecast["t"] for forecast in answers[-1]["forecasts"]]
-    assert told == ["1961-01-01T00:00:00", "1961-02-01T00:00:00"]
+def stream(**options: Any) -> LiveStream:
+    return LiveStream(OnlineGP(RBF(1, lengthscale=90.0), Gaussian(0.1), Cosine(10)), **options)
+
+
+def test_streams_forecast_months_in_the_zone_of_the_latest_line() -> None:
+    months = pd.date_range("2023-06", periods=14, freq="MS", tz="Europe/Berlin")
+    live = stream(warmup=12, horizon=2)
+    answers = [live.answer(f"{month.isoformat()},{k % 5}") or {} for k, month in enumerate(months)]
+    ahead = [forecast["t"] for forecast in answers[11]["forecasts"]]
+    assert [answers[5]["t"], *ahead] == [
+        "2023-11-01T00:00:00+01:00",
+        *(month.isoformat() for month in months[12:]),
+    ]
 
 
 def nanoseconds(*parts: int) -> int:
@@ -58,58 +78,65 @@ def nanoseconds(*parts: int) -> int:
         ("2024-01-05 12:30 UTC", nanoseconds(2024, 1, 5, 12, 30), "date with zone"),
         ("2024-01-05t12:30+01:00", nanoseconds(2024, 1, 5, 11, 30), "date with zone"),
         ("20240105T1230", nanoseconds(2024, 1, 5, 12, 30), "date"),
+        ("202412", nanoseconds(2024, 12, 1), "month"),
+        ("2024-12-31T24:00:00", nanoseconds(2025, 1, 1), "date"),
+        ("2016-12-31T23:59:60Z", nanoseconds(2017, 1, 1), "date with zone"),
+        ("2024-01-05 12:30,5", nanoseconds(2024, 1, 5, 12, 30, 30), "date"),
+        ("2024-01-05T12.25", nanoseconds(2024, 1, 5, 12, 15), "date"),
     ],
 )
 def test_dates_of_iso_8601_are_read(text: str, value: int, form: str) -> None:
-    assert parse_stamp(text) == (value, form)
+    assert parse_stamp(text)[:2] == (value, form)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["2024-01-05;18", "2024-01-05|18:30", "2024-13", "2024-W54", "2024-01T12:00", "2024-01-05 1"],
+    ["2024-01-05;18", "2024-13", "2024-W54", "2024-01T12:00", "2024-01-05T24:01", "2024-01-05 1"],
 )
 def test_what_is_no_date_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="number or an ISO date"):
         parse_stamp(text)
 
 
-def test_eight_digits_are_dates_only_where_all_are() -> None:
-    assert stamps(["20240105", "20240106"], name="t")[1]
-    numbers, calendar = stamps(["20240131", "20240132"], name="t")
-    assert (numbers.tolist(), calendar) == ([20240131.0, 20240132.0], False)
-    assert parse_stamp("20240132") == (20240132.0, "number")
+@pytest.mark.parametrize("kind", [str, int])
+def test_digits_are_dates_only_where_all_are(kind: type) -> None:
+    for texts, dates in (
+        (["20240105", "20240106"], ["2024-01-05", "2024-01-06"]),
+        (["202411", "202412"], ["2024-11-01", "2024-12-01"]),
+    ):
+        values, calendar = stamps([kind(text) for text in texts], name="t")
+        assert calendar
+        assert values.tolist() == pd.to_datetime(dates).as_unit("ns").astype(np.int64).tolist()
+    for texts in (["20240131", "20240132"], ["202412", "202413"]):
+        numbers, calendar = stamps([kind(text) for text in texts], name="t")
+        assert (numbers.tolist(), calendar) == ([float(text) for text in texts], False)
+    assert Clock(0.0).internal([20_240_105]).tolist() == [20_240_105.0]  # numbers stay numbers
 
 
 def test_stamps_with_and_without_a_zone_are_refused_together() -> None:
     mixed = ["2024-01-01T00:00Z", "2024-01-01T01:00Z", "2024-01-01T02:00"]
     with pytest.raises(ValueError, match="position 0 and '2024-01-01T02:00' at position 2"):
         stamps(mixed, name="t")
-    stream = LiveStream(OnlineGP(RBF(1), Gaussian(0.1), Cosine(5)))
-    for stamp in mixed[:2]:
-        assert "refused" not in (stream.answer(f"{stamp},1") or {})
-    answer = stream.answer(f"{mixed[2]},1")
-    assert answer is not None
-    assert "a date with zone like those before" in answer["refused"]
 
 
-def test_a_number_with_a_decimal_comma_is_no_hour() -> None:
-    # A space separates the cells: read as 18:00 and 9 before.
-    for lines in (["2024-01-01 18,9"], ["2024-01-01,18", "2024-02,9"]):
-        stream = LiveStream(OnlineGP(RBF(1), Gaussian(0.1), Cosine(5)))
-        *_, answer = [stream.answer(line) or {} for line in lines]
-        assert "refused" in answer
-
-
-def test_midnight_may_be_left_out() -> None:
-    stream = LiveStream(OnlineGP(RBF(1), Gaussian(0.1), Cosine(5)))
-    for stamp in ("2024-01-01", "2024-01-01 01:00:00", "2024-01-02"):
-        assert "refused" not in (stream.answer(f"{stamp},1") or {})
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["2024-01-01T00:00Z,1", "2024-01-01T01:00Z,1", "2024-01-01T02:00,1"],
+        # A space separates the cells: read as 18:00 and 9 before.
+        ["2024-01-01 18,9"],
+        ["2024-01-01,18", "2024-01-01 01:00:00,2", "2024-01-02,1", "2024-02,9"],
+    ],
+)
+def test_the_last_of_these_lines_is_no_stamp_like_those_before(lines: list[str]) -> None:
+    live = stream()
+    refused = ["refused" in (live.answer(line) or {}) for line in lines]
+    assert refused == [*[False] * (len(lines) - 1), True]
 
 
 def test_lines_of_semicolons_and_decimal_commas() -> None:
     def answer(line: str, **marks: str) -> dict[str, object]:
-        model = OnlineGP(RBF(1), Gaussian(0.1), Cosine(5))
-        return LiveStream(model, **marks).answer(line) or {}
+        return stream(**marks).answer(line) or {}
 
     plain = answer("2024-01-01;18,9")
     assert "--separator ';' separates its cells" in str(plain["refused"])

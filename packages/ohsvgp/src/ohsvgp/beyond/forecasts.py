@@ -18,6 +18,7 @@ from ohsvgp.inducing import continuous
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.online import OnlineGP
 from ohsvgp.stream.calendar import calendar_ahead
+from ohsvgp.stream.clock import Clock
 from probseq.checks import check_counts, check_positive
 from probseq.gaussians import DiagonalGaussian, JointGaussian
 from probseq.linalg import default_jitter
@@ -203,13 +204,13 @@ def stamps_ahead(gp: OnlineGP, t: Any, step: float | None) -> Tensor:
     clock = gp.clock
     if step is None and clock is not None and clock.unit is not None:
         second = clock.unit / 10**9
-        at = clock.origin / 10**9 + last * second
+        at = clock.nanoseconds(last) / 10**9
         gaps = [gap * second for gap in gp.spacing.gaps]
-        if (ahead := calendar_ahead(at, gaps, int(t))) is not None:
+        if (ahead := calendar_ahead(at, gaps, int(t), clock.zone)) is not None:
             stamps = np.array([round(stamp) for stamp in ahead], dtype="datetime64[s]")
             return clock.internal(stamps).to(gp.kernel.like)[:, None]
     step = gp.spacing.step if step is None else step
     if step is None:
         raise ValueError("step must be a number where there are no two different stamps, got None")
-    count = torch.arange(1, int(t) + 1, dtype=torch.float64)
-    return (last + step * count).to(gp.kernel.like)[:, None]
+    lengths = (clock or Clock(0.0)).lengths_ahead(last, gp.spacing.gaps, step, int(t))
+    return torch.tensor(lengths, dtype=torch.float64).to(gp.kernel.like)[:, None]

@@ -2,21 +2,24 @@
 
 from calendar import monthrange
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
 from statistics import median_low
 
-_DAY = 86_400
+from ohsvgp.stream.clock import time_zone
+
 _FRIDAY = 4
-# Days between two business days, by the week's day of the first.
-_WORKING = (1, 1, 1, 1, 3)
 
 
-def calendar_ahead(last: float, gaps: Sequence[float], count: int) -> list[float] | None:
+def calendar_ahead(
+    last: float, gaps: Sequence[float], count: int, zone: str | None = None
+) -> list[float] | None:
     """Return stamps that go on in months or business days; None where those before do not.
 
     Months, and so quarters and years: the same day, or the last of the month if it is shorter, at
-    the same time of day. Business days: the same time from Monday to Friday.
+    the same time of day. Business days: the same time from Monday to Friday, though some before may
+    be missing. In a zone, days too: the same time of its clock, of which an offset alone does not
+    tell when it changes.
 
     The latest stamp and the gaps before it, the latest last, are in seconds since 1970, UTC.
     """
@@ -24,14 +27,28 @@ def calendar_ahead(last: float, gaps: Sequence[float], count: int) -> list[float
     if len(gaps) < 2 or any(abs(gap - near) > 1e-3 for gap, near in zip(gaps, whole, strict=True)):
         return None
     stamps = [round(last) - back for back in (0, *accumulate(reversed(whole)))][::-1]
-    if abs(last - stamps[-1]) > 1e-3 or len({stamp % _DAY for stamp in stamps}) > 1:
+    if abs(last - stamps[-1]) > 1e-3:
         return None
+    local = time_zone(zone or "Z")
     try:
-        dates = [datetime.fromtimestamp(stamp, UTC) for stamp in stamps]
+        dates = [datetime.fromtimestamp(stamp, local).replace(tzinfo=None) for stamp in stamps]
+        if zone is not None and zone[0] in "+-":
+            dates = [_in_summer_or_winter(stamp, dates[-1]) for stamp in dates]
+        if len({stamp.time() for stamp in dates}) > 1:
+            return None
         ahead = _months(dates, count) or _business_days(dates, count)
+        if ahead is None and zone is not None:
+            days = median_low((later - earlier).days for earlier, later in pairwise(dates))
+            ahead = [dates[-1] + timedelta(days=days * k) for k in range(1, count + 1)]
+        return None if ahead is None else [x.replace(tzinfo=local).timestamp() for x in ahead]
     except (OverflowError, OSError, ValueError):  # beyond the years that Python knows
         return None
-    return None if ahead is None else [stamp.timestamp() for stamp in ahead]
+
+
+def _in_summer_or_winter(stamp: datetime, latest: datetime) -> datetime:
+    """Return a stamp an hour earlier or later if it then has the latest one's time of day."""
+    hours = (latest - stamp) / timedelta(hours=1) % 24
+    return stamp + timedelta(hours={1: 1, 23: -1}.get(hours, 0))
 
 
 def _months(dates: Sequence[datetime], count: int) -> list[datetime] | None:
@@ -50,12 +67,16 @@ def _in_month(stamp: datetime, later: int, day: int) -> datetime:
 
 
 def _business_days(dates: Sequence[datetime], count: int) -> list[datetime] | None:
-    steps = [(earlier.weekday(), (later - earlier).days) for earlier, later in pairwise(dates)]
-    weekend = any(step == (_FRIDAY, _WORKING[_FRIDAY]) for step in steps)
-    if not weekend or any(day > _FRIDAY or days != _WORKING[day] for day, days in steps):
+    if any(stamp.weekday() > _FRIDAY for stamp in dates):
+        return None
+    # Business days since the year 1, which began on a Monday, and a Friday with its Monday.
+    numbers = [5 * ((day.toordinal() - 1) // 7) + day.weekday() for day in dates]
+    steps = [later - earlier for earlier, later in pairwise(numbers)]
+    weekend = any(b - a == 1 and b % 5 == 0 for a, b in pairwise(numbers))
+    if not weekend or 2 * steps.count(1) <= len(steps):
         return None
     ahead, now = list[datetime](), dates[-1]
     for _ in range(count):
-        now += timedelta(days=_WORKING[now.weekday()])
+        now += timedelta(days=3 if now.weekday() == _FRIDAY else 1)
         ahead.append(now)
     return ahead

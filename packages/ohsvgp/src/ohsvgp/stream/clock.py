@@ -3,8 +3,9 @@
 import math
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any, Literal, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import torch
@@ -24,7 +25,12 @@ _MONTH, _WEEK = re.compile(r"\d{4}-\d\d"), re.compile(r"\d{4}-?W\d\d")
 _MOMENT = re.compile(
     r"([\dW-]+)(?:(?:T| (?=\d+:))([\d:.,]+) ?(Z|UTC|GMT|[+-][\d:.]+)?)?", re.IGNORECASE
 )
-_DIGITS = re.compile(r"\d{8}")
+# Hours, minutes and seconds; a fraction is one of the last of them.
+_TIME = re.compile(r"(\d\d)(?:(:?)([0-5]\d)(?:\2([0-5]\d|60))?)?(?:[.,](\d+))?")
+_ZONE = re.compile(r"([+-])([01]\d|2[0-3])(?::?([0-5]\d))?")
+_HOUR, _MINUTE, _SECOND = 3_600 * 10**9, 60 * 10**9, 10**9
+# Days, and months of these centuries, without marks between: numbers where others are none.
+_DIGITS = re.compile(r"\d{8}|(?:19|20)\d\d(?:0[1-9]|1[0-2])")
 
 
 class Stamp(NamedTuple):
@@ -32,6 +38,7 @@ class Stamp(NamedTuple):
 
     value: float | int  # the number, or nanoseconds since 1970 in UTC
     form: Literal["number", "month", "week", "date", "date with zone"]
+    zone: str | None = None  # "Z", or the offset from UTC such as "+02:00"
 
     @property
     def calendar(self) -> bool:
@@ -46,10 +53,12 @@ class Clock:
     origin: float | int  # t0, a float, or integer nanoseconds since 1970 for calendar stamps
     # Nanoseconds in a unit of time for calendar stamps; None for plain numbers
     unit: int | None = None
+    # Name of the time zone whose days and months the stamps follow, or its offset; None for UTC
+    zone: str | None = None
 
     def internal(self, t: Any, *, name: str = "t") -> Tensor:
         """Return times since t0 in float64, shape (n,)."""
-        values, calendar = stamps(t, name=name)
+        values, calendar = stamps(t, name=name, digits=self.unit is not None)
         if values.size and calendar != (self.unit is not None):
             kinds = ("calendar stamps", "numbers")
             raise ValueError(
@@ -80,12 +89,41 @@ class Clock:
         """
         if self.unit is None:
             return self.origin + length
+        stamp = self.nanoseconds(length)
+        if abs(stamp) > _LAST_NANOSECOND:
+            return np.datetime64(stamp // _SECOND, "s")
+        return np.datetime64(stamp, "ns")
+
+    def nanoseconds(self, length: float) -> int:
+        """Return the calendar stamp that lies ``length`` after t0, since 1970.
+
+        The whole second, milli- or microsecond that float64 cannot tell it from, if there is one.
+        """
+        assert self.unit is not None
         # In Python's integers: as float64 the origin alone would lose hundreds of nanoseconds.
         whole = math.floor(length)
         stamp = int(self.origin) + whole * self.unit + round((length - whole) * self.unit)
-        if abs(stamp) > _LAST_NANOSECOND:
-            return np.datetime64(stamp // 10**9, "s")
-        return np.datetime64(stamp, "ns")
+        return stamp if length == whole else _nearby_whole(stamp, math.ulp(length) * self.unit)
+
+    def lengths_ahead(self, last: float, gaps: list[float], step: float, count: int) -> list[float]:
+        """Return ``count`` times since t0 after the latest, in steps that float64 does not add up.
+
+        The step is one of the gaps before the latest stamp, whose whole units stay whole, too.
+        """
+        if self.unit is None:
+            return [last + step * k for k in range(1, count + 1)]
+        error = math.ulp(last if step in gaps else step) * self.unit
+        stamp, gap = self.nanoseconds(last), _nearby_whole(round(step * self.unit), error)
+        ahead = (stamp + gap * k - int(self.origin) for k in range(1, count + 1))
+        return [length // self.unit + length % self.unit / self.unit for length in ahead]
+
+
+def _nearby_whole(stamp: int, error: float) -> int:
+    for unit in (_SECOND, 10**6, 10**3):
+        nearest = (stamp + unit // 2) // unit * unit
+        if abs(nearest - stamp) <= error:
+            return nearest
+    return stamp
 
 
 def start_clock(t: Any, time_unit: str, *, sort: bool = False) -> Clock:
@@ -100,7 +138,33 @@ def start_clock(t: Any, time_unit: str, *, sort: bool = False) -> Clock:
     first = values.min() if sort else values[0]
     if not calendar:
         return Clock(float(first))
-    return Clock(int(first), nanoseconds(time_unit))
+    return Clock(int(first), nanoseconds(time_unit), _zone_name(t))
+
+
+def _zone_name(t: Any) -> str | None:
+    """Return the zone of the first of calendar stamps, by its name or else its offset from UTC."""
+    array = np.atleast_1d(as_array(t, "t"))
+    if array.dtype.kind == "M":
+        return None
+    first = array[0]
+    if not isinstance(first, datetime):
+        return parse_stamp(str(first)).zone
+    name = getattr(first.tzinfo, "key", None) or getattr(first.tzinfo, "zone", None)
+    return name or parse_stamp(str(first)).zone
+
+
+def time_zone(name: str) -> tzinfo:
+    """Return the zone of a name, or of an offset such as "+02:00"."""
+    if name[0] in "Z+-":
+        return datetime.fromisoformat(f"2000-01-01T00:00{name}").tzinfo or UTC
+    return ZoneInfo(name)
+
+
+def stamp_text(seconds: float, zone: str | None) -> str:
+    """Return a stamp of seconds since 1970 as ISO 8601 in its zone, as ``Stamp`` names it."""
+    moment = _EPOCH + timedelta(microseconds=round(seconds * 10**6))
+    local = moment.astimezone(time_zone(zone or "Z")).replace(tzinfo=None)
+    return f"{local.isoformat()}{zone or ''}"
 
 
 def nanoseconds(time_unit: str) -> int:
@@ -116,11 +180,13 @@ def nanoseconds(time_unit: str) -> int:
     return length
 
 
-def stamps(t: Any, *, name: str) -> tuple[np.ndarray, bool]:
+def stamps(t: Any, *, name: str, digits: bool = True) -> tuple[np.ndarray, bool]:
     """Return stamps as float64, or calendar stamps as integer nanoseconds, and which it is.
 
     Stamps are of shape (n,) or single, numbers or numpy's, pandas' or Python's dates, or ISO 8601
-    strings; see ``parse_stamp``. The name is the argument's, for errors.
+    strings; see ``parse_stamp``. With ``digits`` whole numbers that are all days or months of the
+    20th and 21st century, such as 20240105 or 202401, are dates. The name is the argument's, for
+    errors.
     """
     array = np.atleast_1d(as_array(t, name))
     if array.ndim != 1:
@@ -131,6 +197,11 @@ def stamps(t: Any, *, name: str) -> tuple[np.ndarray, bool]:
         return _calendar_nanoseconds(array, name), True
     if array.dtype.kind in "OUT" and any(isinstance(value, date | str) for value in array):
         return _parse_stamps(array.tolist(), name)
+    if digits and array.dtype.kind in "iu" and array.size:
+        # Within one of the two lengths first: most numbers need not be read as text.
+        low, high = int(array.min()), int(array.max())
+        if (low >= 190_001 and high <= 209_912) or (low >= 19_000_101 and high <= 20_991_231):
+            return _parse_stamps(array.astype(str).tolist(), name)
     values = real_numbers(array, name, "hold numbers or calendar stamps")
     if not np.isfinite(values).all():
         where = _first(~np.isfinite(values))
@@ -142,7 +213,9 @@ def parse_stamp(text: str) -> Stamp:
     """Read a number, or an ISO 8601 date or time as nanoseconds since 1970.
 
     A time without a zone is taken as UTC; one with a zone, "UTC" too, is converted to UTC. Months
-    and weeks stand for their first day. Eight digits that are a date are one.
+    and weeks stand for their first day. Eight digits that are a date are one, six that are a month
+    of the 20th or 21st century. A fraction is one of the last unit that is there; 24:00 is the
+    next day's midnight, and a leap second (:60) the second that follows.
 
     Such as "3.5", "2021-02-28", "2021-02", "2021-W08", "20210228" or "2021-02-28
     12:30:00.25+01:00".
@@ -174,18 +247,36 @@ def _moment(text: str) -> Stamp:
         raise ValueError(text)
     day, time, zone = match.groups()
     form = "date" if zone is None else "date with zone"  # the time of midnight may be left out
+    if time is None and len(day) == 6 and _DIGITS.fullmatch(day):
+        day = f"{day[:4]}-{day[4:]}"
     if time is None and _MONTH.fullmatch(day):
         form, day = "month", f"{day}-01"
     elif time is None and _WEEK.fullmatch(day):
         form, day = "week", f"{day}-1" if "-" in day else f"{day}1"
-    offset = "" if zone is None else "Z" if zone[0].isalpha() else zone
-    moment = datetime.fromisoformat(day if time is None else f"{day}T{time}{offset}")
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    # Python's times end at microseconds, and cut off the digits beyond.
-    beyond = re.search(r"[.,]\d{6}(\d{1,3})", text)
-    remainder = int(beyond[1].ljust(3, "0")) if beyond else 0
-    value = (aware - _EPOCH) // timedelta(microseconds=1) * 1000 + remainder
-    return Stamp(value, form)
+    midnight = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
+    value = (midnight - _EPOCH).days * 24 * _HOUR + (0 if time is None else _since_midnight(time))
+    if zone is None or zone[0].isalpha():
+        return Stamp(value, form, None if zone is None else "Z")
+    offset = _ZONE.fullmatch(zone)
+    if offset is None:
+        raise ValueError(text)
+    sign, hours, minutes = offset[1], offset[2], offset[3] or "00"
+    east = int(f"{sign}1") * (int(hours) * _HOUR + int(minutes) * _MINUTE)
+    return Stamp(value - east, form, f"{sign}{hours}:{minutes}")
+
+
+def _since_midnight(time: str) -> int:
+    """Return the nanoseconds of a time of day."""
+    match = _TIME.fullmatch(time)
+    if match is None:
+        raise ValueError(time)
+    hours, _, minutes, seconds, fraction = match.groups()
+    last = _SECOND if seconds else _MINUTE if minutes else _HOUR
+    value = int(hours) * _HOUR + int(minutes or 0) * _MINUTE + int(seconds or 0) * _SECOND
+    value += int(fraction or 0) * last // 10 ** len(fraction or "")
+    if value > 24 * _HOUR + (seconds == "60") * _SECOND or (int(hours) == 24 and value % _HOUR):
+        raise ValueError(time)
+    return value
 
 
 def _parse_stamps(stamps: list[Any], name: str) -> tuple[np.ndarray, bool]:

@@ -135,7 +135,8 @@ class LivePage:
 def _seconds(stamp: float | str) -> float:
     """Return a stamp as a number: of a date, seconds since 1970."""
     if isinstance(stamp, str):
-        return datetime.fromisoformat(stamp).replace(tzinfo=UTC).timestamp()
+        moment = datetime.fromisoformat(stamp)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     return stamp
 
 

@@ -198,7 +198,7 @@ class LiveStream:
 
     def _learn(self, text: str) -> dict[str, Any]:
         """Learn a line that is not empty."""
-        cell, stamp, (_, form), value = self._reader.read(text)
+        cell, stamp, (_, form, zone), value = self._reader.read(text)
         calendar = form != "number"
         state = self.position
         if state.calendar not in (None, calendar):
@@ -233,12 +233,12 @@ class LiveStream:
                 self._restart_from(restart)
         if InformationLoss(*state.losses).large and not was_large:  # news, and not a state
             alerts.append("lost information")
-        state.calendar, state.form = calendar, form
+        state.calendar, state.form, state.zone = calendar, form, zone
         state.observe(stamp)
         forecasts, beyond = self._forecasts()
         if beyond:
             alerts.append("extrapolation")
-        t = as_json(stamp, calendar)
+        t = as_json(stamp, calendar, zone)
         return {"t": t, "y": value, "error": error, "alerts": alerts, "forecasts": forecasts}
 
     def _keep(self, stamp: float, value: float, calendar: bool) -> None:
@@ -281,7 +281,7 @@ class LiveStream:
         calendar = bool(state.calendar)
         stamps = None
         if calendar and self.step is None:
-            stamps = calendar_ahead(state.last, state.gaps, self.horizon)
+            stamps = calendar_ahead(state.last, state.gaps, self.horizon, state.zone)
         if stamps is None:
             stamps = [state.last + step * (k + 1) for k in range(self.horizon)]
         ahead = passing_forecast(self.model, self.model.inputs(as_times(stamps, calendar)))
@@ -291,7 +291,7 @@ class LiveStream:
         for k, (stamp, row) in enumerate(zip(stamps, rows, strict=True), 1):
             numbers = [state.centre + state.scale * number for number in row]
             named = zip(("mean", "low", "high"), numbers, strict=True)
-            answers.append({"horizon": k, "t": as_json(stamp, calendar)} | dict(named))
+            answers.append({"horizon": k, "t": as_json(stamp, calendar, state.zone)} | dict(named))
             state.pending.append([k - 1.0, stamp, *numbers[1:]])
         return answers, bool(ahead.beyond.any())
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ohsvgp.information_loss import InformationLoss
+from ohsvgp.stream.clock import stamp_text
 from ohsvgp.stream.spacing import StampSpacing
 
 NANOSECONDS = 1_000_000_000
@@ -21,6 +22,7 @@ class StreamState(StampSpacing):
     lines: int = 0  # lines of input that were read, those passed over too
     calendar: bool | None = None  # whether stamps are dates; None before it is known
     form: str | None = None  # of all stamps: "date", "date with zone" ...
+    zone: str | None = None  # of the latest stamp, as ``Stamp`` has it
     start: float | None = None  # t0
     # Stamps and values of the first lines, until they are learned
     first_lines: list[list[float]] = field(default_factory=list[list[float]])
@@ -53,8 +55,6 @@ def as_times(stamps: Sequence[float], calendar: bool) -> np.ndarray:
     return np.array([round(stamp * NANOSECONDS) for stamp in stamps], dtype="datetime64[ns]")
 
 
-def as_json(stamp: float, calendar: bool) -> float | str:
-    """Return a stamp as JSON can hold it."""
-    if not calendar:
-        return stamp
-    return str(np.datetime_as_string(np.datetime64(round(stamp), "s")))
+def as_json(stamp: float, calendar: bool, zone: str | None = None) -> float | str:
+    """Return a stamp as JSON can hold it, dates in a zone as ``Stamp`` names it."""
+    return stamp_text(stamp, zone) if calendar else stamp
