@@ -191,3 +191,9 @@ def test_a_precision_whose_identity_is_lost_to_round_off_has_a_factor() -> None:
     assert (root.diagonal(dim1=-2, dim2=-1) > 0).all()
     torch.testing.assert_close(root[0] @ root[0].mT, G, rtol=1e-4, atol=0.0)
     torch.testing.assert_close(root[1], math.sqrt(2.0) * torch.eye(2, dtype=torch.float64))
+
+
+def test_a_variable_without_information_keeps_its_unit() -> None:
+    scaled, scale = core._scaled(torch.diag(torch.tensor([4.0, 0.0], dtype=torch.float64)))
+    assert scaled.tolist() == [[1.0, 0.0], [0.0, 0.0]]
+    assert scale.tolist() == [2.0, 1.0]

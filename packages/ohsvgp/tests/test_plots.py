@@ -188,14 +188,6 @@ def small() -> OnlineGP:
     return OnlineGP(RBF(1), Gaussian(0.01), LegS(12), alpha=0.0)
 
 
-def test_the_path_of_coefficients_ends_at_their_law() -> None:
-    gp = small().updated(*TASKS[0]).updated(*TASKS[1])
-    law, end = gp.posterior_coefficients(), gp.state.length if gp.state else 0.0
-    path = coefficient_path(gp, torch.tensor([end], dtype=torch.float64))
-    torch.testing.assert_close(path.mean[0], law.mean, rtol=0, atol=1e-6)
-    torch.testing.assert_close(path.variance[0], law.variance, rtol=0, atol=1e-6)
-
-
 def test_the_path_holds_projections_of_the_posterior_on_shorter_windows() -> None:
     gp, end = small().updated(*TASKS[0]), 2.5
     nodes, weights = np.polynomial.legendre.leggauss(60)

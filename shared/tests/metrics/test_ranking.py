@@ -92,3 +92,9 @@ def test_a_rate_of_exactly_19_in_20_counts_as_95_percent():
     scores = torch.arange(21, 0, -1).double()
     positive = torch.tensor([True] * 19 + [False, True])
     assert float(fpr_at_tpr(scores, positive, 0.95)) == 0.0
+
+
+@pytest.mark.parametrize("tpr", [0.0, 1.5])
+def test_a_rate_that_no_point_has_is_refused(tpr):
+    with pytest.raises(ValueError, match=rf"tpr must lie in \(0, 1\], got {tpr}"):
+        fpr_at_tpr(torch.tensor([1.0, 0.0]), torch.tensor([True, False]), tpr)

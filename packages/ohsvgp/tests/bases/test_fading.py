@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ohsvgp import Cosine, ExactGP, Fading, Gaussian, OnlineGP
+from ohsvgp import ExactGP, Fading, Gaussian, OnlineGP
 from ohsvgp.bases import Advance
 from probseq.kernels import RBF, Matern32
 
@@ -45,23 +45,3 @@ def test_with_as_many_points_as_stamps_the_model_is_the_exact_process():
     found, wanted = gp.predict(new), exact.predict(new)
     torch.testing.assert_close(found.mean, wanted.mean, rtol=0, atol=1e-5)
     torch.testing.assert_close(found.variance, wanted.variance, rtol=0, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_long_stream_is_forecast_as_by_the_exact_process_where_cosines_are_not():
-    kernel = Matern32(1).double()
-    t = torch.arange(1200.0, dtype=torch.float64) * 0.25
-    noise = torch.randn(2, 1200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    with torch.no_grad():
-        root = torch.linalg.cholesky(kernel(t[:, None], t[:, None]) + 1e-9 * torch.eye(1200))
-    y, new = root @ noise[0] + 0.1 * noise[1], t[-1] + torch.tensor([0.25, 0.5, 1.0])
-    exact = ExactGP(kernel, Gaussian(0.01))
-    exact.update(t, y)
-    off = []
-    for basis in (Fading(40), Cosine(40)):
-        gp = OnlineGP(kernel, Gaussian(0.01), basis)
-        for part in torch.arange(1200).split(100 if isinstance(basis, Cosine) else 5):
-            gp.update(t[part], y[part])
-        off.append(float((gp.predict(new).mean - exact.predict(new).mean).abs().max()))
-    assert off[0] < 0.01
-    assert off[1] > 0.1
