@@ -1,7 +1,12 @@
 """Folders of experiments: what is kept in them, and what is said of them."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from time import sleep
+
 import pytest
 
+from probseq.files import InUseError
 from probseq_apps.engine.files import read_json
 from probseq_apps.experiment import Job, RunFolder, Workflow, by_row
 from probseq_apps.options import Options
@@ -42,7 +47,31 @@ def test_overwriting_deletes_what_the_experiment_kept_and_nothing_else(tmp_path)
             (folder / name).write_text("")
     with open_one(Options(run_dir=folder, overwrite=True)):
         found = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
-    assert found == {".lock", "config.json", "rows/own/a"}
+    assert found == {".lock", ".lock-a", "config.json", "rows/own/a"}
+
+
+@pytest.mark.parametrize("asked", [{}, {"resume": True}, {"overwrite": True}])
+def test_nobody_changes_the_folder_of_a_run_that_is_at_work(tmp_path, asked):
+    with open_one(Options(run_dir=tmp_path)):
+        before = (tmp_path / "config.json").stat().st_mtime_ns
+        with pytest.raises(InUseError), open_one(Options(run_dir=tmp_path, **asked)):
+            pass
+        assert (tmp_path / "config.json").stat().st_mtime_ns == before
+
+
+def test_a_job_that_is_at_work_elsewhere_is_waited_for(tmp_path, capsys):
+    at, working = RunFolder(tmp_path, "own"), Event()
+
+    def work():
+        working.set()
+        sleep(0.2)
+        return {"rmse": 0.25}
+
+    with ThreadPoolExecutor() as pool:
+        orphan = pool.submit(at.once, "ovc-seed0", work)
+        working.wait()
+        assert at.once("ovc-seed0", lambda: 1 / 0) == {"rmse": 0.25} == orphan.result()
+    assert "ovc-seed0 is at work in another process" in capsys.readouterr().out
 
 
 def test_runs_that_start_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):

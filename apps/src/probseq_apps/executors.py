@@ -94,7 +94,7 @@ class Work(Generic[S, Data]):
             at = RunFolder(Path(folder), self.at.recipe)
             flow.prepare(settings, data, at)
             at.once(job.name, partial(flow.run, settings, data, job, at))
-            paths = [path for path in at.path.rglob("*") if path.is_file()]
+            paths = [path for path in at.path.rglob("[!.]*") if path.is_file()]
             return {path.relative_to(at.path).as_posix(): path.read_bytes() for path in paths}
 
 

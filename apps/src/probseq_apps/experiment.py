@@ -1,12 +1,15 @@
 """The interface between the driver and a workflow, and the folder of its results."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from probseq.files import sole_use
 from probseq.settings import Settings
-from probseq_apps.engine import distributed
+from probseq_apps.engine import distributed, log
 from probseq_apps.engine.files import read_json, write_json
 from probseq_apps.options import Options
 
@@ -55,13 +58,20 @@ class RunFolder:
         return distributed.broadcast(distributed.is_main() and self.results_file(name).exists())
 
     def once(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Return results; compute and store them where there are none yet."""
+        """Return results; compute and store them where there are none yet.
+
+        A process that computes them, such as one whose driver was killed, is waited for.
+        """
         file = self.results_file(name)
         if not self.has(name):
-            results = make()
-            if distributed.is_main():
-                write_json(file, results)
-            distributed.barrier()
+            waiting = partial(log.say, f"{name} is at work in another process: waiting for its end")
+            lock = sole_use(self.path, name, wait=waiting) if distributed.is_main() else None
+            with lock or nullcontext():
+                if not self.has(name):
+                    results = make()
+                    if distributed.is_main():
+                        write_json(file, results)
+                    distributed.barrier()
         return distributed.broadcast(read_json(file) if distributed.is_main() else {})
 
 

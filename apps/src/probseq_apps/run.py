@@ -16,7 +16,13 @@ import torch
 from probseq.files import hash_tensors, sha256, sole_use
 from probseq_apps.data.names import user_path
 from probseq_apps.engine import distributed, log
-from probseq_apps.engine.files import DATA_HASH, RunExistsError, prepare_run_dir, writing
+from probseq_apps.engine.files import (
+    DATA_HASH,
+    RunExistsError,
+    may_hold_run,
+    prepare_run_dir,
+    writing,
+)
 from probseq_apps.executors import LostJobError, Work, check_executor, do_in_parallel, stamp_of
 from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
 from probseq_apps.options import Options
@@ -132,6 +138,9 @@ def open_folder(
             config = {"experiment": kind, "recipe": recipe, **workflow.config(settings, data)}
             if digest := data_hash(data_name, data):
                 config[DATA_HASH] = digest
+            if may_hold_run(folder):  # before it is read: nobody loses the files he works with
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(sole_use(folder))
             prepare_run_dir(
                 folder,
                 config,
@@ -140,7 +149,6 @@ def open_folder(
                 patterns=(RESULTS, *workflow.folders),
                 longer=workflow.longer,
             )
-            stack.enter_context(sole_use(folder))
         distributed.barrier()
         try:
             yield RunFolder(folder, recipe)

@@ -69,7 +69,7 @@ def test_overwriting_deletes_the_run_and_nothing_else(tmp_path):
         (path / name).write_text("{}\n")
     write_json(path / "finished.json", {"steps": 1})
     prepare_run_dir(path, {"method": "sgpa"}, overwrite=True, patterns=["res*", "mle/*"])
-    assert names(path) == [".lock", "config.json", "notes.txt", "other"]
+    assert names(path) == ["config.json", "notes.txt", "other"]
     assert read_json(path / "config.json") == {"method": "sgpa"}
     assert names(other) == ["precious"]
 

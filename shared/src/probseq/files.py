@@ -21,7 +21,7 @@ import shutil
 import socket
 import struct
 import zipfile
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -155,18 +155,25 @@ def sha256(path: Path) -> str:
 
 
 @contextmanager
-def sole_use(path: Path) -> Generator[None]:
-    """Keep other processes out of a file or folder; one that dies gives it back.
+def sole_use(
+    path: Path, task: str = "", *, wait: Callable[[], object] | None = None
+) -> Generator[None]:
+    """Keep other processes out of a file, a folder or a task in it; one that dies gives it back.
 
-    The lock is a file `.lock` in the folder, or `.NAME.lock` beside the file. Raises an InUseError.
+    The lock is a file `.lock` (`.lock-TASK`) in the folder, or `.NAME.lock` beside the file. With
+    `wait`, which is called first, another's end is waited for; without it an InUseError is raised.
     """
-    lock = FileLock(path / LOCK if path.is_dir() else path.with_name(f".{path.name}{LOCK}"))
+    name = f"{LOCK}-{task.replace('/', '-')}" if task else LOCK
+    lock = FileLock(path / name if path.is_dir() else path.with_name(f".{path.name}{name}"))
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise InUseError(
-            f"another process works in {path}: wait for its end, or choose another folder"
-        ) from error
+        if wait is None:
+            raise InUseError(
+                f"another process works in {path}: wait for its end, or choose another"
+            ) from error
+        wait()
+        lock.acquire()
     try:
         yield
     finally:

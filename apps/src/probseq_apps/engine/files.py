@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probseq import files
-from probseq.files import ASIDE, LOCK, Format, sole_use
+from probseq.files import ASIDE, LOCK, Format
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,8 +114,7 @@ def prepare_run_dir(
     """
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"run folder {path} must be a folder, and it is a file")
-    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set[str]()
-    names = {name for name in names if not name.startswith((ASIDE, LOCK))}
+    names = _entries(path)
     if not names:
         return write_json(path / CONFIG, config)
     fault = ""
@@ -133,9 +132,19 @@ def prepare_run_dir(
             _delete(path, [*_REPORTS, *(pattern for key in grown for pattern in longer[key])])
             write_json(path / CONFIG, config)
     else:
-        with sole_use(path):  # nobody loses the files that he is working with
-            _delete(path, (*patterns, *_ENTRIES))
-            write_json(path / CONFIG, config)
+        _delete(path, (*patterns, *_ENTRIES))
+        write_json(path / CONFIG, config)
+
+
+def may_hold_run(path: Path) -> bool:
+    """Return whether a folder holds a run, or nothing, or is not there yet."""
+    names = _entries(path)
+    return not path.is_file() and (not names or bool(names.intersection(_ENTRIES)))
+
+
+def _entries(path: Path) -> set[str]:
+    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set[str]()
+    return {name for name in names if not name.startswith((ASIDE, LOCK))}
 
 
 def read_finished(path: Path) -> dict[str, Any] | None:

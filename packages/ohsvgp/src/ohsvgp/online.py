@@ -377,8 +377,7 @@ class OnlineGP:
         """Return the stamps or points of a user that ``inputs`` made x of shape (n, dim) of."""
         if not self.of_time:
             return x.detach().cpu().numpy()
-        clock = self.clock or Clock(0.0)
-        return np.array([clock.user(length) for length in x[:, 0].tolist()])
+        return (self.clock or Clock(0.0)).user_array(x[:, 0])
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that predictions and further updates need, as a flat dict of tensors."""

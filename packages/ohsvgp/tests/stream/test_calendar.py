@@ -34,6 +34,13 @@ def test_whole_units_stay_whole(freq: str) -> None:
     assert forecast(gp, 24).stamps.tolist() == every[2_000:].astype(np.int64).tolist()
 
 
+def test_forecasts_go_on_at_the_end_of_the_time_that_nanoseconds_count() -> None:
+    days = np.arange("2262-04-01", "2262-04-14", dtype="datetime64[D]")
+    gp = OnlineGP(RBF(1, lengthscale=90.0), Gaussian(0.1), Cosine(3))
+    gp.update(days[:10], np.zeros(10))
+    assert (forecast(gp, 3).stamps == days[10:]).all()
+
+
 @pytest.mark.parametrize("missing", ["2024-05-01", "2024-05-06"])
 def test_business_days_go_on_after_a_holiday(missing: str) -> None:
     every = pd.bdate_range("2024-04-24", "2024-05-20").to_numpy()

@@ -30,7 +30,7 @@ def fit_plot(gp: OnlineGP, t: Any, y: Any, *, labels: tuple[str, str] = ("t", "y
     sd = predicted.variance.clamp_min(0.0).sqrt()
     points, inducing = None if gp.state is None else gp.state.inducing.points, None
     if points is not None and gp.clock is not None:
-        inducing = np.array([gp.clock.user(z) for z in points[:, 0].tolist()])[None]
+        inducing = gp.clock.user_array(points[:, 0])[None]
     train = (times, values, np.zeros(len(times), dtype=int))
     prediction = SeriesFit(
         grid, predicted.mean.numpy()[None], sd.numpy()[None], train, None, inducing
@@ -72,4 +72,4 @@ def _read_series(gp: OnlineGP, t: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     values = real_numbers(as_array(y, "y"), "y", "be an array of real numbers")
     if values.shape != lengths.shape:
         raise ValueError(f"y must have shape {tuple(lengths.shape)}, got {values.shape}")
-    return np.array([clock.user(length) for length in lengths.tolist()]), values
+    return clock.user_array(lengths), values

@@ -47,8 +47,8 @@ def calendar_ahead(
 
 def _in_summer_or_winter(stamp: datetime, latest: datetime) -> datetime:
     """Return a stamp an hour earlier or later if it then has the latest one's time of day."""
-    hours = (latest - stamp) / timedelta(hours=1) % 24
-    return stamp + timedelta(hours={1: 1, 23: -1}.get(hours, 0))
+    seconds = (latest - stamp).total_seconds() % 86_400
+    return stamp + timedelta(hours={3_600: 1, 82_800: -1}.get(int(seconds), 0))
 
 
 def _months(dates: Sequence[datetime], count: int) -> list[datetime] | None:

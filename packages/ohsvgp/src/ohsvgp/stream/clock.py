@@ -82,6 +82,15 @@ class Clock:
         whole, remainder = np.divmod(distance, np.uint64(self.unit))
         return torch.tensor(np.where(later, 1.0, -1.0) * (whole + remainder / self.unit))
 
+    def user_array(self, lengths: Tensor) -> np.ndarray:
+        """Return the stamps that lie after t0, of one type: see ``user``."""
+        stamps = [self.user(length) for length in lengths.tolist()]
+        # numpy would take nanoseconds for all, and wrap those beyond them around.
+        types = {getattr(stamp, "dtype", None) for stamp in stamps}
+        if len(types) > 1:
+            return np.array([np.array(stamp).astype("datetime64[s]") for stamp in stamps])
+        return np.array(stamps)
+
     def user(self, length: float) -> float | np.datetime64:
         """Return the stamp that lies ``length`` after t0.
 
