@@ -60,6 +60,17 @@ def test_evidence_fit_is_that_of_scipy() -> None:
     assert gp.kernel.raw_lengthscale.grad is None
 
 
+def test_known_hyperparameters_come_back_from_many_data() -> None:
+    t = torch.linspace(0.0, 60.0, 300, dtype=torch.float64)
+    gp = model(lengthscale=3.0)
+    # Twenty series that share the hyperparameters.
+    y = torch.stack([draw(t, 0.7, 2.0, 0.1, seed) for seed in range(20)])
+    gp.fit_hyperparameters(t, y)
+    truth = torch.tensor([0.7, 2.0, 0.1], dtype=torch.float64)
+    # About 700 independent values: 5% is one standard deviation of the variance.
+    torch.testing.assert_close(settings(gp), truth, rtol=0.12, atol=0)
+
+
 def test_masked_targets_do_not_count() -> None:
     t = torch.linspace(0.0, 10.0, 40, dtype=torch.float64)
     y = draw(t, 0.8, 1.5, 0.05)

@@ -114,6 +114,27 @@ def test_powers_are_those_of_the_integral_by_quadrature(
     torch.testing.assert_close(found, torch.stack(expected), rtol=1e-9, atol=1e-10)
 
 
+def test_small_powers_tend_to_the_mean_of_the_log() -> None:
+    old, T, C = problem(5, 3, rank=3)
+    G, h = old
+
+    def parts(alpha: float) -> Tensor:
+        found = carry_site(old, T, C, alpha=alpha)
+        scalars = torch.stack([found.log_scale, found.lost_information])
+        return torch.cat([found.site.precision.flatten(), found.site.shift, scalars])
+
+    # Richardson's extrapolation to 0 from three powers: an error of the order of α³.
+    whole, half, quarter = (parts(1e-4 / d) for d in (1, 2, 4))
+    limit = (4 * (2 * quarter - half) - (2 * half - whole)) / 3
+    lost = 0.5 * torch.trace(G @ C)
+    scalars = torch.stack([-lost - log_integral(G, h), lost])
+    expected = torch.cat([(T.mT @ G @ T).flatten(), T.mT @ h, scalars])
+    torch.testing.assert_close(limit, expected, rtol=0, atol=1e-8)
+    torch.testing.assert_close(parts(0.0), expected, rtol=1e-12, atol=1e-12)
+    # The limit is no matter of course: they differ by the order of α.
+    assert float((whole - expected).abs().max()) > 1e-6
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_gradients_in_the_transition_and_the_covariance_are_right(alpha: float) -> None:
     old, T, C = problem(4, 3, rank=2)

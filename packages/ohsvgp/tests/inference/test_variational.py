@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ohsvgp import LegS, OnlineGP, core
+from ohsvgp import AdamSteps, LegS, OnlineGP, core
 from ohsvgp.core import CarriedSite, Site
 from ohsvgp.inference.natural import natural_update
 from ohsvgp.inference.variational import variational_update
@@ -116,6 +116,25 @@ def test_bad_options_are_refused(options: dict, message: str) -> None:
         variational_update(Bernoulli(), *problem, y, **options)
     with pytest.raises(ValueError, match="iterations must be a whole number of at least 1"):
         natural_update(Bernoulli(), *problem, y, iterations=0)
+
+
+@pytest.mark.slow
+def test_an_online_process_learns_by_adam_what_it_learns_by_natural_gradients() -> None:
+    t = torch.linspace(0.0, 6.0, 40, dtype=torch.float64)
+    counts = torch.tensor([i % 4 + i // 10 for i in range(40)], dtype=torch.float64)
+    natural, adam = (
+        OnlineGP(RBF(1), Poisson(), LegS(8), inference=inference)
+        for inference in ("natural", AdamSteps(steps=1500, learning_rate=0.02))
+    )
+    for part in torch.arange(40).chunk(2):
+        # From the same state: a bound is that of the new data given the posterior before, and
+        # only under one and the same posterior is the natural-gradient optimum the largest.
+        adam.load_state_dict(natural.state_dict())
+        best, found = natural.update(t[part], counts[part]), adam.update(t[part], counts[part])
+        assert 0 <= float(best.energy - found.energy) + 1e-9 < 1e-3
+        # Adam it was: it comes close only.
+        assert float(best.energy) != float(found.energy)
+    torch.testing.assert_close(adam.predict(t).mean, natural.predict(t).mean, atol=5e-3, rtol=0)
 
 
 def test_another_inference_is_refused(plain_calls) -> None:
