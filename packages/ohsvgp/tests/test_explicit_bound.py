@@ -252,3 +252,25 @@ def test_uncollapsed_bound_is_the_sum_of_its_divergences(
     nothing = torch.zeros((), dtype=torch.float64)
     found = uncollapsed_bound(nothing, nothing, carried, m, S)
     torch.testing.assert_close(found.value, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_information_is_lost_only_where_the_new_set_does_not_span_the_old_one() -> None:
+    x, y = stream()
+    kernel, batch = kernel_of(0), BATCHES[0]
+    old, other = PointFunctional(points_of(0)), PointFunctional(points_of(1))
+    R_a = root(old.covariance(kernel))
+    Psi = features(kernel, old, R_a, x[batch])
+    precision = torch.full_like(y[batch], 1 / NOISE)
+    empty = Site(x.new_zeros(6, 6), x.new_zeros(6))
+    site = whitened_update(empty, Psi, precision, precision * y[batch])
+
+    def lost(b: PointFunctional, alpha: float) -> Tensor:
+        T = transition(R_a, old.cross_inducing(kernel, b), root(b.covariance(kernel)))
+        C = torch.eye(6, dtype=x.dtype) - T @ T.mT
+        return carry_site(site, T, C, alpha=alpha).lost_information
+
+    # A new set that contains the old one loses nothing.
+    both = PointFunctional(torch.cat([old.nodes, other.nodes + 0.3]))
+    for alpha in (0.0, 0.5, 1.0):
+        assert float(lost(other, alpha)) > 0.01
+        assert abs(float(lost(both, alpha))) < 1e-9

@@ -97,3 +97,29 @@ def test_changed_hyperparameters_are_followed_and_forgotten_again() -> None:
     with torch.no_grad():
         gp.kernel.raw_lengthscale.sub_(0.2)
     torch.testing.assert_close(gp.predict(GRID).mean, before.mean, rtol=0, atol=1e-7)
+
+
+def test_a_changed_kernel_sees_the_old_data_as_noisy_values_of_the_old_inducing_variables() -> None:
+    """The old site stays: pseudo-data at u_a with the precision of the data (Bui et al. 2017)."""
+    (t1, y1), (t2, y2) = (part[:15] for part in stream(30)), (part[15:] for part in stream(30))
+    gp = model(LegS(7), t0=0.0, alpha=0.0)
+    gp.update(t1, y1)
+    old = gp.state
+    assert old is not None
+    R, (G, h) = old.whitening.matrix, old.site
+    with torch.no_grad():
+        gp.kernel.raw_lengthscale.add_(0.3)
+    gp.update(t2, y2)
+    assert gp.state is not None
+    a, b, kernel = old.inducing, gp.state.inducing, gp.kernel
+    with torch.no_grad():
+        K_bb = b.covariance(kernel) + gp.state.whitening.jitter * torch.eye(7, dtype=torch.float64)
+        # Precision and shift of the sites as functions of u_b, through E[u_a | u_b] = C u_b.
+        C = R @ torch.linalg.solve(K_bb, a.cross_inducing(kernel, b).mT).mT
+        F = torch.linalg.solve(K_bb, b.cross(kernel, t2[:, None])).mT
+        precision = torch.linalg.inv(K_bb) + C.mT @ G @ C + F.mT @ F / NOISE
+        S = torch.linalg.inv(precision)
+        mean = S @ (C.mT @ h + F.mT @ y2 / NOISE)
+        H = torch.linalg.solve(K_bb, b.cross(kernel, GRID[:, None])).mT
+        expected = H @ mean
+    torch.testing.assert_close(gp.predict(GRID).mean, expected, rtol=0, atol=1e-6)

@@ -11,7 +11,7 @@ from ohsvgp import Cosine, Gaussian, LegS, OnlineGP, Poisson, Refit
 from ohsvgp.exact import log_marginal_likelihood
 from ohsvgp.fitting import batch_probability
 from probseq.errors import CholeskyError
-from probseq.kernels import RBF, parse_kernel
+from probseq.kernels import RBF, Periodic, parse_kernel
 
 
 def draw(t, kernel, noise, seed=0):
@@ -155,3 +155,16 @@ def test_gaps_and_moved_ends_are_no_first_batch() -> None:
     assert late.updates == 1
     assert float(early.likelihood.noise.detach()) < 0.05  # fitted
     torch.testing.assert_close(late.likelihood.noise, early.likelihood.noise)
+
+
+@pytest.mark.slow
+def test_restarts_find_what_one_start_does_not():
+    # A period of half the truth's is a local maximum.
+    wave = (2 * torch.pi * T / 5).sin() + 0.3 * (2 * torch.pi * T / 2.5).sin()
+    y = wave + 0.05 * draw(T, RBF(1, lengthscale=0.01), 1e-6)
+
+    def fit(restarts):
+        gp = OnlineGP(Periodic(1, period=1.3), Gaussian(0.5), LegS(10), seed=1)
+        return gp.fit_hyperparameters(T, y, restarts=restarts, steps=60).after
+
+    assert fit(12) > fit(0) + 50

@@ -205,3 +205,20 @@ def test_a_whole_number_of_steps_is_not_rounded_up():
             for basis in (by_size, by_inputs)
         )
     assert torch.equal(got, expected)
+
+
+def test_closed_form_passes_gradients_of_the_bound_to_the_lengthscale():
+    t, y = _stream(20)
+    model = _model(RecurrentFeatures(LegS(8), num_features=100, step="closed"))
+    raw = model.kernel.raw_lengthscale
+
+    def bound() -> torch.Tensor:
+        return model.energy(t, y).sum()
+
+    (slope,) = torch.autograd.grad(bound(), raw)
+    with torch.no_grad():
+        raw += 1e-5
+        up = float(bound())
+        raw -= 2e-5
+        down = float(bound())
+    assert float(slope) == pytest.approx((up - down) / 2e-5, rel=1e-5)

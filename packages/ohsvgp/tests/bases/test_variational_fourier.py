@@ -185,3 +185,18 @@ def test_sets_of_another_interval_or_kind_have_no_cross_covariance() -> None:
     )
     with pytest.raises(ValueError, match=r"interval \[0\.0, 1\.0\], got M=5 and \[0\.0, 2\.0\]"):
         inducing.cross_inducing(kernel, other)
+
+
+@pytest.mark.parametrize("kernel_class", MATERNS)
+def test_covariance_is_what_dense_function_values_imply(kernel_class: type[Kernel]) -> None:
+    # u is a functional of f on the interval: K_uf K_ff⁻¹ K_fu tends to K_uu from below.
+    kernel, inducing = make(kernel_class), projections(3)
+    K_uu = inducing.covariance(kernel).detach()
+    errors = []
+    for n in (40, 80, 160):
+        x = torch.linspace(START, END, n, dtype=torch.float64)[:, None]
+        K_uf = inducing.cross(kernel, x)
+        implied = K_uf @ torch.linalg.solve(kernel(x, x).detach(), K_uf.mT)
+        errors.append((K_uu - implied).diagonal().sum().item())
+    assert errors[0] > errors[1] > errors[2] > -1e-6
+    assert errors[2] < 0.02 * K_uu.diagonal().sum().item()

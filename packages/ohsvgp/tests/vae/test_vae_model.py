@@ -320,3 +320,27 @@ def test_an_encoder_of_wrong_outputs_is_named() -> None:
     model.encoder = MLPEncoder(6, 3).double()
     with pytest.raises(ValueError, match="encoder must give mean and variance of shape"):
         model.fit_task(t, y, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def forgetting() -> dict[bool, Tensor]:
+    """Errors on each of two tasks after the second, with and without the carried site."""
+    t, y = channels()
+    errors: dict[bool, Tensor] = {}
+    for carry in (True, False):
+        model = small(carry=carry)
+        for task, part in enumerate(torch.arange(60).chunk(2)):
+            model.fit_task(t[part], y[part], epochs=120, learning_rate=1e-2, learn_kernel=task == 0)
+        found = model.predict(t, generator=torch.Generator().manual_seed(1)).mean
+        errors[carry] = (found - y).square().reshape(2, -1).mean(-1).sqrt()
+    return errors
+
+
+@pytest.mark.slow
+def test_the_carried_site_keeps_the_first_task(forgetting: dict[bool, Tensor]) -> None:
+    assert float(forgetting[True][0]) < 0.3
+    assert float(forgetting[False][0]) > 2.0 * float(forgetting[True][0])
+
+
+def test_the_carried_site_costs_the_second_task_little(forgetting: dict[bool, Tensor]) -> None:
+    assert float(forgetting[True][1]) < 1.5 * float(forgetting[False][1])
