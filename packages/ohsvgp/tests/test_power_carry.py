@@ -165,24 +165,3 @@ def test_a_precision_that_round_off_made_indefinite_is_that_of_its_positive_part
         carry_site(worn, T, C, alpha=0.5).site, carry_site(old, T, C, alpha=0.5).site, strict=True
     ):
         torch.testing.assert_close(mine, expected, rtol=1e-9, atol=1e-10)
-
-
-def test_small_powers_tend_to_the_mean_of_the_log() -> None:
-    old, T, C = problem(5, 3, rank=3)
-    G, h = old
-
-    def parts(alpha: float) -> Tensor:
-        found = carry_site(old, T, C, alpha=alpha)
-        scalars = torch.stack([found.log_scale, found.lost_information])
-        return torch.cat([found.site.precision.flatten(), found.site.shift, scalars])
-
-    # Richardson's extrapolation to 0 from three powers: an error of the order of α³.
-    whole, half, quarter = (parts(1e-4 / d) for d in (1, 2, 4))
-    limit = (4 * (2 * quarter - half) - (2 * half - whole)) / 3
-    lost = 0.5 * torch.trace(G @ C)
-    scalars = torch.stack([-lost - log_integral(G, h), lost])
-    expected = torch.cat([(T.mT @ G @ T).flatten(), T.mT @ h, scalars])
-    torch.testing.assert_close(limit, expected, rtol=0, atol=1e-8)
-    torch.testing.assert_close(parts(0.0), expected, rtol=1e-12, atol=1e-12)
-    # The limit is no matter of course: they differ by the order of α.
-    assert float((whole - expected).abs().max()) > 1e-6
