@@ -1,7 +1,8 @@
 """Classifiers without a transformer, from scikit-learn: simple baselines.
 
 Images are their normalised pixels, texts the counts of their tokens weighted by inverse document
-frequency, and embedded texts the mean of their vectors.
+frequency, embedded texts the mean of their vectors, and sequences means and standard deviations of
+their channels over time, standardised.
 """
 
 import warnings
@@ -26,11 +27,13 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from probseq.images import normalize
+from probseq_apps.baselines.random_convolutions import RandomConvolutions
 from probseq_apps.data.images import ImageData
 from probseq_apps.data.parts import Part
+from probseq_apps.data.sequences import SequenceData
 from probseq_apps.data.texts import EmbeddedTextData, TextData
 
-Data: TypeAlias = ImageData | TextData | EmbeddedTextData
+Data: TypeAlias = ImageData | TextData | EmbeddedTextData | SequenceData
 # Rows of numbers: an array, or a sparse matrix.
 Features: TypeAlias = Any
 
@@ -54,7 +57,7 @@ class Smoothed(KNeighborsClassifier):
 def _candidates(name: str, features: Features, seed: int, *, choose: bool) -> list[Any]:
     """Return estimators of one kind, of which validation data choose, or the default alone."""
     match name:
-        case "logreg":  # from strong to weak penalties
+        case "logreg" | "randconv":  # from strong to weak penalties
             weights = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0) if choose else (1.0,)
             return [LogisticRegression(C=weight, max_iter=1000) for weight in weights]
         case "mlp":
@@ -75,10 +78,14 @@ def fit_estimator(
 ) -> Callable[[Part], Float32[Tensor, "n classes"]]:
     """Fit a classifier and return a function that predicts logarithms of class probabilities.
 
-    It is `logreg`, `mlp` (128 hidden units), `knn` or `gp` (RBF kernel, one against the rest). Its
-    hyperparameter (C, α or k) is chosen by the likelihood of the validation part, if there is any.
+    It is `logreg`, `mlp` (128 hidden units), `knn`, `gp` (RBF kernel, one against the rest) or
+    `randconv` (`logreg` on random convolutions). Its hyperparameter (C, α or k) is chosen by the
+    likelihood of the validation part, if there is any.
     """
-    featurise = _featuriser(data, dense=name == "gp")
+    if isinstance(data, SequenceData):
+        featurise = _of_sequences(data, seed if name == "randconv" else None)
+    else:
+        featurise = _featuriser(data, dense=name == "gp")
     features, labels = featurise(data.train.inputs), data.train.targets.numpy()
 
     def predict(estimator: Any, part: Part) -> Tensor:
@@ -102,12 +109,34 @@ def fit_estimator(
             loss = validation_loss(each) if choose else 0.0
             if loss < lowest:
                 chosen, lowest = each, loss
-            elif name == "logreg":  # weaker penalties are worse, and take longest
+            elif name in ("logreg", "randconv"):  # weaker penalties are worse, and take longest
                 break
     return partial(predict, chosen)
 
 
-def _featuriser(data: Data, *, dense: bool) -> Callable[[Tensor], Features]:
+def _of_sequences(data: SequenceData, seed: int | None) -> Callable[[Tensor], Features]:
+    """Return a function from sequences to standardised numbers; a seed is of convolutions."""
+
+    def prepared(x: Tensor) -> tuple[Tensor, Tensor]:
+        x = data.prepared(x)
+        return x[..., :-1], x[..., -1] > 0
+
+    def moments(x: Tensor, frame: Tensor) -> Tensor:
+        mean = x.sum(1) / frame.sum(1, keepdim=True)
+        squares = torch.where(frame[..., None], x - mean[:, None], 0.0).square().sum(1)
+        return torch.cat([mean, (squares / frame.sum(1, keepdim=True)).sqrt()], 1)
+
+    train = prepared(data.train.inputs)
+    features = moments if seed is None else RandomConvolutions(*train, seed=seed)
+    raw = features(*train).double()
+    mean, std = raw.mean(0), raw.std(0, correction=0)
+    std = torch.where(std > 0, std, 1.0)
+    return lambda x: ((features(*prepared(x)).double() - mean) / std).numpy()
+
+
+def _featuriser(
+    data: ImageData | TextData | EmbeddedTextData, *, dense: bool
+) -> Callable[[Tensor], Features]:
     """Return a function from raw inputs to rows of numbers, for texts a sparse matrix or not."""
     if isinstance(data, ImageData):
         return lambda images: normalize(images, data.mean, data.std).flatten(1).numpy()

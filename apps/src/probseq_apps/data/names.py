@@ -10,7 +10,8 @@ from probseq.errors import MissingExtraError
 
 IMAGE_NAMES = ("digits", "digit-sets", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn")
 TEXT_NAMES = ("cola", "imdb")
-DATA_NAMES: tuple[str, ...] = IMAGE_NAMES + TEXT_NAMES
+SEQUENCE_NAMES = ("speakers",)
+DATA_NAMES: tuple[str, ...] = SEQUENCE_NAMES + IMAGE_NAMES + TEXT_NAMES
 SERIES_NAMES = ("sp500", "solar", "audio", "covid", "toy")
 TABLE_NAMES = ("skillcraft", "powerplant", "two-moons")
 GENERATION_NAMES = ("digits", "gaussian-digits", "mnist", "cifar10", "celeba")
@@ -21,7 +22,7 @@ IMAGE_ENDINGS = (
 )
 
 # Sets of one's own are named by a prefix and a path: "folder:/path/to/images", "csv:/path/to/file".
-FOLDER_PREFIX, CSV_PREFIX = "folder:", "csv:"
+FOLDER_PREFIX, CSV_PREFIX, SEQUENCES_PREFIX = "folder:", "csv:", "sequences:"
 
 WORDS, BPE_PREFIX = "words", "bpe:"
 _SMALLEST_BPE = 258  # all bytes, padding, and a text without any token
@@ -33,6 +34,7 @@ CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
     "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 }
 CORRUPTION_NAMES: tuple[str, ...] = tuple(n for group in CORRUPTION_GROUPS.values() for n in group)
+SEQUENCE_CORRUPTION_NAMES = ("frame_noise", "dropped_frames", "channel_gain", "truncation")
 
 
 class DataError(ValueError):
@@ -73,9 +75,9 @@ def unknown_name_message(kind: str, name: str, names: Iterable[str]) -> str:
 
 
 def user_path(name: str) -> Path | None:
-    """Return the path in ``folder:PATH`` or ``csv:PATH``, None for a set known by name."""
+    """Return the path behind ``folder:``, ``csv:`` or ``sequences:``, None for a known name."""
     prefix, colon, path = name.partition(":")
-    if prefix + colon not in (FOLDER_PREFIX, CSV_PREFIX):
+    if prefix + colon not in (FOLDER_PREFIX, CSV_PREFIX, SEQUENCES_PREFIX):
         return None
     if not path:
         raise DataError(f"data set {name!r} needs a path after the colon")
@@ -91,14 +93,17 @@ def data_folder(name: str, data_dir: Path | None) -> Path:
     return data_dir
 
 
-def data_kind(name: str) -> Literal["image", "text"]:
-    """Return whether a data set holds images or texts; raise if its name is unknown."""
+def data_kind(name: str) -> Literal["image", "text", "sequence"]:
+    """Return whether a data set holds images, texts or sequences; raise if it is unknown."""
     user_path(name)
     if name in IMAGE_NAMES or name.startswith(FOLDER_PREFIX):
         return "image"
     if name in TEXT_NAMES or name.startswith(CSV_PREFIX):
         return "text"
-    names = (*DATA_NAMES, f"{FOLDER_PREFIX}PATH", f"{CSV_PREFIX}PATH")
+    if name in SEQUENCE_NAMES or name.startswith(SEQUENCES_PREFIX):
+        return "sequence"
+    prefixes = (FOLDER_PREFIX, CSV_PREFIX, SEQUENCES_PREFIX)
+    names = (*DATA_NAMES, *(f"{prefix}PATH" for prefix in prefixes))
     raise DataError(unknown_name_message("data set", name, names))
 
 

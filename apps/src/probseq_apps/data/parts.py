@@ -70,6 +70,21 @@ class Parts(Generic[PartT]):
         return len(self.class_names)
 
 
+def number_classes(
+    labels: Sequence[str], source: object
+) -> tuple[tuple[str, ...], Int64[Tensor, " n"]]:
+    """Return the classes in order, as numbers if all are, and the number of each label's."""
+    names = set(labels)
+    try:
+        classes = tuple(sorted(names, key=float))
+    except ValueError:
+        classes = tuple(sorted(names))
+    if len(classes) < 2:
+        raise DataError(f"{source} needs rows of at least two classes, it has {classes}")
+    numbers = {name: number for number, name in enumerate(classes)}
+    return classes, torch.tensor([numbers[label] for label in labels])
+
+
 def check_labels(labels: Int64[Tensor, " n"], num_classes: int, source: object) -> None:
     """Raise if a label is outside 0..num_classes-1; the message names the source."""
     bad = ((labels < 0) | (labels >= num_classes)).nonzero()

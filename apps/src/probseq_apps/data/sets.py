@@ -12,7 +12,8 @@ from torch import Tensor
 from probseq_apps.data.embeddings import read_embeddings
 from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.names import WORDS, DataError, data_kind, user_path
-from probseq_apps.data.parts import SPLIT_SEED, Part, few_rows, wrong_labels
+from probseq_apps.data.parts import SPLIT_SEED, Part, few_rows, permutation, wrong_labels
+from probseq_apps.data.sequences import SequenceData, load_sequences
 from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.texts import (
     EmbeddedTextData,
@@ -23,7 +24,7 @@ from probseq_apps.data.texts import (
 )
 from probseq_apps.data.tokenizers import encode_texts
 
-ClassData: TypeAlias = ImageData | TextData | EmbeddedTextData
+ClassData: TypeAlias = ImageData | TextData | EmbeddedTextData | SequenceData
 DataT = TypeVar("DataT", bound=ClassData)
 _DEFAULTS = DataSettings()
 
@@ -38,14 +39,18 @@ def load_data(
 ) -> ClassData:
     """Load a data set: read, check, split, and turn texts into tokens.
 
-    The set is one of ``DATA_NAMES``, ``folder:PATH`` (images) or ``csv:PATH`` (texts). Splits are
-    fixed, so that every run holds out the same rows; of labels, see `with_labels`. Nothing is
-    written but by ``download``, which fetches missing files of the standard image sets.
+    The set is one of ``DATA_NAMES``, ``folder:PATH`` (images), ``csv:PATH`` (texts) or
+    ``sequences:PATH``. Splits are fixed, so that every run holds out the same rows; of labels, see
+    `with_labels`. Nothing is written but by ``download``, which fetches missing files of the
+    standard image sets.
     """
     tokenizer, embeddings = reading.tokenizer, reading.embeddings
-    if data_kind(name) == "image":
-        if tokenizer != WORDS or embeddings is not None:
-            raise DataError(f"tokenizer and embeddings are for texts, and {name!r} holds images")
+    kind = data_kind(name)
+    if kind != "text" and (tokenizer != WORDS or embeddings is not None):
+        raise DataError(f"tokenizer and embeddings are for texts, and {name!r} holds {kind}s")
+    if kind == "sequence":
+        return load_sequences(name, reading.label_column)
+    if kind == "image":
         return load_images(
             name, data_dir=data_dir, download=download, image_size=reading.image_size
         )
@@ -68,11 +73,48 @@ def load_data(
     return TextData(**encoded, vocab=vocab, max_length=length)
 
 
+def unknown_classes(data: ClassData, reading: DataSettings, *, seed: int) -> list[int]:
+    """Return the numbers of the classes that a seed leaves out of training, in their order."""
+    names, count = data.class_names, 0 if reading.unknown else reading.num_unknown
+    if missing := [name for name in reading.unknown if name not in names]:
+        raise DataError(f"unknown must name classes ({', '.join(names)}), got {missing[0]!r}")
+    if len(names) - max(count, len(reading.unknown)) < 2:
+        raise DataError(f"unknown must leave two of the {len(names)} classes of {data.name!r}")
+    if not count:
+        return sorted(names.index(name) for name in reading.unknown)
+    order = permutation(len(names)).tolist()
+    return sorted(order[(seed * count + step) % len(names)] for step in range(count))
+
+
+def without_rows(part: Part, unknown: list[int]) -> Part:
+    """Return the rows of the classes that are not unknown, which are numbered anew."""
+    remaining = ~torch.isin(part.targets, torch.tensor(unknown))
+    targets = part.targets[remaining]
+    below = (torch.tensor(unknown) < targets[:, None]).sum(1)
+    return Part(part.inputs[remaining], targets - below)
+
+
+def unknown_part(part: Part, unknown: list[int]) -> Part:
+    """Return the rows of the unknown classes; their targets are zeros."""
+    inputs = part.inputs[torch.isin(part.targets, torch.tensor(unknown))]
+    return Part(inputs, torch.zeros(len(inputs), dtype=torch.int64))
+
+
+def without_classes(data: DataT, unknown: list[int]) -> DataT:
+    """Return data without some classes, in all parts."""
+    names = tuple(name for n, name in enumerate(data.class_names) if n not in unknown)
+    parts = (without_rows(part, unknown) for part in (data.train, data.validation, data.test))
+    train, validation, test = parts
+    extra = {name: without_rows(part, unknown) for name, part in data.extra_tests.items()}
+    changes = {"train": train, "validation": validation, "test": test, "extra_tests": extra}
+    return replace(data, **changes, class_names=names)
+
+
 def with_labels(data: DataT, size: int | None, noise: float, *, seed: int = SPLIT_SEED) -> DataT:
     """Return data with fewer rows to train on, and with wrong labels.
 
     The share `noise` of the labels for training and validation is wrong; `size` None takes all
-    rows. Normalisation and vocabulary are still those of all, which need no labels.
+    rows. Normalisation of images and vocabulary are still those of all, which need no labels.
     """
     notes = list(data.notes)
     train, validation = data.train, data.validation

@@ -1,9 +1,11 @@
 """Settings of how data sets are read; importable without torch."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from probseq.settings import Count, Rate, Settings
+from probseq.settings import Bound, Count, Index, Rate, Settings
 from probseq_apps.data.names import WORDS, tokenizer_choice
+
+_DISTINCT = Bound("without repetitions", lambda values: len(set(values)) == len(values))
 
 
 class DataSettings(Settings):
@@ -16,7 +18,12 @@ class DataSettings(Settings):
     text_column: str = "text"
     """csv: column of the texts."""
     label_column: str = "label"
-    """csv: column of the labels."""
+    """csv, sequences: column of the labels."""
+    unknown: Annotated[tuple[str, ...], _DISTINCT] = ()
+    """Classes that are left out of training, and then to be told from the others."""
+    num_unknown: Index = 0
+    """Without --unknown, so many classes, neighbours in a fixed random order, others for each
+    seed."""
     tokenizer: str = WORDS
     """Texts: words, bpe:SIZE (byte pairs), both learned from the training texts, or the path of a
     pretrained tokenizer.json."""

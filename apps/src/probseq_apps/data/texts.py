@@ -22,13 +22,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from probseq_apps.data.names import DataError, data_folder, reading, tokenizer_choice, user_path
-from probseq_apps.data.parts import Part, Parts, hold_out_validation, permutation, stratified
+from probseq_apps.data.parts import (
+    Part,
+    Parts,
+    hold_out_validation,
+    number_classes,
+    permutation,
+    stratified,
+)
 from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.tables import read_parquet, read_rows
 from probseq_apps.data.tokenizers import (
@@ -182,16 +188,8 @@ def _csv_parts(path: Path, text_column: str, label_column: str) -> TextParts:
     """Read a CSV or TSV file of texts and labels; classes are in order, as numbers if all are."""
     columns = ((text_column, "texts"), (label_column, "labels"))
     rows = read_rows(path, columns, _labelled)
-    names = {name for _, name in rows}
-    try:
-        classes = tuple(sorted(names, key=float))
-    except ValueError:
-        classes = tuple(sorted(names))
-    if len(classes) < 2:
-        raise DataError(f"{path} needs rows of at least two classes, it has {classes}")
-    numbers = {name: number for number, name in enumerate(classes)}
-    numbered = [(text, numbers[name]) for text, name in rows]
-    labels = torch.tensor([label for _, label in numbered])
+    classes, labels = number_classes([name for _, name in rows], path)
+    numbered = [(text, label) for (text, _), label in zip(rows, labels.tolist(), strict=True)]
     train, validation, test = _pieces(numbered, stratified(labels, 0.1, classes))
     return TextParts(f"csv:{path}", train, validation, test, {}, classes, _CSV_LENGTH)
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,16 @@ from probseq_apps.data.image_folders import list_all
 from probseq_apps.data.images import ImageData, load_ood_images
 from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataError, user_path
 from probseq_apps.data.parts import Part
+from probseq_apps.data.sequences import SequenceData, corrupt_sequences
 from probseq_apps.data.sets import ClassData as Data
-from probseq_apps.data.sets import load_data, with_labels
+from probseq_apps.data.sets import (
+    load_data,
+    unknown_classes,
+    unknown_part,
+    with_labels,
+    without_classes,
+    without_rows,
+)
 from probseq_apps.data.texts import EmbeddedTextData
 from probseq_apps.data.tokenizers import trim_padding
 from probseq_apps.engine import distributed
@@ -52,6 +61,8 @@ from probseq_apps.settings.methods import Row, TrainedMethod, TrainingSettings, 
 
 Sets = Mapping[str, Predictions]
 MADE, PUBLISHED = SHIFTED
+# The unknown classes among the test and the validation part.
+UNKNOWN, UNKNOWN_VALIDATION = "ood/unknown", "validation/unknown"
 # The same corrupted pixels for every method, seed and run.
 _CORRUPTION_SEED = 0
 _ROTATION_DEGREES = 90.0
@@ -76,18 +87,55 @@ def load(settings: ClassifySettings, options: Options) -> comparison.Loaded[Data
     )
     data = labelled(settings, fully_labelled, settings.seeds[0])
     # What is out of distribution must not be in the training rows of any seed.
-    every = replace(data, train=fully_labelled.train)
-    sets = make_test_sets(every, settings.evaluation, options)
+    every = with_labels(fully_labelled, None, settings.reading.label_noise)
+    sets = make_test_sets(every, settings, options)
     return comparison.Loaded(data, sets, fully_labelled)
 
 
 def labelled(settings: ClassifySettings, fully_labelled: Data, seed: int) -> Data:
-    """Return the data with the labels of a seed; members of an ensemble share theirs."""
-    seeds, reading = settings.seeds, settings.reading
+    """Return the data with the known classes and the labels of a seed."""
+    reading, seed = settings.reading, shared_seed(settings, seed)
+    if unknown := unknown_classes(fully_labelled, reading, seed=seed):
+        fully_labelled = without_classes(fully_labelled, unknown)
+        names = ", ".join(reading.unknown) or f"{len(unknown)} classes, others for each seed"
+        notes = (*fully_labelled.notes, f"unknown in training: {names}")
+        fully_labelled = replace(fully_labelled, notes=notes)
+    return with_labels(fully_labelled, reading.train_size, reading.label_noise, seed=seed)
+
+
+def shared_seed(settings: ClassifySettings, seed: int) -> int:
+    """Return the seed that chooses classes and labels: members of an ensemble share theirs."""
+    seeds = settings.seeds
     if any("ensemble" in row.additions for row in map(settings.row, settings.method)):
         size = settings.ensemble_size or len(seeds)
-        seed = seeds[seeds.index(seed) // size * size]
-    return with_labels(fully_labelled, reading.train_size, reading.label_noise, seed=seed)
+        return seeds[seeds.index(seed) // size * size]
+    return seed
+
+
+def sets_of_seed(
+    settings: ClassifySettings, loaded: comparison.Loaded[Data], data: Data, seed: int
+) -> Mapping[str, comparison.TestSet]:
+    """Return the test sets with the known classes of a seed's data, and its unknown ones."""
+    whole, seed = loaded.fully_labelled, shared_seed(settings, seed)
+    if not (unknown := unknown_classes(whole, settings.reading, seed=seed)):
+        return loaded.sets
+    sets: dict[str, comparison.TestSet] = {
+        name: source if name in other_sets(settings) else partial(_without, source, unknown)
+        for name, source in loaded.sets.items()
+    }
+    if len(whole.validation):
+        sets["validation"] = data.validation  # of which some labels may be wrong
+        sets[UNKNOWN_VALIDATION] = unknown_part(whole.validation, unknown)
+    return {**sets, UNKNOWN: unknown_part(whole.test, unknown)}
+
+
+def other_sets(settings: ClassifySettings) -> set[str]:
+    """Return the names of the sets whose targets are no classes of the data."""
+    return {f"ood/{name}" for name in settings.evaluation.ood if name != ROTATIONS}
+
+
+def _without(source: comparison.TestSet, unknown: list[int]) -> Part:
+    return without_rows(source if isinstance(source, Part) else source(), unknown)
 
 
 def check(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> None:
@@ -114,6 +162,9 @@ def check(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> None:
                 f"method {name!r} takes at most {MOST_ROWS_OF_GP:,} training examples, and "
                 f"{data.name!r} has {len(data.train):,}: leave it out, or set train_size"
             )
+    if not isinstance(data, SequenceData):
+        for name in (name for name, row in rows.items() if row.base == "randconv"):
+            raise ValueError(f"method {name!r} is for sequences, and {data.name!r} holds none")
     comparison.check_methods(settings, loaded)
 
 
@@ -129,12 +180,13 @@ def train_method(
     """Train a method, or fit an estimator, and store its predictions."""
     trained, folder = resolve(job.row, settings), comparison.run_folder(at, job)
     data = labelled(settings, loaded.fully_labelled, job.seed)
+    sets = sets_of_seed(settings, loaded, data, job.seed)
     if trained.method.estimator:
-        return fit_and_predict(trained.base, data, loaded.sets, folder, job.seed)
+        return fit_and_predict(trained.base, data, sets, folder, job.seed)
     model = train_transformer(trained, data, folder, job.seed)
     result: dict[str, Any] = {"seconds": comparison.training_seconds(folder)}
     if distributed.is_main():
-        predict_and_store(model, trained, data, loaded.sets, folder, job.seed)
+        predict_and_store(model, trained, data, sets, folder, job.seed)
         predictor = make_predictor(trained, data)
         result |= comparison.measured_penalty(model, trained, predictor, data, seed=job.seed)
     return result
@@ -250,9 +302,11 @@ def warm_start_config(settings: TrainingSettings, epochs: int, *, seed: int) -> 
 
 
 def preparation(data: Data) -> Callable[[Tensor], Tensor]:
-    """Return the function that prepares raw batches: it normalises images and pads texts."""
+    """Return the function that prepares raw batches: normalised images, padded texts."""
     if isinstance(data, ImageData):
         return partial(normalize, mean=data.mean, std=data.std)
+    if isinstance(data, SequenceData):
+        return data.prepared
     return data.padded if isinstance(data, EmbeddedTextData) else trim_padding
 
 
@@ -363,7 +417,7 @@ def post_hoc(
 
 
 def make_test_sets(
-    data: Data, settings: EvaluationSettings, options: Options
+    data: Data, settings: ClassifySettings, options: Options
 ) -> dict[str, comparison.TestSet]:
     """Return the sets to predict, by name.
 
@@ -379,11 +433,16 @@ def make_test_sets(
     sets[comparison.WITHOUT_ATTENTION] = data.test
     if len(data.validation):
         sets = {"validation": data.validation, **sets}
+    evaluation, shift = settings.evaluation, settings.evaluation.shift
+    if isinstance(data, SequenceData) and shift:
+        change = partial(corrupt_sequences, scale=data.statistics[1], seed=_CORRUPTION_SEED)
+        for name, severity in product(settings.corruptions, evaluation.severities):
+            sets[f"{MADE}/{name}/{severity}"] = partial(_changed, data.test, change, name, severity)
     if not isinstance(data, ImageData):
         return {**sets, **data.extra_tests}
-    if settings.shift:
-        sets |= _shifted(data, settings, options.data_dir)
-    for name in settings.ood:
+    if shift:
+        sets |= _shifted(data, evaluation, options.data_dir)
+    for name in evaluation.ood:
         if name == ROTATIONS:
             sets[f"ood/{name}"] = partial(_changed, data.test, rotate, _ROTATION_DEGREES)
         else:

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -139,7 +140,10 @@ def _risk_coverage(seeds: Sequence[Mapping[str, Predictions]]) -> tuple[Tensor, 
     for sets in seeds:
         confidence, predicted = sets["test"].log_probs.double().exp().max(-1)
         curves.append(risk_coverage_curve(confidence, predicted == sets["test"].labels))
-    return curves[0][0], torch.stack([risk for _, risk in curves]).mean(0)
+    # Seeds may have test sets of their own, of other sizes.
+    shares = curves[0][0]
+    risks = [np.interp(shares.numpy(), x.numpy(), risk.numpy()) for x, risk in curves]
+    return shares, torch.from_numpy(np.mean(risks, axis=0))
 
 
 def _errors_by(x: Sequence[int], summaries: Sequence[Summary]) -> Curve:

@@ -8,6 +8,7 @@ from probseq_apps.data.names import (
     CORRUPTION_NAMES,
     CSV_PREFIX,
     IMAGE_NAMES,
+    SEQUENCE_CORRUPTION_NAMES,
     data_kind,
     user_path,
 )
@@ -56,9 +57,10 @@ class EvaluationSettings(Settings):
     num_samples: Count = 10
     """Monte Carlo samples of a prediction, for the methods that sample."""
     shift: bool = False
-    """Images: evaluate under corruptions of the test images, at each severity."""
+    """Images, sequences: evaluate under corruptions of the test part, at each severity."""
     corruptions: Annotated[tuple[str, ...], DISTINCT] = CORRUPTION_NAMES
-    """Corruptions to use with --shift."""
+    """Corruptions to use with --shift; of sequences frame_noise, dropped_frames, channel_gain and
+    truncation, by default all."""
     severities: Annotated[tuple[Severity, ...], DISTINCT] = (1, 2, 3, 4, 5)
     """Severities to use with --shift."""
     ood: Annotated[tuple[str, ...], DISTINCT] = ()
@@ -67,7 +69,7 @@ class EvaluationSettings(Settings):
     def check(self) -> None:
         """Refuse unknown names, and a shift of nothing."""
         for name in self.corruptions:
-            check_name("corruption", name, CORRUPTION_NAMES)
+            check_name("corruption", name, (*CORRUPTION_NAMES, *SEQUENCE_CORRUPTION_NAMES))
         for name in self.ood:
             require(
                 name == ROTATIONS or data_kind(name) == "image",
@@ -94,9 +96,10 @@ class ClassifySettings(MethodSettings):
     """Comparison."""
 
     data: str = "digits"
-    """digits, digit-sets (how many of four digits differ), mnist, fashion-mnist, cifar10, cifar100,
-    svhn, cola, imdb; or a set of one's own: folder:PATH (images in one folder per class) or
-    csv:PATH (texts and labels, CSV or TSV)."""
+    """speakers, digits, digit-sets (how many of four digits differ), mnist, fashion-mnist, cifar10,
+    cifar100, svhn, cola, imdb; or a set of one's own: folder:PATH (images in one folder per class),
+    csv:PATH (texts and labels, CSV or TSV) or sequences:PATH (an .npz of values, lengths and
+    labels, or a CSV with columns id, time, label, and one a channel)."""
     reading: Flat[DataSettings] = DataSettings()
     model: Flat[ImageAndTextSettings] = ImageAndTextSettings()
     warm_start: WarmStart = WarmStart()
@@ -105,12 +108,16 @@ class ClassifySettings(MethodSettings):
 
     def check(self) -> None:
         """Refuse unknown data, and settings that don't go together."""
-        is_text = self.is_text
+        kind = data_kind(self.data)
         super().check()
         shift, ood, training = self.evaluation.shift, self.evaluation.ood, self.training
         augment = training.augment != "none"
         for name, used in {"shift": shift, "ood": ood, "augment": augment}.items():
-            require(not (is_text and used), f"{name} is for images, and {self.data!r} holds texts")
+            suits = kind == "image" or (kind == "sequence" and name == "shift")
+            require(suits or not used, f"{name} is for images, and {self.data!r} holds {kind}s")
+        of_kind = SEQUENCE_CORRUPTION_NAMES if kind == "sequence" else CORRUPTION_NAMES
+        for name in self.corruptions if shift else ():
+            check_name("corruption", name, of_kind)
         for name in dict.fromkeys(self.row(name).base for name in self.method):
             warm = self.warm_epochs(name)
             require(
@@ -118,6 +125,13 @@ class ClassifySettings(MethodSettings):
                 f"warm_start.{name} must leave more than warmup_epochs={training.warmup_epochs} of "
                 f"epochs={training.epochs}, got {warm}",
             )
+
+    @property
+    def corruptions(self) -> tuple[str, ...]:
+        """The corruptions of the test part; the list of all of images stands for all there are."""
+        chosen = self.evaluation.corruptions
+        every = data_kind(self.data) == "sequence" and chosen == CORRUPTION_NAMES
+        return SEQUENCE_CORRUPTION_NAMES if every else chosen
 
     @property
     def is_text(self) -> bool:

@@ -61,6 +61,9 @@ METHODS: dict[str, Method] = {
     "mlp": Method("multilayer perceptron", estimator=True),
     "knn": Method("nearest neighbours", estimator=True),
     "gp": Method("Gaussian process classifier", "Gaussian process", estimator=True),
+    "randconv": Method(
+        "random convolutions with a linear head", "random convolutions", estimator=True
+    ),
     "mle": Method(f"softmax {_ML}", attention=_SOFTMAX),
     "kernel": Method(f"kernel {_ML}", attention=_KERNEL),
     "kernel-rbf": Method(f"RBF kernel {_ML}", attention=KernelConfig(kernel="rbf")),
@@ -253,9 +256,10 @@ class MethodSettings(Settings):
     """Methods to compare, and the settings of their attention."""
 
     method: Names = ("mle", "kernel", "sgpa")
-    """logreg, mlp, knn, gp (of scikit-learn, no transformers); mle (softmax attention), kernel,
-    kernel-rbf, kernel-exponential, kernel-asym (asymmetric), mcd and mcd-softmax (Monte Carlo
-    dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt, kepsvgp,
+    """logreg, mlp, knn, gp (of scikit-learn, no transformers); randconv (random convolutions, of
+    sequences); mle (softmax attention), kernel, kernel-rbf, kernel-exponential, kernel-asym
+    (asymmetric), mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt,
+    kepsvgp,
     kepsvgp-e and kepsvgp-r (one of its processes twice), kernel-noise (Gaussian
     noise on the heads' outputs, a control), or a row of the recipe. Each may be followed by +kflla
     (Laplace approximation of the last layer), +ts (temperature scaling) and +ensemble (mean over
