@@ -215,7 +215,6 @@ VAE_ARGUMENTS = dict(
     basis=VAE_BASES,
     num_latents=st.just(2),
     noise=SCALES,
-    learn_noise=st.booleans(),
     carry=st.booleans(),
     consolidation=st.sampled_from([0.0, 1.0]),
     t0=st.none(),

@@ -141,7 +141,7 @@ CLIPS = tensors("b 4 1 8 8", unit, SINGLE)
 TOKENS = labels("b 2 2 2", "8")
 QUANTIZER = dict(
     **arguments(codebook_size=8, code_dim=4, dim=6, decay=0.99, commitment=0.25),
-    **arguments(revive_below=0.01, kmeans_steps=2),
+    **arguments(revive_below=0.01),
 )
 QUANTIZERS = built(tokenizers.VectorQuantizer, **QUANTIZER)
 OBJECTIVE = dict(

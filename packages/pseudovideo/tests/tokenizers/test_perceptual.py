@@ -87,10 +87,12 @@ def test_images_that_are_neither_grey_nor_colour_are_refused():
         PerceptualLoss(_Distance())(_images(1, 2, 32, 32), _images(1, 2, 32, 32))
 
 
-def test_lpips_takes_digits(digits):
+def test_lpips_takes_digits(digits, tmp_path):
     image = pytest.importorskip("probseq.metrics.image")
     pytest.importorskip("lpips")
-    loss = PerceptualLoss(image.LPIPS("alex", random_trunk=True))
+    trunk = pytest.importorskip("torchvision.models").squeezenet1_1(weights=None).features
+    torch.save(trunk.state_dict(prefix="features."), tmp_path / "trunk.pth")
+    loss = PerceptualLoss(image.LPIPS("squeeze", weights=tmp_path / "trunk.pth"))
     one, two = digits[:4].clone().requires_grad_(), digits[4:8]
     assert loss(two, two) == pytest.approx(0, abs=1e-6)
     value = loss(one * 1.1, two)  # outside of −1..1

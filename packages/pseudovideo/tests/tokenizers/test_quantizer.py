@@ -132,8 +132,8 @@ def test_the_first_batch_sets_the_codebook_by_k_means():
     assert errors[1] == pytest.approx(errors[0])
 
 
-def test_without_k_means_steps_the_codebook_is_of_distinct_inputs():
-    quantizer = _quantizer(8, 3, 3, ready=False, kmeans_steps=0, revive_below=0.0, decay=0.0)
+def test_as_many_codes_as_inputs_are_the_inputs():
+    quantizer = _quantizer(8, 3, 3, ready=False, revive_below=0.0, decay=0.0)
     z = _inputs(8, 3)
     quantizer(z)
     order = quantizer.encode(z)
@@ -230,7 +230,7 @@ def test_inputs_that_are_not_finite_leave_the_codebook_alone():
 
 def test_codes_do_not_start_at_inputs_that_are_not_finite():
     """There are more codes than inputs, so that every input is drawn as a code."""
-    quantizer = _quantizer(40, ready=False, kmeans_steps=0, revive_below=0.0)
+    quantizer = _quantizer(40, ready=False, revive_below=0.0)
     inputs = _inputs(30, 5)
     quantizer(torch.cat((inputs, torch.full((3, 5), torch.nan, dtype=torch.float64))))
     assert quantizer.codebook.isfinite().all()
@@ -301,7 +301,6 @@ def test_two_ranks_have_the_codebook_of_the_whole_batch(tmp_path, processes):
         ({"decay": 1.0}, r"decay must be in \[0, 1\), got 1.0"),
         ({"revive_below": -0.1}, r"revive_below must be in \[0, 1\), got -0.1"),
         ({"commitment": float("nan")}, "commitment must be finite and not negative, got nan"),
-        ({"kmeans_steps": -1}, "kmeans_steps must be finite and not negative, got -1"),
     ],
 )
 def test_bad_settings_are_refused(change, message):

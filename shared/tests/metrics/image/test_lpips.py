@@ -4,11 +4,26 @@ import torch
 from probseq.metrics.image import LPIPS
 
 pytest.importorskip("lpips")
+models = pytest.importorskip("torchvision.models")
+TRUNKS = {"alex": models.alexnet, "squeeze": models.squeezenet1_1}
 
 
-@pytest.fixture(scope="module")
-def metric():
-    return LPIPS("alex", random_trunk=True)
+@pytest.fixture
+def make(tmp_path):
+    """A metric whose trunk is at random."""
+
+    def from_file(net="alex", seed=0):
+        torch.manual_seed(seed)
+        trunk = TRUNKS[net](weights=None).features.state_dict(prefix="features.")
+        torch.save(trunk, tmp_path / "random.pth")
+        return LPIPS(net, weights=tmp_path / "random.pth")
+
+    return from_file
+
+
+@pytest.fixture
+def metric(make):
+    return make()
 
 
 def pictures(n=3, channels=3, size=32, seed=0):
@@ -35,8 +50,7 @@ def test_it_is_the_papers_distance_written_out(metric):
     torch.testing.assert_close(metric(x, y), by_hand(metric, x, y), rtol=1e-4, atol=1e-7)
 
 
-def test_features_that_vanish_give_no_nan_to_the_gradient():
-    metric = LPIPS("alex", random_trunk=True)
+def test_features_that_vanish_give_no_nan_to_the_gradient(metric):
     last = metric.network.net.slice5[0]
     last.weight.zero_()
     last.bias.fill_(-1.0)
@@ -52,8 +66,7 @@ def test_grey_images_are_colour_ones_of_three_equal_channels(metric):
     torch.testing.assert_close(metric(x, y), metric(x.repeat(1, 3, 1, 1), y.repeat(1, 3, 1, 1)))
 
 
-def test_nothing_of_it_learns_and_nothing_drops_out_in_training():
-    metric = LPIPS("alex", random_trunk=True)
+def test_nothing_of_it_learns_and_nothing_drops_out_in_training(metric):
     x, y = pictures(seed=7).requires_grad_(), pictures(seed=8)
     before = metric(x, y)
     parent = torch.nn.ModuleList([metric]).train()
@@ -66,16 +79,15 @@ def test_nothing_of_it_learns_and_nothing_drops_out_in_training():
     assert float(x.grad.abs().sum()) > 0.0
 
 
-def trunk_file(tmp_path, seed=1):
+def trunk_file(tmp_path):
     """A file as torchvision's, with a classifier that LPIPS does not need."""
-    models = pytest.importorskip("torchvision.models")
-    torch.manual_seed(seed)
+    torch.manual_seed(1)
     state = models.squeezenet1_1(weights=None).state_dict()
     torch.save(state, tmp_path / "trunk.pth")
     return tmp_path / "trunk.pth", state
 
 
-def test_the_trunks_weights_come_from_a_file(tmp_path):
+def test_the_trunks_weights_come_from_a_file(tmp_path, make):
     file, state = trunk_file(tmp_path)
     metric = LPIPS("squeeze", weights=file)
     trunk = metric.network.net.state_dict()
@@ -84,7 +96,7 @@ def test_the_trunks_weights_come_from_a_file(tmp_path):
         layer = name.partition(".")[2]
         torch.testing.assert_close(tensor, state[f"features.{layer}"], rtol=0.0, atol=0.0)
     x, y = pictures(seed=9), pictures(seed=10)
-    assert not torch.allclose(metric(x, y), LPIPS("squeeze", random_trunk=True)(x, y))
+    assert not torch.allclose(metric(x, y), make("squeeze")(x, y))
 
 
 def test_wrong_files_are_refused_by_name(tmp_path):
@@ -119,8 +131,8 @@ def test_files_are_never_unpickled(tmp_path):
 
 
 @pytest.mark.parametrize(("net", "least"), [("alex", 31), ("squeeze", 17)])
-def test_images_too_small_for_the_trunk_are_refused(net, least):
-    metric = LPIPS(net, random_trunk=True)
+def test_images_too_small_for_the_trunk_are_refused(net, least, make):
+    metric = make(net)
     x = pictures(size=least)
     assert torch.isfinite(metric(x, -x)).all()
     with pytest.raises(ValueError, match=f"at least {least} pixels.*got .{least - 1}"):
@@ -141,6 +153,4 @@ def test_bad_images_are_refused(metric, plain_calls):
     with pytest.raises(ValueError, match="images must have the shape of references"):
         metric(x, x[:2])
     with pytest.raises(ValueError, match="net must be one of vgg, alex, squeeze, got 'resnet'"):
-        LPIPS("resnet", random_trunk=True)
-    with pytest.raises(ValueError, match="weights must be a file, got None"):
-        LPIPS()
+        LPIPS("resnet", weights="trunk.pth")

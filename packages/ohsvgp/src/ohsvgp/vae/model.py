@@ -47,7 +47,7 @@ class OnlineSVGPVAE(nn.Module):
     What is remembered goes along where the model is moved, and random numbers are others there.
 
     Deviations from thesis C.3: the corrected bound and the carried site of ``vae.objective``, and
-    σ², where it is learned, is consolidated like the networks.
+    σ² is consolidated like the networks.
 
     Args:
         encoder: y of shape (n, d_y) ↦ (ỹ, ṽ), both (n, L), ṽ > 0.
@@ -56,7 +56,6 @@ class OnlineSVGPVAE(nn.Module):
         basis: how inducing variables follow the stream.
         num_latents: L.
         noise: σ² to start from.
-        learn_noise: whether σ² is trained.
         carry: keep the old q(u) as a site. False makes q(u) from the newest task's sites alone, as
             Eq. C.12 reads; earlier tasks are then forgotten.
         consolidation: weight of the penalty on encoder and decoder; 0 for none.
@@ -75,7 +74,6 @@ class OnlineSVGPVAE(nn.Module):
         *,
         num_latents: int,
         noise: float = 0.1,
-        learn_noise: bool = True,
         carry: bool = True,
         consolidation: float = 1.0,
         t0: Any = None,
@@ -97,18 +95,13 @@ class OnlineSVGPVAE(nn.Module):
         self.decoder = decoder
         self.kernel = kernel
         level = torch.tensor(noise, dtype=torch.float64, device=kernel.like.device)
-        self.raw_noise = nn.Parameter(level.log(), requires_grad=learn_noise)
+        self.raw_noise = nn.Parameter(level.log())
         self.num_latents = num_latents
         self.carry = carry
         self.time_unit = time_unit
         self.to(dtype)
         self.kernel.double()
         self.consolidation_weight = consolidation
-        if not self.consolidated():
-            raise ValueError(
-                "encoder, decoder or noise must have a parameter to train, got none: "
-                "with frozen networks leave learn_noise on"
-            )
         self.consolidation = Consolidation(self.consolidated())
         self.generator = torch.Generator(kernel.like.device).manual_seed(seed)
         # A copy: what the basis draws for this kernel belongs to this model.

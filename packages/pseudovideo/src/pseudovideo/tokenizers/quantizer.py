@@ -16,9 +16,10 @@ from probseq.checks import (
     check_integers,
     check_not_negative,
     check_rates,
-    check_whole,
 )
 from pseudovideo.tokenizers.codebook import cluster_sums, k_means, nearest_codes, random_points
+
+_KMEANS_STEPS = 10  # of the initialisation
 
 
 class QuantizerOutput(NamedTuple):
@@ -66,7 +67,6 @@ class VectorQuantizer(nn.Module):
         decay: γ, after the first batches.
         commitment: β.
         revive_below: share of an even use under which a code is dead; 0 revives none.
-        kmeans_steps: of the initialisation; 0 leaves the random inputs as they are.
 
     Example:
         >>> quantizer = VectorQuantizer(512, 32, 128).train()
@@ -88,18 +88,15 @@ class VectorQuantizer(nn.Module):
         decay: float = 0.99,
         commitment: float = 0.25,
         revive_below: float = 0.01,
-        kmeans_steps: int = 10,
     ) -> None:
         super().__init__()
         check_counts(codebook_size=codebook_size, code_dim=code_dim, dim=dim)
-        check_whole(kmeans_steps=kmeans_steps)
-        check_not_negative(kmeans_steps=kmeans_steps, commitment=commitment)
+        check_not_negative(commitment=commitment)
         check_rates(decay=decay, revive_below=revive_below)
         if codebook_size < 2:
             raise ValueError(f"codebook_size must be at least 2, got {codebook_size}")
         self.dim = dim
-        self.decay, self.commitment = decay, commitment
-        self.revive_below, self.kmeans_steps = revive_below, kmeans_steps
+        self.decay, self.commitment, self.revive_below = decay, commitment, revive_below
         projected = code_dim != dim
         self.project_in = nn.Linear(dim, code_dim) if projected else nn.Identity()
         self.project_out = nn.Linear(code_dim, dim) if projected else nn.Identity()
@@ -174,7 +171,7 @@ class VectorQuantizer(nn.Module):
             start = random_points(points, len(self.codebook))
             finite = start.isfinite().all(dim=-1, keepdim=True)
             start = torch.where(finite, start, self.codebook.to(points.dtype))
-            codebook, counts = k_means(points, start, self.kmeans_steps)
+            codebook, counts = k_means(points, start, _KMEANS_STEPS)
             self.codebook.copy_(codebook)
             self.counts.copy_(counts)
             self.initialised.fill_(True)

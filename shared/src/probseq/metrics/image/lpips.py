@@ -26,31 +26,21 @@ class LPIPS(nn.Module):
 
     Trunk and linear heads are frozen and stay in eval mode after `train()` too (the heads have
     dropout); gradients reach the images. The heads come with the library, the weights of the trunk
-    (`vgg` for losses, `alex` for scores, or `squeeze`) from a file of torchvision's; `random_trunk`
-    leaves it at random (seed 0), for tests.
+    (`vgg` for losses, `alex` for scores, or `squeeze`) from a file of torchvision's.
 
     Raises:
         FileNotFoundError: the file is not there.
         MissingExtraError: lpips is not installed.
     """
 
-    def __init__(
-        self,
-        net: Trunk = "vgg",
-        *,
-        weights: Path | str | None = None,
-        random_trunk: bool = False,
-    ) -> None:
+    def __init__(self, net: Trunk = "vgg", *, weights: Path | str) -> None:
         super().__init__()
         if net not in _LEAST_SIDE:
             raise ValueError(f"net must be one of {', '.join(_LEAST_SIDE)}, got {net!r}")
-        if random_trunk == (weights is not None):
-            raise ValueError(f"weights must be a file, got {weights!r} and {random_trunk=}")
-        state = None if weights is None else _read(net, Path(weights))
+        state = _read(net, Path(weights))
         library = require("lpips", extra="image", distribution="probseq")
         self.network = _random_network(library, net)
-        if state is not None:
-            _load_trunk(self.network, state, weights)
+        _load_trunk(self.network, state, weights)
         self.net = net
         self.requires_grad_(False)
         self.eval()
@@ -107,7 +97,7 @@ def _read(net: str, file: Path) -> Mapping[str, Any]:
     return state
 
 
-def _load_trunk(network: Any, state: Mapping[str, Any], weights: Path | str | None) -> None:
+def _load_trunk(network: Any, state: Mapping[str, Any], weights: Path | str) -> None:
     """Fill the trunk: its `slice2.5.weight` is torchvision's `features.5.weight`."""
     names = {name: f"features.{name.partition('.')[2]}" for name in network.net.state_dict()}
     missing = sorted(set(names.values()) - state.keys())
