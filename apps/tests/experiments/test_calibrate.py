@@ -49,14 +49,14 @@ def test_stored_logits_are_calibrated_tested_reported_and_served(run, tmp_path):
     for name, seed in (("val", 0), ("test", 1)):
         logits, labels = outputs(seed)
         np.savez(tmp_path / f"{name}.npz", logits=logits.numpy(), labels=labels.numpy())
-    words = ("--logits", "val.npz", "--test", "test.npz", "--error-rate", ".2")
+    words = ("--logits", "val.npz", "--test", "test.npz", "--error-rate", ".3")
     code, text = run(*words)
     assert code == 0
     assert len(text.splitlines()) <= 60
     for line in (
         "val.npz: 600 held-out examples",
         "Chosen: temperature, T = ",
-        "At most 20.0% wrong",
+        "At most 30.0% wrong",
         "Test, 600 examples: nll",
         "Sets hold the class of",
     ):
@@ -123,8 +123,6 @@ NUMBERS = np.arange(40) % 3
             (),
             "val.npz is damaged, or holds Python's objects",
         ),
-        ({"logits": SCORES[:3], "labels": NUMBERS[:3]}, (), "10 examples at least, got 3"),
-        ({"logits": SCORES * np.nan, "labels": NUMBERS}, (), "finite outputs"),
         ({"logits": SCORES, "labels": np.eye(3)[NUMBERS]}, (), "labels must be whole numbers"),
         ({"logits": SCORES, "labels": NUMBERS}, ("--separator", ";"), "separator must be left out"),
     ],
@@ -137,28 +135,23 @@ def test_arrays_that_would_be_guessed_are_refused(run, tmp_path, arrays, words, 
     assert message in text
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"PK garbage"])
-def test_what_is_no_archive_is_refused_without_advice_to_unpickle_it(run, tmp_path, content):
-    (tmp_path / "val.npz").write_bytes(content)
-    code, text = run("--logits", "val.npz")
-    assert code == 1
-    assert "val.npz is damaged" in text
-    assert "allow_pickle" not in text
-
-
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        ("", "val.csv must have columns label"),
-        ("cat,dog,label\n1,2,cat\n1,2\n", "must have 3 cells in each row, not so row 2"),
-        (",cat,dog,label\n0,1,2,cat\n", "has one without a name"),
+        ("val.csv", b"", "val.csv must have columns label"),
+        ("val.csv", b"a,b,label\n1,2,a\n1,2\n", "must have 3 cells in each row, not so row 2"),
+        ("val.csv", b",a,b,label\n0,1,2,a\n", "has one without a name"),
+        *[("val.npz", each, "val.npz is damaged") for each in (b"", b"garbage", b"PK garbage")],
     ],
 )
-def test_tables_with_holes_are_refused(run, tmp_path, content, message):
-    (tmp_path / "val.csv").write_text(content)
-    code, text = run("--logits", "val.csv")
+def test_damaged_files_are_refused_without_advice_to_unpickle(
+    run, tmp_path, name, content, message
+):
+    (tmp_path / name).write_bytes(content)
+    code, text = run("--logits", name)
     assert code == 1
     assert message in text
+    assert "allow_pickle" not in text
 
 
 @pytest.mark.parametrize(
@@ -168,7 +161,6 @@ def test_tables_with_holes_are_refused(run, tmp_path, content, message):
         (("--logits", "a.npz", "--model", "b"), "logits must come without model"),
         (("--model", "m:f", "--data", "d", "--mean", ".5", "--std", ".5"), "size must be given"),
         (("--model", "m:f", "--data", "d", "--size", "3"), "size and crop need mean and std"),
-        (("--model", "m:f", "--data", "d", "--crop", ".5"), "size and crop need mean and std"),
         (("--logits", "a.npz", "--size", "3"), "logits must come without size"),
         (("--logits", "a.npz", "--no-laplace"), "logits must come without laplace"),
         (("--logits", "absent.npz"), "absent.npz"),
@@ -200,6 +192,8 @@ def images(tmp_path):
         if number == 0:
             turned[ORIENTATION] = 6
         Image.fromarray(pixels.astype(np.uint8)).save(path, exif=turned)
+    (tmp_path / "val/cow/read.txt").touch()
+    (tmp_path / "val/cow/lost.png").symlink_to("nothing")
     return tmp_path / "val"
 
 
@@ -218,7 +212,8 @@ class Colours(nn.Module):
 
 def write_module(tmp_path, monkeypatch, text):
     (tmp_path / "mine.py").write_text("from colours import Colours\n" + text)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    # A console script has no entry for the working directory.
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
     sys.modules.pop("mine", None)
     monkeypatch.setitem(sys.modules, "colours", sys.modules[__name__])
 
@@ -244,6 +239,7 @@ def test_preparation_and_order_of_classes_are_never_guessed_in_silence(
     assert "images by your flags: RGB from 0 to 1, mean (0.5, 0.5, 0.5)" in first
     assert "classes, by --classes: zebra, ape, cow" in first
     assert "size 16, crop 1.0, interpolation bilinear" in first
+    assert "not used: files with the ending .txt (1), links to nothing (1)" in first
     assert "1 images were turned as their EXIF orientation says" in text
     assert 'probseq.load_calibrated("calibrated", model)' in text
     calibrated = probseq.load_calibrated("calibrated", Colours())
@@ -299,6 +295,25 @@ def test_a_folder_of_timm_brings_preparation_or_is_refused(run, images, tmp_path
     assert "nothing says it" in text
 
 
+def test_a_model_is_of_torch_and_its_logits_are_named_where_outputs_are_several(
+    run, tmp_path, monkeypatch, images
+):
+    text = """
+def pair():
+    net = Colours()
+    net.register_forward_hook(lambda _, x, z: (z.repeat(1, 2), z))
+    return net
+def function():
+    return lambda x: Colours()(x).numpy()
+"""
+    write_module(tmp_path, monkeypatch, text)
+    words = ("--data", "val", "--classes", *NAMES, *FLAGS)
+    code, screen = run("--model", "mine:pair", *words, "--output", "1")
+    assert code == 0
+    assert 'probseq.load_calibrated("calibrated", model, output=1)' in screen
+    assert "must be of torch: of others" in run("--model", "mine:function", *words)[1]
+
+
 @pytest.mark.parametrize("steps", [("resize",), ("resize", "normalize"), ("resize", "rescale")])
 def test_an_image_processor_says_the_steps_that_it_takes_alone(images, tmp_path, steps):
     transformers = pytest.importorskip("transformers")
@@ -319,6 +334,7 @@ def test_an_image_processor_says_the_steps_that_it_takes_alone(images, tmp_path,
     opened = open_model("vit", read_examples(images, ","), settings)
     assert opened.classes == NAMES
     assert "size {'height': 16, 'width': 16}" in opened.preparation
+    assert "resample bilinear" in opened.preparation
     assert ("image mean" in opened.preparation) == ("normalize" in steps)
     assert ("rescale factor" in opened.preparation) == ("rescale" in steps)
     config.problem_type = "multi_label_classification"

@@ -21,10 +21,9 @@ def read_batches(
     Args:
         data: a loader, a generator or another iterable of batches, or one batch. A batch is a pair
             of inputs and labels, or a mapping that has its labels under ``"labels"``. Inputs are a
-            tensor, an array of numpy, a tuple of several, or a mapping of keyword arguments;
-            labels may be a list or a column of pandas.
-        model: arrays of floating numbers get the dtype of its weights, see :func:`on_device`;
-            ``None`` leaves theirs.
+            tensor, an array of numpy, a frame of numbers, a tuple of several, or a mapping of
+            keyword arguments; labels may be a list or a column of pandas.
+        model: arrays become tensors, see :func:`on_device`; ``None`` leaves inputs as they are.
         name: of the data in messages.
         classes: what labels are called, in the order of the model's outputs.
     """
@@ -46,7 +45,7 @@ def read_batches(
             )
         numbers = read_labels(labels, name, classes)
         if len(numbers):
-            yield _tensors(inputs, model), numbers
+            yield inputs if model is None else _tensors(inputs, model), numbers
 
 
 def read_labels(labels: Any, name: str, classes: Sequence[Any] | None = None) -> Tensor:
@@ -61,7 +60,7 @@ def read_labels(labels: Any, name: str, classes: Sequence[Any] | None = None) ->
                 f"{unknown[:5]}: classes must name them as the labels do"
             )
         array = np.array([number[value] for value in array.tolist()], dtype=np.int64)
-    if array.dtype.kind not in "iu" or array.ndim != 1:
+    if array.dtype.kind not in "iub" or array.ndim != 1:
         hint = ": name the classes in the order of the outputs" * (array.dtype.kind in "OUS")
         if array.ndim == 0:
             hint = ": a DataLoader makes batches of single examples"
@@ -120,17 +119,28 @@ def device_of(model: nn.Module) -> torch.device:
 def on_device(inputs: Any, model: nn.Module) -> Any:
     """Return a batch's inputs on the device of a model's weights.
 
-    Arrays of numpy become tensors, those of floating numbers in the dtype of the weights.
+    Arrays and frames become tensors, those of floating numbers in the dtype of the weights.
     """
     return _tensors(inputs, model, device_of(model))
 
 
-def call_model(model: nn.Module, inputs: Any) -> Any:
+def call_model(model: nn.Module, inputs: Any, **named: Any) -> Any:
     """Call a model on a batch's inputs: a mapping by keywords, a tuple by position."""
-    inputs = on_device(inputs, model)
+    inputs, named = on_device(inputs, model), on_device(named, model)
     if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+        return model(**inputs, **named)
+    return model(*inputs, **named) if _is_tuple(inputs) else model(inputs, **named)
+
+
+def split_inputs(data: Any, name: str) -> Iterator[Any]:
+    """Yield the inputs of batches without labels, or those of the one batch that data are."""
+    whole = isinstance(data, Mapping | tuple) or hasattr(data, "__array__")
+    texts = isinstance(data, list) and all(isinstance(each, str) for each in data) and data
+    for batch in [data] if whole or texts or not isinstance(data, Iterable) else data:
+        inputs = batch[0] if isinstance(batch, list) and len(batch) == 1 else batch
+        if isinstance(inputs, list) and not all(isinstance(each, str) for each in inputs):
+            raise ValueError(f"{name} must hold inputs without labels, got lists of several")
+        yield inputs
 
 
 def _is_batch(data: Iterable[Any]) -> bool:
@@ -139,23 +149,29 @@ def _is_batch(data: Iterable[Any]) -> bool:
     if not isinstance(data, tuple | list) or len(data) != 2:
         return False
     labels = data[1]
-    listed = isinstance(labels, tuple | list) and all(isinstance(e, int | str) for e in labels)
+    listed = isinstance(labels, tuple | list) and all(map(np.isscalar, labels))
     return listed or isinstance(labels, Tensor) or hasattr(labels, "__array__")
 
 
-def _tensors(inputs: Any, model: nn.Module | None, device: torch.device | None = None) -> Any:
+def _is_tuple(inputs: Any) -> bool:
+    return isinstance(inputs, tuple) and not hasattr(inputs, "to")  # as packed sequences have
+
+
+def _tensors(inputs: Any, model: nn.Module, device: torch.device | None = None) -> Any:
     if isinstance(inputs, Mapping):
         return {key: _tensors(value, model, device) for key, value in inputs.items()}
-    if isinstance(inputs, tuple):
+    if _is_tuple(inputs):
         return tuple(_tensors(value, model, device) for value in inputs)
-    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "biufc":
-        # torch takes no negative strides, and warns of what cannot be written.
-        writeable = inputs.flags.writeable
-        inputs = torch.from_numpy(np.ascontiguousarray(inputs) if writeable else inputs.copy())
-        if model is not None and inputs.is_floating_point():
-            dtypes = (each.dtype for each in model.parameters() if each.is_floating_point())
-            inputs = inputs.to(next(dtypes, inputs.dtype))
-    return inputs.to(device) if isinstance(inputs, Tensor) and device is not None else inputs
+    if hasattr(inputs, "__array__") and not isinstance(inputs, Tensor):
+        array = np.asarray(inputs)
+        if array.dtype.kind in "biufc":
+            # torch takes no negative strides, and warns of what cannot be written.
+            array = np.ascontiguousarray(array) if array.flags.writeable else array.copy()
+            inputs = torch.from_numpy(array)
+            if inputs.is_floating_point():
+                dtypes = (each.dtype for each in model.parameters() if each.is_floating_point())
+                inputs = inputs.to(next(dtypes, inputs.dtype))
+    return inputs.to(device) if device is not None and hasattr(inputs, "to") else inputs
 
 
 LOGITS, PROBABILITIES = "logits", "probabilities"

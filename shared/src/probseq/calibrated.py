@@ -111,8 +111,9 @@ class Calibrated(nn.Module):
         if not members:
             outputs = [read_logits(inputs[0], self.output)]
         else:
-            arguments = named or (inputs[0] if len(inputs) == 1 else inputs)
-            outputs = [self._logits(member, arguments) for member in members]
+            arguments = inputs[0] if len(inputs) == 1 else inputs or named
+            further = named if inputs else {}
+            outputs = [self._logits(member, arguments, further) for member in members]
         log_probs = [to_log_probs(o, kind) for o, kind in zip(outputs, kinds, strict=True)]
         mean = log_probs[0]
         if mean.shape[-1] != self.facts["classes"]:
@@ -124,14 +125,14 @@ class Calibrated(nn.Module):
             mean = torch.logsumexp(torch.stack(log_probs), 0) - math.log(len(members))
         return (mean / self.temperature.to(mean)).log_softmax(-1)
 
-    def _logits(self, member: Any, arguments: Any) -> Tensor:
+    def _logits(self, member: Any, arguments: Any, further: dict[str, Any]) -> Tensor:
         if self.variance is None:
-            return predict(member, arguments, self.output)
+            return predict(member, arguments, self.output, **further)
         calls: list[tuple[nn.Module, Tensor]] = []
         reset = _CALLS.set(calls)
         try:  # written out, and not `predict`, which torch.compile cannot follow with calls noted
             with _evaluating(member):
-                logits = read_logits(call_model(member, arguments), self.output)
+                logits = read_logits(call_model(member, arguments, **further), self.output)
         finally:
             _CALLS.reset(reset)
         layer = plain_modules(member)[self.facts["layer"]]
@@ -221,12 +222,12 @@ def load_calibrated(folder: str | Path, *models: Any, output: Any = None) -> Cal
     return calibrated
 
 
-def predict(model: Any, inputs: Any, output: Any) -> Tensor:
+def predict(model: Any, inputs: Any, output: Any, **named: Any) -> Tensor:
     """Return the logits of a function, or of a model in evaluation mode."""
     if not isinstance(model, nn.Module):
-        return read_logits(model(inputs), output)
+        return read_logits(model(inputs, **named), output)
     with _evaluating(model):
-        return read_logits(call_model(model, inputs), output)
+        return read_logits(call_model(model, inputs, **named), output)
 
 
 @contextmanager

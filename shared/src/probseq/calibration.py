@@ -2,8 +2,9 @@
 
 Held-out data are cut in three. Candidates are fitted on the first third and measured on the second:
 the first of them is chosen whose negative log likelihood is level with the lowest, so that the
-model as it is may stay. The third, which neither fitted nor chose, decides. The model is called as
-it is, always in evaluation mode, and nothing of it is changed.
+model as it is may stay. The third, which neither fitted nor chose, decides: it is drawn from all
+alike, as new examples are. The model is called as it is, always in evaluation mode, and nothing of
+it is changed.
 """
 
 import math
@@ -13,11 +14,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from probseq.batches import LOGIT, LOGITS, output_kind, read_batches, read_labels, to_log_probs
+from probseq.batches import (
+    LOGIT,
+    LOGITS,
+    output_kind,
+    read_batches,
+    read_labels,
+    split_inputs,
+    to_log_probs,
+)
 from probseq.calibrated import Calibrated, CandidateRow, entropy, plain_modules, predict
 from probseq.checks import check_choice, check_shares, check_whole
 from probseq.laplace import (
@@ -72,7 +82,7 @@ def calibrate(
         classes: what labels are called, in the order of the outputs.
         output: key, attribute or number of the logits among several outputs, or a function.
         structure: of the Laplace posterior's curvature; ``None`` leaves it out.
-        seed: of the thirds, which have the same shares of classes.
+        seed: of the thirds; the first two have the same shares of classes.
 
     Example:
         >>> logits = 4 * torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
@@ -96,6 +106,8 @@ def calibrate(
     members = [to_log_probs(x, kind) for x, kind in zip(read.logits, kinds, strict=True)]
     _check_classes(members, labels, classes)
     fit, choose, decide = split_in_three(labels, seed)
+    learning = torch.cat([fit, choose])
+    _check_worth(members[0][learning], labels[learning])
     notes = [*_warnings(members[0], read.features, labels, fit, choose)]
     notes += _notes(read.logits, kinds)
     if absent := members[0].shape[-1] - len(labels.unique()):
@@ -150,12 +162,11 @@ def calibrate(
 
 
 def split_in_three(labels: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows of three thirds, drawn by a seed, with the same shares of classes."""
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(labels), generator=generator)
-    order = order[labels[order].argsort(stable=True)]
-    first, second, third = torch.randperm(3, generator=generator).tolist()
-    return order[first::3], order[second::3], order[third::3]
+    """Return the rows of three thirds, drawn by a seed, the first two with the same classes."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    decide, others = order[: len(order) // 3], order[len(order) // 3 :]
+    rank = labels[others].argsort(stable=True).argsort()  # by class, in a random order within
+    return others[rank % 2 == 0], others[rank % 2 == 1], decide
 
 
 # Outputs of models on held-out data
@@ -180,7 +191,7 @@ class _Read(NamedTuple):
 
 def _models(model: Any, classes: Sequence[Any] | None) -> tuple[list[Any], Sequence[Any] | None]:
     """Return models, as modules or functions, none for outputs; and the names of classes."""
-    models = list(model) if isinstance(model, list | tuple) else [model]
+    models = list(model) if isinstance(model, list | tuple | nn.ModuleList) else [model]
     if not models:
         raise ValueError("model must be one model or several, got none")
     if all(hasattr(each, "__array__") for each in models):
@@ -283,15 +294,20 @@ def _check_classes(members: list[Tensor], labels: Tensor, classes: Sequence[Any]
         )
     if bool((members[0] == members[0][0]).all()):
         raise ValueError("model must tell examples apart, and gives all of them the same outputs")
+
+
+def _check_worth(log_probs: Tensor, labels: Tensor) -> None:
+    """Refuse predictions that are worth nothing; the third that decides is not looked at."""
+    count, size = log_probs.shape
     counts = labels.bincount(minlength=size)
-    right, most = int((members[0].argmax(-1) == labels).sum()), int(counts.max())
+    right, most = int((log_probs.argmax(-1) == labels).sum()), int(counts.max())
     if right >= most:
         return
     # Unequal shares: probabilities may be right where the most probable class is always the same.
-    tempered = (members[0] / search_temperature(members[0], labels)).log_softmax(-1)
+    tempered = (log_probs / search_temperature(log_probs, labels)).log_softmax(-1)
     if float(F.nll_loss(tempered, labels)) < float(torch.special.entr(counts / count).sum()):
         return
-    order, best = _best_order(members[0], labels)
+    order, best = _best_order(log_probs, labels)
     other = len({*order.values()}) == len(order) and best * count > most
     hint = f"the order of the classes is probably another (right in {best:.3f}), or " * other
     raise ValueError(
@@ -356,6 +372,8 @@ def _notes(logits: list[Tensor], kinds: list[str]) -> list[str]:
     probs = [x for x, kind in zip(logits, kinds, strict=True) if "prob" in kind]
     if zeros := sum(int((x == 0).sum()) for x in probs):
         notes.append(f"{zeros} probabilities of 0 count as 1e-12")
+    if dist.is_initialized() and (size := dist.get_world_size()) > 1:
+        notes.append(f"each of {size} processes is calibrated on its own data: give all the same")
     if kinds == [LOGITS] and bool(((logits[0] >= 0.0) & (logits[0] <= 1.0)).all()):
         notes.append("outputs from 0 to 1 are read as logits: rows do not sum to 1")
     return list(dict.fromkeys(notes))
@@ -434,13 +452,8 @@ def _detect(
     """Set the entropy above which an input is unknown, and measure it on other inputs."""
     rank = min(math.ceil((len(chosen_by) + 1) * level), len(chosen_by))
     calibrated.most_entropy.fill_(float(chosen_by.sort().values[rank - 1]))
-    alone = isinstance(unknown, Tensor | np.ndarray | Mapping) or not isinstance(unknown, Iterable)
-    outside = list[Tensor]()
-    for batch in [unknown] if alone else unknown:
-        inputs = batch[0] if isinstance(batch, list) and len(batch) == 1 else batch
-        if isinstance(inputs, list):
-            raise ValueError("unknown must hold inputs without labels, got lists of several")
-        outside.append(entropy(calibrated(inputs)).cpu())
+    batches = split_inputs(unknown, "unknown")
+    outside = [entropy(calibrated(inputs)).cpu() for inputs in batches]
     if not sum(map(len, outside)):
         raise ValueError("unknown must hold data, got none: a generator gives its batches once")
     scores = torch.cat([inside, *outside]).double()

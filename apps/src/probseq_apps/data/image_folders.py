@@ -73,8 +73,7 @@ def read_folder(
     loaded = [Part(inputs, targets) for inputs, targets in pieces]
     notes = list(decoded.notes)
     if unused:
-        counts = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(unused.items()))
-        notes.append(f"not used: {counts}")
+        notes.append(_in_words(unused))
     trained = {_digest(image) for image in loaded[0].inputs}
     for part, what in zip(loaded[1:], ("validation", "test"), strict=True):
         if count := sum(_digest(image) in trained for image in part.inputs):
@@ -96,6 +95,17 @@ def list_all(root: Path) -> _Listing:
     """Return the images of the test part, or else of the folder; raise if there are none."""
     folder = _part_folders(root).get("test", root)
     return _list(folder, False, Counter(), mixed=True)
+
+
+def list_classes(root: Path) -> tuple[_Listing, str]:
+    """Return the images of a folder of classes, and what is not used, in words."""
+    unused: Counter[str] = Counter()
+    return _list(root, True, unused), _in_words(unused)
+
+
+def _in_words(unused: Counter[str]) -> str:
+    counts = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(unused.items()))
+    return f"not used: {counts}" if unused else ""
 
 
 def _list(folder: Path, classes: bool, unused: Counter[str], *, mixed: bool = False) -> _Listing:

@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import shorten
 from typing import Literal
 
 from probseq.errors import MissingExtraError
@@ -52,7 +53,7 @@ def reading(path: object, kind: str) -> Generator[None]:
     except (DataError, MissingExtraError, MemoryError):
         raise
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = shorten(str(error), 300) or type(error).__name__
         raise DataError(f"{path} cannot be read as {kind}: {reason}") from error
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from probseq.calibration import calibrate
 from probseq.errors import require
 from probseq.metrics import calibration_bins, evaluate
 from probseq.metrics.plots import reliability_diagram
+from probseq_apps.data.image_folders import list_classes
 from probseq_apps.data.names import DataError, reading
 from probseq_apps.data.pictures import as_displayed
 from probseq_apps.engine.files import writing
@@ -28,7 +30,6 @@ from probseq_apps.report.report import Report
 from probseq_apps.report.tables import Table
 from probseq_apps.settings.calibrate import CalibrateSettings
 
-_PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif"}
 _OUTPUTS = ("logits", "probabilities", "probs")
 # Steps of an image processor of transformers, and the values that they take.
 _STEPS = {
@@ -46,6 +47,7 @@ class Examples(NamedTuple):
     inputs: Any  # texts, paths of images, or outputs as an array
     labels: list[str]  # as they stand in the data
     classes: tuple[str, ...]  # in the order of the outputs where the file has it, else sorted
+    unused: str = ""  # what was left out of a folder
 
 
 class Opened(NamedTuple):
@@ -74,13 +76,15 @@ def calibrate_command(settings: CalibrateSettings) -> None:
     classes, order = class_order(settings, examples, opened)
     if any(each[2:4] != opened[0][2:4] for each in opened):
         raise DataError("models must be of the same classes and preparation to be one ensemble")
-    lines = [f"{source}: {len(examples.labels):,} held-out examples", *lines, order]
+    count = f"{source}: {len(examples.labels):,} held-out examples{examples.unused}"
+    lines = [count, *lines, order]
     numbers, changes = numbered(examples.labels, classes), Counter[str]()
     if opened:
         models: Any = [each.model for each in opened]
         held_out: Any = batches(examples, numbers, opened[0], settings.batch_size, changes)
     else:
         models, held_out = torch.as_tensor(examples.inputs), numbers
+    output = int(settings.output) if settings.output.isdigit() else settings.output or None
     calibrated = calibrate(
         models,
         held_out,
@@ -88,6 +92,7 @@ def calibrate_command(settings: CalibrateSettings) -> None:
         coverage=settings.coverage,
         level=settings.level,
         classes=classes,
+        output=output,
         structure="kronecker" if settings.laplace else None,
         seed=settings.seed,
     )
@@ -96,7 +101,8 @@ def calibrate_command(settings: CalibrateSettings) -> None:
     with writing(folder):
         calibrated.save(folder)
     measured = _test(settings, calibrated, classes, opened, np.shape(examples.inputs)[1:])
-    argument = ", model" if opened else ""
+    argument = ("", ", model", ", *models")[min(len(calibrated.models), 2)]
+    argument += "" if output is None else f", output={output!r}"
     served = f'calibrated = probseq.load_calibrated("{folder}"{argument})'
     text = [*lines, "", *describe(calibrated.facts), *measured.lines, "", served]
     page = _report(settings, calibrated, source, text, measured).write(folder)
@@ -121,8 +127,9 @@ def read_outputs(path: Path, separator: str) -> Examples:
         sums = arrays[name].sum(-1)
         if name != "logits" and ((arrays[name] < 0).any() or (abs(sums - 1) > 0.02).any()):
             raise DataError(f"{path}: {name} must be rows of at least 0 that sum to 1")
-        names = tuple(map(str, arrays.get("classes", ())))
-        return Examples(arrays[name], [str(each) for each in arrays["labels"].tolist()], names)
+        names, labels = tuple(map(str, arrays.get("classes", ()))), arrays["labels"]
+        labels = labels.astype(int) if labels.dtype == bool else labels
+        return Examples(arrays[name], [str(each) for each in labels.tolist()], names)
     heads, rows = _table(path, separator, ("label",))
     classes = tuple(head for head in heads if head != "label")
     if "" in classes:
@@ -136,11 +143,9 @@ def read_outputs(path: Path, separator: str) -> Examples:
 def read_examples(path: Path, separator: str) -> Examples:
     """List the images of a folder with a folder a class, or read a CSV of texts."""
     if path.is_dir():
-        files = [f for f in sorted(path.glob("*/**/*")) if f.suffix.lower() in _PICTURES]
-        labels = [file.relative_to(path).parts[0] for file in files]
-        if not files:
-            raise DataError(f"{path} must hold images as CLASS/FILE, and holds none")
-        return Examples(files, labels, tuple(sorted(set(labels))))
+        listing, unused = list_classes(path)
+        files, labels = map(list, zip(*listing, strict=True))
+        return Examples(files, labels, tuple(sorted(set(labels))), f"; {unused}" if unused else "")
     _, rows = _table(path, separator, ("text", "label"))
     labels = [row["label"] for row in rows]
     classes = tuple(sorted(set(labels), key=_by_value))
@@ -260,6 +265,7 @@ def open_model(name: str, examples: Examples, settings: CalibrateSettings) -> Op
         opened = Opened(model, None, "")
     elif tail:
         with reading(name, "a model, as MODULE:FUNCTION"):
+            sys.path.insert(0, "")  # a file in this folder, as python has it
             result = getattr(import_module(kind), tail)()
         model, prepare = result if isinstance(result, tuple) else (result, None)
         opened = Opened(model, prepare, "prepared by its own function" if prepare else "")
@@ -277,8 +283,8 @@ def open_model(name: str, examples: Examples, settings: CalibrateSettings) -> Op
             f"model {name!r} must come with the preparation of its images, and nothing says it: "
             "give --mean, --std and --size as in training, or a MODULE:FUNCTION that returns it"
         )
-    if isinstance(opened.model, nn.Module):
-        opened.model.eval()
+    if not isinstance(opened.model, nn.Module):
+        raise DataError(f"model {name!r} must be of torch: of others store outputs, for --logits")
     return opened._replace(preparation=opened.preparation or "texts as they are")
 
 
@@ -349,7 +355,10 @@ def _by_flags(settings: CalibrateSettings) -> tuple[Prepare, str]:
 
 
 def _in_words(values: Mapping[str, Any], keys: Iterable[str]) -> str:
-    return ", ".join(f"{key.replace('_', ' ')} {values[key]}" for key in keys if key in values)
+    words = {key: values[key] for key in keys if key in values}
+    if words.get("resample") is not None:
+        words["resample"] = Image.Resampling(words["resample"]).name.lower()
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in words.items())
 
 
 def _timm() -> Any:

@@ -9,8 +9,8 @@ from probseq_apps.settings.common import DISTINCT, require
 
 Share = Annotated[float, Bound("above 0 and below 1", lambda value: 0.0 < value < 1.0)]
 
-
-_OF_MODELS = {"model", "data", "mean", "std", "size", "crop", "max_length", "laplace", "batch_size"}
+_OF_IMAGES = {"mean", "std", "size", "crop"}
+_OF_MODELS = {"model", "data", "output", "max_length", "laplace", "batch_size", *_OF_IMAGES}
 
 
 class CalibrateSettings(Settings):
@@ -30,6 +30,8 @@ class CalibrateSettings(Settings):
     of texts with columns `text` and `label`."""
     classes: Annotated[tuple[str, ...], DISTINCT] = ()
     """What the classes are called, in the order of the model's outputs."""
+    output: str = ""
+    """Key, attribute or number of the logits, where a model has several outputs."""
     mean: tuple[float, ...] = ()
     """Images: mean of each channel, of pixels from 0 to 1, as in training."""
     std: tuple[Positive, ...] = ()
@@ -53,7 +55,7 @@ class CalibrateSettings(Settings):
     batch_size: Count = 64
     """Examples that go through a model at once."""
     seed: Index = 0
-    """Of the two halves of the data."""
+    """Of the thirds of the data."""
     output_dir: Path = Path("calibrated")
     """Folder of the report and of what was fitted; files there are replaced."""
 
