@@ -39,11 +39,12 @@ from probseq.laplace import (
     watch_layers,
 )
 from probseq.metrics import Selection, auroc, select_with_error
-from probseq.metrics.post_hoc import is_bound, search_temperature
+from probseq.metrics.post_hoc import is_bound, mean_log_probs, search_temperature
 
 _PRECISIONS = torch.logspace(-4, 4, 17).tolist()  # δ of the prior of the Laplace posterior
 _ROWS = 2000  # that choose among them
 _BATCH = 256
+_NOTHING = Selection(math.inf, 0.0, 0.0, 0.0)  # is accepted
 
 
 @torch.no_grad()
@@ -91,9 +92,8 @@ def calibrate(
         >>> calibrated.chosen
         'temperature'
     """
-    check_shares(
-        coverage=coverage, level=level, error_rate=level if error_rate is None else error_rate
-    )
+    rate = level if error_rate is None else error_rate
+    check_shares(coverage=coverage, level=level, error_rate=rate)
     check_whole(seed=seed)
     if structure is not None:
         check_choice("structure", structure, Structure)
@@ -101,24 +101,21 @@ def calibrate(
     if models:
         read = _read(models, held_out, "held_out", classes, output)
     else:
-        read = _stored(model, held_out, classes)
+        outputs = model if isinstance(model, list | tuple) else [model]
+        read = _Read([_stored(x) for x in outputs], read_labels(held_out, "held_out", classes))
     labels, kinds = read.labels, [output_kind(logits) for logits in read.logits]
     members = [to_log_probs(x, kind) for x, kind in zip(read.logits, kinds, strict=True)]
     _check_classes(members, labels, classes)
     fit, choose, decide = split_in_three(labels, seed)
     learning = torch.cat([fit, choose])
     _check_worth(members[0][learning], labels[learning])
-    notes = [*_warnings(members[0], read.features, labels, fit, choose)]
-    notes += _notes(read.logits, kinds)
+    notes = _warnings(members[0], read.features, labels, fit, choose) + _notes(read.logits, kinds)
     if absent := members[0].shape[-1] - len(labels.unique()):
         notes.append(f"{absent} classes have no held-out example: nothing is measured of them")
 
     untempered: dict[str, tuple[Tensor, LogitVariance | None]] = {"as it is": (members[0], None)}
     if len(members) > 1:
-        untempered["ensemble"] = (
-            torch.logsumexp(torch.stack(members), 0) - math.log(len(members)),
-            None,
-        )
+        untempered["ensemble"] = mean_log_probs(members), None
     elif structure is not None and read.layer is not None and kinds == [LOGITS]:
         untempered["Laplace"] = _posterior(models[0], read, train, classes, output, structure, fit)
     elif train is not None:
@@ -202,21 +199,17 @@ def _models(model: Any, classes: Sequence[Any] | None) -> tuple[list[Any], Seque
         if not all(str(name).startswith("LABEL_") for name in names.values()):
             classes = [names[index] for index in sorted(names)]
     models = [getattr(each, "predict_proba", each) for each in models]
-    if wrong := [each for each in models if not callable(each)]:
-        raise ValueError(
-            "model must be of torch, a function, an estimator with predict_proba, or logits, got "
-            f"{type(wrong[0]).__name__}"
-        )
+    if wrong := [type(each).__name__ for each in models if not callable(each)]:
+        what = "of torch, a function, an estimator with predict_proba, or logits"
+        raise ValueError(f"model must be {what}, got {wrong[0]}")
     return models, None if classes is None else list(classes)
 
 
-def _stored(model: Any, labels: Any, classes: Sequence[Any] | None) -> _Read:
-    members = model if isinstance(model, list | tuple) else [model]
-    logits = [
-        x if isinstance(x, Tensor) else torch.as_tensor(np.array(x, order="C")) for x in members
-    ]
-    rows = [_rows(x.detach().cpu(), None) for x in logits]
-    return _Read(rows, read_labels(labels, "held_out", classes))
+def _stored(outputs: Any) -> Tensor:
+    values = (
+        outputs if isinstance(outputs, Tensor) else torch.as_tensor(np.array(outputs, order="C"))
+    )
+    return _rows(values.detach().cpu(), None)
 
 
 def _read(
@@ -479,8 +472,7 @@ def _decide(
     if error_rate is not None:
         confidence, label = probs.max(-1)
         # What is unknown is not accepted, and does not count.
-        usual = entropy(log_probs) <= calibrated.most_entropy
-        selection = Selection(math.inf, 0.0, 0.0, 0.0)
+        usual, selection = entropy(log_probs) <= calibrated.most_entropy, _NOTHING
         if bool(usual.any()):
             right = (label == labels)[usual]
             selection = select_with_error(confidence[usual], right, error_rate, level=level)
@@ -498,7 +490,6 @@ def _decide(
     least = float(true[rank - 1]) if rank <= count else 0.0
     calibrated.least_probability.fill_(least)
     size = float((probs >= least).sum(-1).double().mean())
-    enough = math.ceil(
-        round(coverage / (1.0 - coverage), 9)
-    )  # so that the rank is one of the examples
+    # So many that the rank is that of an example.
+    enough = math.ceil(round(coverage / (1.0 - coverage), 9))
     facts["sets"] = {"coverage": coverage, "size": size, "least": enough}

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probseq.checks import as_floating
 from probseq.metrics.evaluation import evaluate, evaluate_ood
 from probseq.metrics.ood import energy_score, ood_metrics
 from probseq.metrics.post_hoc import mean_log_probs, scale_log_probs
@@ -34,7 +35,7 @@ class Predictions(NamedTuple):
 
 def class_predictions(logits: Float[Tensor, "s n c"]) -> tuple[Tensor, Tensor]:
     """Return `log_probs` and `energy` of Monte Carlo samples."""
-    logits = logits.float()
+    logits = as_floating("logits", logits).float()
     energy = energy_score(logits.flatten(0, 1)).unflatten(0, (len(logits), -1)).mean(0)
     return mean_log_probs(list(logits.log_softmax(-1))), energy
 
