@@ -2,9 +2,11 @@
 
 from probseq.summary import summarise
 from probseq_apps.report.classify import (
+    beside_chance,
     details,
     headline_columns,
     metric_tables,
+    nothing_learned,
     ood_tables,
     shift_tables,
 )
@@ -113,6 +115,14 @@ def test_what_decides_stands_in_a_row_a_method_with_its_difference_from_the_best
 
 def test_a_lead_is_told_with_its_interval_and_one_seed_decides_nothing():
     clear = compared(SGPA=[0.80, 0.82, 0.84], softmax=[0.70, 0.72, 0.73], logreg=[0.4, 0.4, 0.4])
+    beaten = beside_chance(clear, {"accuracy": 0.5}, 100)  # .6 with two standard deviations
+    assert (headline_table(beaten).best, nothing_learned(beaten)) == (
+        headline_table(clear).best,
+        "",
+    )
+    missed = beside_chance(clear, {"accuracy": 0.75}, 100)
+    assert (0, 2) not in headline_table(missed).best < headline_table(clear).best
+    assert nothing_learned(missed) == "Nothing has learned: all rows are at chance by accuracy."
     expected = "accuracy: SGPA (0.820) leads softmax (0.717): +0.103 ± 0.014 (95%, 3 seeds)."
     assert conclusion(clear) == expected
     level = conclusion(compared(a=[0.8, 0.9, 0.7], b=[0.9, 0.7, 0.75]))

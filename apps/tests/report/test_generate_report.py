@@ -227,7 +227,9 @@ def test_a_report_of_models_has_numbers_and_pictures(tmp_path, diffusion_result)
 
 def test_curves_are_means_of_what_was_logged(tmp_path, monkeypatch):
     figures = []
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda own, _: figures.append(own))
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda own, *_, **__: figures.append(own)
+    )
     values = ((0.5, 0.25, 0.02), (1.5, 0.75, 0.04), (0.4, 0.3), (0.4,), (2.0, -1.0))
     logs = [write_log(tmp_path / str(place), *own) for place, own in enumerate(values)]
     # One of the second has just begun.

@@ -6,6 +6,7 @@ import re
 import pytest
 from PIL import Image
 
+from probseq import figures
 from probseq.summary import summarise
 from probseq_apps.report.headline import headline_table
 from probseq_apps.report.report import Report
@@ -26,13 +27,15 @@ def table(title, *names):
 
 def report(**changed):
     def draw(folder):
-        Image.new("L", (2, 2)).save(folder / "curve.png")
-        return [folder / "curve.png"]
+        for name in ("curve", "examples"):
+            Image.new("L", (2, 2)).save(folder / f"{name}.png")
+        return [folder / "curve.png", folder / "examples.png"]
 
+    figure = figures.new_figure(1.0, 1.0)
     parts = {
         **{"experiment": "toy", "recipe": "own", "settings": {"seeds": [0]}, "numbers": {}},
         **{"data": {"name": "digits", "notes": ["a fact"]}, "title": "a & b", "legend": "means"},
-        **{"opening": "What was `done`.", "figures": dict, "pictures": draw},
+        **{"opening": "What was `done`.", "figures": lambda: {"plot": figure}, "pictures": draw},
         "tables": [table("test", "accuracy", "NLL"), table("other", "AUROC", "FPR95")],
         "details": "## More\n\n| | x |\n| --- | ---: |\n| **one** | **2** * |",
     }
@@ -79,6 +82,7 @@ def led(**changed):
     rows = {name: [summarise([k / 10, k / 9])] * 5 for k, name in enumerate(names)}
     columns = {m: {n: row[k] for n, row in rows.items()} for k, m in enumerate(measures)}
     first = {"headline": headline_table(columns), "conclusions": ["a leads by 0.1 ± 0.01."]}
+    first |= {"experiment": "regress", "head": ["Task: a & b."]}
     return report(**first, story=["curve"], **changed)
 
 
@@ -89,10 +93,17 @@ def test_what_came_out_comes_first_and_all_else_is_in_sections_that_are_closed(f
     assert "a<b" not in text  # no other table
     page = (folder / "report.html").read_text()
     places = [
-        page.index(what) for what in ("a leads by", '<img alt="curve"', "<table", "<details>")
+        page.index(what)
+        for what in (
+            *("Task: a &amp; b.", '<img alt="Examples"', "a leads by", '<img alt="curve"'),
+            *("<table", "Next", "<details>"),
+        )
+    ]
+    assert re.findall('<figure class="(.*?)"><img alt="(.*?)"', page) == [
+        *(("photo", "Examples"), ("photo", "curve"), ("plot", "plot")),
     ]
     assert places == sorted(places)
     assert re.findall("<summary>(.*?)</summary>", page) == [
-        *("Details", "More", "Glossary", "Settings", "Versions"),
+        *("Details", "More", "Glossary", "Plots", "Settings", "Versions"),
     ]
-    assert page.count("<details>") == page.count("</details>") == 5
+    assert page.count("<details>") == page.count("</details>") == 6

@@ -6,7 +6,7 @@ matplotlib comes with the extra ``plots``.
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-# Okabe and Ito's colours, told apart under every common colour-blindness; black is for data.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+# Okabe and Ito's colours, told apart under every common colour-blindness, and a dark one in place
+# of their yellow, which white swallows; black is for data.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#661100")
 # Of lines that guide the eye, such as perfect calibration.
 GUIDE = "#1A1A1A"
 # Of data that a model has seen.
@@ -28,10 +29,10 @@ OLD_DATA = "#8A8A8A"
 IN_A_PANEL = 7
 _DASHES = ("-", "--", ":")
 # One more than colours: where a colour comes again, the marker is another.
-_MARKERS = "osD^vPX"
+_MARKERS = "osD^vPX*"
 # Width of a letter, on average and with some room, as a share of its height.
 _LETTER = 0.6
-_MULTIPLES_ACROSS, _BEHIND = 4, "#CFCFCF"
+_MULTIPLES_ACROSS, _BEHIND = 2, "#CFCFCF"
 # Points of a curve of training up to which each has a marker.
 _FEW_POINTS = 30
 
@@ -58,7 +59,7 @@ def new_figure(width: float, height: float) -> "Figure":
 def bare(axes: "Axes") -> None:
     """Take off the upper and the right line, and make the numbers small."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=9)
 
 
 def panels(
@@ -125,7 +126,7 @@ def legend(figure: "Figure", sources: "Sequence[Axes]", *, across: int = 6) -> N
         list(entries.values()),
         list(entries),
         loc="outside lower center",
-        ncols=min(len(entries), across),
+        ncols=min(len(entries), across, _room(figure, entries)),
         frameon=False,
         fontsize=9,
     )
@@ -139,15 +140,18 @@ def legend(figure: "Figure", sources: "Sequence[Axes]", *, across: int = 6) -> N
 def line_legend(figure: "Figure", styles: Mapping[str, Mapping[str, Any]]) -> None:
     """Draw one legend of lines below the panels, as many in a row as the figure has room for."""
     lines = require("matplotlib.lines", extra="plots", distribution="probseq")
-    letters = max(map(len, styles))
-    across = max(1, int(figure.get_figwidth() / (0.085 * letters + 0.6)))
     figure.legend(
         handles=[lines.Line2D((), (), label=name, **style) for name, style in styles.items()],
         loc="outside lower center",
-        ncols=min(len(styles), across),
+        ncols=min(len(styles), _room(figure, styles)),
         frameon=False,
         fontsize=9,
     )
+
+
+def _room(figure: "Figure", labels: Iterable[str]) -> int:
+    """Return how many entries of a legend stand in a row."""
+    return max(1, int(figure.get_figwidth() / (0.085 * max(map(len, labels)) + 0.6)))
 
 
 def log_axis(axes: "Axes", low: float, high: float) -> None:
@@ -220,7 +224,7 @@ def curves_plot(
     numbers: Mapping[str, Mapping[str, Curve]], *, title: str, x_label: str
 ) -> "Figure":
     """Draw a panel for each number, in it a curve for each method, with error bars."""
-    figure, grid = panels(len(numbers), 3, (3.4, 3.2), shared=False)
+    figure, grid = panels(len(numbers), 2, (2.6, 2.5), shared=False)
     for axes, (label, curves) in zip(grid, numbers.items(), strict=True):
         for position, (name, (x, y, errors, _)) in enumerate(curves.items()):
             style: dict[str, Any] = {"markersize": 4, "linewidth": 1.6, "capsize": 2}

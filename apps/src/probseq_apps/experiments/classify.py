@@ -56,8 +56,11 @@ from probseq_apps.experiments import comparison
 from probseq_apps.methods.build import build, count_tokens
 from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult, classify_report
+from probseq_apps.report.report import EXAMPLES
 from probseq_apps.settings.classify import ROTATIONS, ClassifySettings, EvaluationSettings
 from probseq_apps.settings.methods import Row, TrainedMethod, TrainingSettings, resolve
+from pseudovideo.pixels import to_unit
+from pseudovideo.plots import save_rows
 
 Sets = Mapping[str, Predictions]
 MADE, PUBLISHED = SHIFTED
@@ -66,6 +69,7 @@ UNKNOWN, UNKNOWN_VALIDATION = "ood/unknown", "validation/unknown"
 # The same corrupted pixels for every method, seed and run.
 _CORRUPTION_SEED = 0
 _ROTATION_DEGREES = 90.0
+_EXAMPLES, _LETTERS = 8, 8  # images in a row, and letters of their classes
 _AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "none": lambda images, generator: images,
     "crop-flip": random_crop_flip,
@@ -206,8 +210,41 @@ def report(
         metrics = [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs]
         measured[name] = comparison.row_result(row, jobs_of_row, results, metrics, temperatures)
         plotted[name] = runs
-    fields = comparison.report_fields(settings, loaded.data, at, classes=loaded.data.num_classes)
+    facts = {"classes": loaded.data.num_classes, "chance": chance_of(loaded.data)}
+    fields = comparison.report_fields(settings, loaded, at, **facts)
+    fields["pictures"] = partial(draw_examples, loaded)
     return classify_report(comparison.same_metrics(measured), plotted, **fields).write(at.path)
+
+
+def chance_of(data: Data) -> dict[str, float]:
+    """Return what the shares of the classes in the training part reach in the test part."""
+    counts = 1 + data.train.targets.bincount(minlength=data.num_classes).double()
+    labels = data.test.targets
+    nll = F.nll_loss((counts / counts.sum()).log().expand(len(labels), -1), labels)
+    return {"accuracy": float((labels == counts.argmax()).double().mean()), "nll": float(nll)}
+
+
+def draw_examples(loaded: comparison.Loaded[Data], folder: Path) -> list[Path]:
+    """Draw test images of some classes as they are, shifted, and images of no class."""
+    data = loaded.data
+    if not isinstance(data, ImageData):
+        return []
+    firsts = {int(label): row for row, label in reversed([*enumerate(data.test.targets)])}
+    labels = sorted(firsts)[:_EXAMPLES]
+    chosen = torch.tensor([firsts[label] for label in labels])
+    names = [name for name in loaded.sets if name.startswith((f"{MADE}/", f"{PUBLISHED}/"))]
+    names = ["test", *names[-1:], *(name for name in loaded.sets if name.startswith("ood/"))]
+    rows: dict[str, Tensor] = {}
+    for name in names:
+        source = loaded.sets[name]
+        images = (source if isinstance(source, Part) else source()).inputs
+        kind, _, title = name.partition("/")
+        label = {"test": "test", "ood": f"OOD: {title}"}.get(
+            kind, f"shifted: {title.replace('/', ', severity ')}"
+        )
+        rows[label] = to_unit(images[chosen.clamp(max=len(images) - 1)])
+    heads = [data.class_names[label][:_LETTERS] for label in labels]
+    return [save_rows([*rows], [*rows.values()], folder / f"{EXAMPLES}.png", heads)]
 
 
 WORKFLOW = Workflow(

@@ -253,8 +253,15 @@ def same_metrics(results: Mapping[str, MethodResult]) -> dict[str, MethodResult]
     }
 
 
-def report_fields(settings: Compared, data: Data, at: RunFolder, **facts: object) -> dict[str, Any]:
+def report_fields(
+    settings: Compared, loaded: Loaded[Any], at: RunFolder, **facts: object
+) -> dict[str, Any]:
     """Return what every report has: settings, facts of the data, and the recipe."""
+    data, names = loaded.data, [name.split("/", 1) for name in loaded.sets if "/" in name]
     sizes = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
+    facts |= {
+        "shifted": [*dict.fromkeys(n.split("/")[0] for kind, n in names if kind != "ood")],
+        "unknown": [name for kind, name in names if kind == "ood"],
+    }
     about_data = {"name": data.name, **sizes, **facts, "notes": list(data.notes)}
     return {"settings": settings.to_dict(), "data": about_data, "recipe": at.recipe}

@@ -118,7 +118,11 @@ def report(
         ]
         metrics = [evaluate_numbers(sets) for sets in plotted[name]]
         measured[name] = comparison.row_result(row, jobs_of_row, results, metrics)
-    fields = comparison.report_fields(settings, loaded.data, at, target=loaded.data.target)
+    train, test = loaded.data.train.targets, loaded.data.test.targets
+    errors = (test - train.mean()).double()
+    chance = {"mae": float(errors.abs().mean()), "rmse": float(errors.square().mean().sqrt())}
+    facts = {"target": loaded.data.target, "chance": chance}
+    fields = comparison.report_fields(settings, loaded, at, **facts)
     return regress_report(comparison.same_metrics(measured), plotted, **fields).write(at.path)
 
 

@@ -59,7 +59,7 @@ def methods_report(
 ) -> Report:
     """Return the report of a comparison of methods; `examples` describes the examples."""
     data, numbers, rows = common["data"], dict[str, Any](), list[str]()
-    columns = headline_columns(titled(results))
+    columns = beside_chance(headline_columns(titled(results)), data["chance"], data["test"])
     for name, (row, _, seconds, temperatures, chosen) in results.items():
         summaries = results[name].summaries()
         numbers[name] = {
@@ -80,8 +80,9 @@ def methods_report(
     return Report(
         experiment=experiment,
         title=_PAGE_TITLES[experiment],
+        head=_head(experiment, data),
         headline=headline_table(columns),
-        conclusions=[conclusion(columns)],
+        conclusions=[nothing_learned(columns) or conclusion(columns)],
         opening=(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
             f"test {examples}."
@@ -91,6 +92,24 @@ def methods_report(
         rows=rows,
         **common,
     )
+
+
+def _head(experiment: str, data: Mapping[str, Any]) -> list[str]:
+    """Return what the task is, what knows nothing reaches, and what the columns are of."""
+    words, chance = PAGES[experiment], data["chance"]
+    sets = {"shifted": data.get("shifted"), "OOD": data.get("unknown")}
+    others = [
+        words[name].format(", ".join(named).replace("_", " "))
+        for name, named in sets.items()
+        if named
+    ]
+    numbers = ", ".join(f"{LABELS[name][0]} {value:.3f}" for name, value in chance.items())
+    return [
+        f"Task: {PAGES['tasks'].get(data['name'], words['task'])}. {data['train']:,} examples to "
+        f"learn from, {data['validation']:,} to choose by, {data['test']:,} to test.",
+        f"Chance: {words['chance']} has {numbers}.",
+        " ".join(others),
+    ]
 
 
 def classify_report(
@@ -105,13 +124,32 @@ def classify_report(
         results,
         f"examples in {common['data']['classes']} classes",
         details=details(methods),
-        story=("reliability", "shift", "cifar-c"),
+        story=(*_SHIFT_TITLES, *(f"{kind}-accuracy" for kind in _SHIFT_TITLES)),
         figures=lambda: {
             **class_figures({results[name].row.short_title: sets for name, sets in rows.items()}),
             **shift_figures(titled(results)),
         },
         **common,
     )
+
+
+def beside_chance(columns: Columns, chance: Mapping[str, float], count: int) -> Columns:
+    """Return columns that know what guesses reach among so many examples.
+
+    Of accuracy two standard deviations above chance; of detection one half.
+    """
+    bounds = {LABELS[name][0]: value for name, value in chance.items()} | {"OOD AUROC": 0.5}
+    if (share := chance.get("accuracy")) is not None:
+        bounds["accuracy"] = share + 2 * (share * (1 - share) / count) ** 0.5
+    return {m._replace(chance=bounds.get(m.label)): column for m, column in columns.items()}
+
+
+def nothing_learned(columns: Columns) -> str:
+    """Return a sentence where no row is better than guesses by the first measure, else ""."""
+    measure, column = next(iter(columns.items()))
+    if measure.chance is None or any(map(measure.beats_chance, column.values())):
+        return ""
+    return f"Nothing has learned: all rows are at chance by {measure.label}."
 
 
 def titled(results: Mapping[str, MethodResult]) -> Methods:

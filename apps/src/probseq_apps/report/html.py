@@ -23,6 +23,7 @@ from PIL import Image, ImageSequence
 from probseq_apps.engine.files import CONFIG, flatten, write_atomic
 
 PAGE = "report.html"
+PLOT = "plot"  # title, in the file, of a picture that is drawn in black on white
 DETAILS = "## Details"  # from here on, sections are to be opened
 _WIDEST = 1600  # pixels of a picture, more than the page is wide
 
@@ -86,17 +87,21 @@ class _Renderer(RendererHTML):
         name, path = escape(token.content), self.folder / str(token.attrs["src"])
         if not path.is_file():
             return f"<p>{name} is not there: {escape(path.name)}</p>"
-        kind, content = _packed(path)
+        kind, content, title = _packed(path)
         return (
-            f'<figure><img alt="{name}" src="data:image/{kind};base64,'
+            f'<figure class="{title}"><img alt="{name}" src="data:image/{kind};base64,'
             f'{b64encode(content).decode("ascii")}"><figcaption>{name}</figcaption></figure>\n'
         )
 
 
-def _packed(path: Path) -> tuple[str, bytes]:
-    """Return kind and content of a picture or a film, as small WebP where that is smaller."""
+def _packed(path: Path) -> tuple[str, bytes, str]:
+    """Return kind, content and title of a picture or a film, as small WebP where that is smaller.
+
+    The title is `PLOT` or "photo".
+    """
     content, packed = path.read_bytes(), BytesIO()
     with Image.open(path) as image:
+        title = PLOT if image.info.get("Title") == PLOT else "photo"
         frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(image)]
         for frame in frames:
             frame.thumbnail((_WIDEST, frame.height))
@@ -112,7 +117,8 @@ def _packed(path: Path) -> tuple[str, bytes]:
         loop=0,
     )
     kinds = {path.suffix[1:]: content, "webp": packed.getvalue()}
-    return min(kinds.items(), key=lambda item: len(item[1]))
+    kind = min(kinds, key=lambda name: len(kinds[name]))
+    return kind, kinds[kind], title
 
 
 def _settings(heading: str, values: Mapping[str, Any]) -> str:

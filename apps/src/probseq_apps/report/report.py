@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from probseq.summary import LABELS
 from probseq_apps.engine.files import write_atomic, write_json
-from probseq_apps.report.html import DETAILS, PAGE, write_html
+from probseq_apps.report.html import DETAILS, PAGE, PLOT, write_html
 from probseq_apps.report.results import words
 from probseq_apps.report.tables import Table
 
@@ -26,6 +26,7 @@ _PACKAGES = (
 )
 
 _WIDTH = 100
+EXAMPLES = "examples"  # name of the picture below the head
 # What pages say beside numbers, by the kind of the experiment.
 PAGES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
     files("probseq_apps.report").joinpath("pages.toml").read_text(encoding="utf-8")
@@ -46,7 +47,8 @@ class Report:
     data: Mapping[str, Any]  # name, notes and sizes
     numbers: Mapping[str, Any]  # what was measured
     title: str | None = None  # of the page, behind the name of the data
-    opening: str  # first paragraph
+    opening: str  # first paragraph of the details
+    head: Sequence[str] = ()  # the task, what chance gives, and what columns are of, a line each
     facts: Sequence[str] = ()  # what one must know beside the notes on the data, a line each
     alert: str = ""  # what to know before any number: first on the page and in the terminal
     # A row a model by its title, and what came out: all of the terminal's text, and what the page
@@ -87,10 +89,11 @@ class Report:
                 f"{type(error).__name__}: {error}"
             ) from error
         pictures = {f.stem: f"![{_caption(f.stem)}](plots/{f.name})" for f in files}
+        example = [pictures.pop(EXAMPLES)] if EXAMPLES in pictures else []
         first = [pictures.pop(name) for name in self.story if name in pictures]
         about = self._words.get("about_plots", "")
         # Those of the story stand between what came out and its table.
-        page = [*page[:2], *first, *page[2:]]
+        page = [*page[:2], *example, page[2], *first, *page[3:]]
         if pictures:
             page += ["## Plots", about, *pictures.values()]
         write_atomic(folder / "report.md", _joined(page))
@@ -109,10 +112,12 @@ class Report:
             "are in `config.json`."
         )
         first = self.headline
-        headline = [] if first is None else [first.markdown(), first.key, DETAILS]
+        after = self._words.get("next", "")
+        headline = [] if first is None else [first.markdown(), first.key, after, DETAILS]
         tables = [table.markdown() for table in self.tables]
         return [
             f"# {self.data['name']}: {self.title or self._words['title']}",
+            _listed(self.head),
             _listed([each for each in (self.alert, *self.conclusions) if each]),
             *headline,
             textwrap.fill(opening, 100, break_long_words=False, break_on_hyphens=False),
@@ -163,7 +168,7 @@ def _explained(text: str) -> list[str]:
 def save_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     """Write figures by their names, as PNG; return the files."""
     for name, figure in figures.items():
-        figure.savefig(folder / f"{name}.png")
+        figure.savefig(folder / f"{name}.png", metadata={"Title": PLOT})
     return [folder / f"{name}.png" for name in figures]
 
 

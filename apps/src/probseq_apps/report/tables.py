@@ -27,7 +27,10 @@ Writer = Callable[[Summary], str]
 DASH = "—"
 """The cell of a number that is missing."""
 _GAP = 2
-KEY = "mean ± standard error; * best mean, and those not told apart from it (95%), unless all are"
+KEY = (
+    "mean ± standard error; * best mean, and those not told apart from it (95%), unless all are or "
+    "at chance"
+)
 # Name and number of entries: the columns of a table without marks.
 _FACTS = 2
 
@@ -39,12 +42,19 @@ class Measure(NamedTuple):
     direction: Direction | None = None  # its good end; None for a number without one
     path: tuple[str, ...] = ()  # keys that lead to it in a result
     unit: str = ""  # of its values, with a space before; empty for none
+    chance: float | None = None  # what guesses reach, where that is known
 
     @property
     def head(self) -> str:
         """Label with an arrow to the good end."""
         arrows = {"higher": " ↑", "lower": " ↓", None: ""}
         return f"{self.label}{arrows[self.direction]}"
+
+    def beats_chance(self, summary: Summary) -> bool:
+        """Return whether a mean is better than what guesses reach."""
+        if summary.mean is None or self.chance is None:
+            return self.chance is None
+        return (summary.mean > self.chance) == (self.direction == "higher")
 
     @classmethod
     def of(cls, metric: str) -> "Measure":
@@ -116,7 +126,8 @@ def summary_table(
         for column, measure in enumerate(measures)
         if measure.direction is not None
         for row, name in enumerate(rows)
-        if name in best_names({n: cells[column] for n, cells in rows.items()}, measure.direction)
+        if measure.beats_chance(rows[name][column])
+        and name in best_names({n: cells[column] for n, cells in rows.items()}, measure.direction)
     }
     write = with_error(decimals)
     cells = [[name, str(counts[name]), *map(write, summaries)] for name, summaries in rows.items()]

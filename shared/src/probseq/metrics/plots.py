@@ -41,7 +41,7 @@ _UNDERCONFIDENT: dict[str, Any] = {
     "edgecolor": "#0072B2",
     "hatch": "\\\\\\\\",
 }
-_MAX_COLUMNS = 4
+_MAX_COLUMNS = 2
 
 
 def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure":
@@ -57,7 +57,7 @@ def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure"
     columns = min(len(bins_by_name), _MAX_COLUMNS)
     rows = math.ceil(len(bins_by_name) / columns)
     # A single panel is widened for its legend.
-    figure = new_figure(max(2.8 * columns, 3.8) + 0.6, 3.8 * rows + 0.5)
+    figure = new_figure(max(2.8 * columns, 3.8) + 0.6, 3.2 * rows + 0.7)
     # One flat grid and not one a panel: the layout engine then makes all panels equal.
     grid = figure.add_gridspec(2 * rows, columns, height_ratios=(4, 1) * rows)
     most = max(int(bins.count.max()) for bins in bins_by_name.values())
@@ -67,9 +67,7 @@ def reliability_diagram(bins_by_name: Mapping[str, CalibrationBins]) -> "Figure"
         lower = figure.add_subplot(grid[2 * row + 1, column], sharex=upper)
         _draw_reliability(upper, bins)
         _draw_counts(lower, bins, 1.05 * most)
-        upper.set_title(
-            f"{textwrap.fill(name, 28)}\nECE {float(bins.expected_error()):.4f}", fontsize=11
-        )
+        upper.set_title(textwrap.fill(name, 28), fontsize=11)
         upper.tick_params(labelbottom=False)
         lower.set_xlabel("Confidence")
         if column == 0:
