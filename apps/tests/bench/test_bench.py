@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from probseq_apps.bench import Timing, attention, generate, interleaved, measure, online
+from probseq_apps.bench import Timing, attention, interleaved, online
 from probseq_apps.bench.attention import SHAPES, Shape, saved_bytes
 from probseq_apps.cli import main
 
@@ -92,18 +92,3 @@ def test_a_model_that_is_timed_on_new_points_stays_as_it_is():
     assert online.next_points(grown, 4)() > 0
     after = grown.state_dict()
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-
-
-SIZES = generate.ModelSizes(base_channels=32, clips=2, steps=2)
-
-
-@pytest.mark.slow
-def test_all_of_generation_is_measured_in_groups(monkeypatch):
-    monkeypatch.setattr(generate, "_GRID", (1, 2, 2))
-    rows = [row for group in generate.groups(SIZES, CPU) for row in measure(group, 1)]
-    assert all(math.isfinite(row["value"]) and row["value"] > 0 for row in rows)
-    # Rates: the shorter time is the higher.
-    assert rows[2]["value"] == pytest.approx(rows[0]["value"] / rows[1]["value"])
-    # Stages of 4 and four times 5 frames; or of the latent ones, and each context once.
-    frames = [row["value"] for row in rows if row["unit"] == "frames"]
-    assert frames == [24 * 1000, 8 * 1000 + 16]

@@ -12,7 +12,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
 
 from probseq_apps.engine import log
 from probseq_apps.report.tables import aligned_blocks
@@ -46,19 +45,8 @@ class Timing(NamedTuple):
         return {"label": self.label, "value": value, "unit": self.unit}
 
 
-def measure(rows: Sequence[Timing], runs: int) -> list[dict[str, Any]]:
-    """Time all cases of rows in turns and return the rows as they are written."""
-    seconds = interleaved({case: runs for row in rows for case in row.cases})
-    return [row.result(seconds) for row in rows]
-
-
-def timed(
-    work: Callable[[], object],
-    device: torch.device = CPU,
-    gradients: bool = False,
-    lean: bool = False,
-) -> Case:
-    """Return the case of one call, where asked with gradients or, by `lean`, in bfloat16.
+def timed(work: Callable[[], object], device: torch.device = CPU, gradients: bool = False) -> Case:
+    """Return the case of one call, where asked with gradients.
 
     A CPU's clock counts this process' time, a GPU's is the wall's.
     """
@@ -70,31 +58,12 @@ def timed(
         return time.process_time()
 
     def run() -> float:
-        with (
-            torch.inference_mode(not gradients),
-            torch.autocast(device.type, torch.bfloat16, enabled=lean),
-        ):
+        with torch.inference_mode(not gradients):
             start = now()
             work()
             return now() - start
 
     return run
-
-
-def training_step(
-    model: nn.Module, loss: Callable[[], Tensor], device: torch.device = CPU, lean: bool = False
-) -> Case:
-    """Return the case of a forward pass, a backward pass, and AdamW."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16, enabled=lean):
-            value = loss()
-        value.backward()
-        optimizer.step()
-
-    return timed(step, device, gradients=True)
 
 
 def interleaved(runs: Mapping[Case, int], name: str = "speed") -> dict[Case, float]:

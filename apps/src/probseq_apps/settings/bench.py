@@ -26,14 +26,3 @@ class BenchOnlineSettings(Settings):
     """Timed runs of each case, in turns; medians are shown."""
     quick: bool = False
     """Shorter streams and fewer iterations; says the same with more scatter, in a few seconds."""
-
-
-class BenchGenerateSettings(Settings):
-    """Timings of the parts of image generation."""
-
-    repeats: Count = 3
-    """Timed runs of each case, in turns; medians are shown."""
-    quick: bool = False
-    """Small batches and models; says less, in about a minute."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Where UNets are timed: cpu, small ones; cuda, those of the thesis. All else is on the CPU."""
