@@ -53,14 +53,12 @@ from probseq_apps.engine.files import save_groups
 from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import comparison
+from probseq_apps.experiments.examples import chance_of, draw_examples
 from probseq_apps.methods.build import build, count_tokens
 from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult, classify_report
-from probseq_apps.report.report import EXAMPLES
 from probseq_apps.settings.classify import ROTATIONS, ClassifySettings, EvaluationSettings
 from probseq_apps.settings.methods import Row, TrainedMethod, TrainingSettings, resolve
-from pseudovideo.pixels import to_unit
-from pseudovideo.plots import save_rows
 
 Sets = Mapping[str, Predictions]
 MADE, PUBLISHED = SHIFTED
@@ -69,7 +67,6 @@ UNKNOWN, UNKNOWN_VALIDATION = "ood/unknown", "validation/unknown"
 # The same corrupted pixels for every method, seed and run.
 _CORRUPTION_SEED = 0
 _ROTATION_DEGREES = 90.0
-_EXAMPLES, _LETTERS = 8, 8  # images in a row, and letters of their classes
 _AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "none": lambda images, generator: images,
     "crop-flip": random_crop_flip,
@@ -214,37 +211,6 @@ def report(
     fields = comparison.report_fields(settings, loaded, at, **facts)
     fields["pictures"] = partial(draw_examples, loaded)
     return classify_report(comparison.same_metrics(measured), plotted, **fields).write(at.path)
-
-
-def chance_of(data: Data) -> dict[str, float]:
-    """Return what the shares of the classes in the training part reach in the test part."""
-    counts = 1 + data.train.targets.bincount(minlength=data.num_classes).double()
-    labels = data.test.targets
-    nll = F.nll_loss((counts / counts.sum()).log().expand(len(labels), -1), labels)
-    return {"accuracy": float((labels == counts.argmax()).double().mean()), "nll": float(nll)}
-
-
-def draw_examples(loaded: comparison.Loaded[Data], folder: Path) -> list[Path]:
-    """Draw test images of some classes as they are, shifted, and images of no class."""
-    data = loaded.data
-    if not isinstance(data, ImageData):
-        return []
-    firsts = {int(label): row for row, label in reversed([*enumerate(data.test.targets)])}
-    labels = sorted(firsts)[:_EXAMPLES]
-    chosen = torch.tensor([firsts[label] for label in labels])
-    names = [name for name in loaded.sets if name.startswith((f"{MADE}/", f"{PUBLISHED}/"))]
-    names = ["test", *names[-1:], *(name for name in loaded.sets if name.startswith("ood/"))]
-    rows: dict[str, Tensor] = {}
-    for name in names:
-        source = loaded.sets[name]
-        images = (source if isinstance(source, Part) else source()).inputs
-        kind, _, title = name.partition("/")
-        label = {"test": "test", "ood": f"OOD: {title}"}.get(
-            kind, f"shifted: {title.replace('/', ', severity ')}"
-        )
-        rows[label] = to_unit(images[chosen.clamp(max=len(images) - 1)])
-    heads = [data.class_names[label][:_LETTERS] for label in labels]
-    return [save_rows([*rows], [*rows.values()], folder / f"{EXAMPLES}.png", heads)]
 
 
 WORKFLOW = Workflow(
