@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from damage import flipped_bits, full_disk
 from probseq import files
 from probseq.files import (
     DamagedFileError,
@@ -32,7 +33,6 @@ from probseq.files import (
     write_manifest,
     write_tensors,
 )
-from probseq.testing.damage import flipped_bits, full_disk
 
 FORM = Format("set of numbers", 3)
 TENSORS = {

@@ -14,7 +14,7 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision.datasets import CIFAR10, MNIST, SVHN
 
-from probseq.testing.damage import flipped_bits
+from damage import flipped_bits
 from probseq_apps.data import image_files
 from probseq_apps.data.image_files import IMAGE_INFO, available_cifar_c, read_cifar_c
 from probseq_apps.data.images import load_generation_data, load_images, load_test_images

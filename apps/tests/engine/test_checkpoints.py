@@ -7,8 +7,8 @@ import torch
 from digits_run import SharedNormNet
 from safetensors.torch import load_model
 
+from damage import flipped_bits
 from probseq.files import OtherFormatError
-from probseq.testing.damage import flipped_bits
 from probseq_apps.engine.checkpoints import (
     Checkpoint,
     DamagedCheckpointWarning,

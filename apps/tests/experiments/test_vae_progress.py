@@ -1,12 +1,12 @@
 import pytest
 import torch
 
+from damage import flipped_bits
 from ohsvgp import LegS, OnlineSVGPVAE
 from ohsvgp.tasks import Task
 from ohsvgp.vae import MLPDecoder, MLPEncoder
 from probseq.files import DamagedFileError
 from probseq.kernels import RBF
-from probseq.testing.damage import flipped_bits
 from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, save_progress
 
 

@@ -13,9 +13,9 @@ from tiny_video import SIZES, UNET
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
+from damage import flipped_bits
 from probseq.files import DamagedFileError, Format, read_folder, write_manifest
 from probseq.settings import Settings
-from probseq.testing.damage import flipped_bits
 from pseudovideo import diffusion, hvae, priors, tokenizers
 from pseudovideo.pretrained import CONFIG, WEIGHTS, Pretrained, fingerprint, load_pretrained
 from pseudovideo.spec import TokenizerConfig

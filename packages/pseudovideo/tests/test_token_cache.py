@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from damage import flipped_bits
 from probseq.files import DamagedFileError
-from probseq.testing.damage import flipped_bits
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.spec import TokenizerConfig

@@ -15,13 +15,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from damage import flipped_bits
 from ohsvgp import Fading, Gaussian, LegS, OnlineGP, Poisson, Refit
 from ohsvgp.beyond.monitor import Monitor, standard_errors
 from ohsvgp.integrations.live import LiveStream
 from ohsvgp.integrations.live.state import FORMAT, saved_settings
 from probseq.files import DamagedFileError, read_json
 from probseq.kernels import RBF, Walk
-from probseq.testing.damage import flipped_bits
 
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
 SETTINGS = {"noise": 0.01, "num_inducing": 8}

@@ -14,7 +14,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import load_file
 from tiny_video import SIZES, shaken
 
-from probseq.testing.damage import full_disk
+from damage import full_disk
 from pseudovideo import (
     HeatHVAE,
     HVAEConfig,
