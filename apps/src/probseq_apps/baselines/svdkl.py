@@ -117,10 +117,8 @@ def svdkl_model(
     keeps the grid and interpolates (its trick for many of them, in one dimension no gain for 32);
     each posterior is a full Gaussian; the constant means stand in for a bias of the mixing.
 
-    The transformer is changed and becomes a part of the result, which always draws.
-
-    Raises:
-        MissingExtraError: gpytorch is not installed.
+    The transformer is changed and becomes a part of the result, which always draws. The extra with
+    gpytorch must be installed.
     """
     with warnings.catch_warnings():
         # What gpytorch says on import about a part of torch that it uses helps nobody here.

@@ -428,9 +428,6 @@ def make_test_sets(
     of the corruptions that the program makes; those of the same names, if only some are asked for.
     Data out of distribution are read at once, so that a missing file is noticed before anything is
     trained.
-
-    Raises:
-        ValueError: a set is missing or damaged, or the images cannot be corrupted.
     """
     sets: dict[str, comparison.TestSet] = {"test": data.test}
     sets[comparison.WITHOUT_ATTENTION] = data.test

@@ -196,11 +196,7 @@ def load_images(settings: OnImages, options: Options) -> GenerationData:
 
 
 def conditioning_classes(settings: ClassSettings, data: GenerationData) -> dict[str, int]:
-    """Return the training images of each class that models learn; none without labels.
-
-    Raises:
-        ValueError: labels are asked for, and there are none, or none of a class.
-    """
+    """Return the training images of each class that models learn; none without labels."""
     if not settings.labels:
         return {}
     counts = data.class_counts

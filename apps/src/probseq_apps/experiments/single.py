@@ -120,12 +120,7 @@ def _classes(settings: SampleSettings, model: Any) -> dict[str, Any]:
 
 
 def export(settings: ExportSettings) -> None:
-    """Write a diffusion model as a pipeline of diffusers.
-
-    Raises:
-        ValueError: the model is none of diffusion, or files are where the pipeline should be.
-        FileNotFoundError: there is no trained model.
-    """
+    """Write a diffusion model as a pipeline of diffusers."""
     from pseudovideo.integrations.diffusers import PseudoVideoPipeline  # loads diffusers
 
     source, target = common.model_folder(Path(settings.model)), Path(settings.pipeline)

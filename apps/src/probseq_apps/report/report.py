@@ -66,8 +66,7 @@ class Report:
     def write(self, folder: Path) -> str:
         """Write `report.json`, `plots/`, and the pages; return the text for the terminal.
 
-        Raises:
-            RuntimeError: the plots cannot be drawn; the report stands without them.
+        A `RuntimeError` says that plots cannot be drawn; the report stands without them.
         """
         fields = ("experiment", "recipe", "settings", "data")
         numbers = {**{key: getattr(self, key) for key in fields}, **self.numbers}

@@ -59,11 +59,8 @@ def with_data(settings: SettingsT, selectors: DefaultSelectors) -> SettingsT:
 class Recipes(Generic[S]):
     """Complete settings by name; the first is the default.
 
-    Args:
-        name: of the file in `recipes` that holds their differences from the defaults, and the data
-            sets that they suit.
-        settings: their class.
-        adapt: changes a recipe's settings for the other flags that are read first.
+    A file in `recipes` holds their differences from the defaults, and the data sets that they suit.
+    `adapt` changes a recipe's settings for the other flags that are read first.
     """
 
     def __init__(
@@ -134,11 +131,7 @@ def saved_kind(folder: Path) -> str | None:
 def saved_settings(
     folder: Path, kind: str, settings: type[SettingsT]
 ) -> tuple[str, SettingsT] | None:
-    """Return recipe and settings of the experiment in a folder; None where it is of no such kind.
-
-    Raises:
-        DamagedFileError: the file is damaged or from another version.
-    """
+    """Return recipe and settings of a folder's experiment; None where it is of another kind."""
     if saved_kind(folder) != kind:
         return None
     config = read_json(folder / CONFIG)

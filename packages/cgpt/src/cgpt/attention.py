@@ -27,8 +27,7 @@ from cgpt.posterior import draw_samples, predictive_covariance, predictive_mean
 from cgpt.regulariser import jensen_bound, joint_log_density, marginals_log_density
 from probseq.checks import check_choice, check_positive
 from probseq.gaussians import JointGaussian
-from probseq.transformers.attention import full_precision, split_heads
-from probseq.transformers.protocol import TokenMap
+from probseq.transformers.attention import AttentionCall, full_precision, split_heads
 
 
 class CorrelatedGPAttention(CorrelatedAttention):
@@ -124,29 +123,23 @@ class CorrelatedGPAttention(CorrelatedAttention):
         self.to_latent = nn.Linear(dim, dim, bias=False) if conditional == "nystrom" else None
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
 
-    def _attend(
-        self,
-        tokens: Any,
-        mask: Tensor | None,
-        token_map: TokenMap | None,
-        num_samples: int | None,
-        generator: torch.Generator | None,
-    ) -> tuple[Tensor, Tensor]:
-        queries, keys, latent_inputs, values = tokens
+    def _attend(self, tokens: Any, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        (queries, keys, latent_inputs, values), mask = tokens, call.mask
         # ν = K_qo A K_ok V (Eq. 25).
         joint, latent = self._covariances(queries, keys, latent_inputs, mask)
         mean = predictive_mean(joint, values)
         penalty = -self._log_density(joint, latent, mean, values, mask).sum(-1).mean()
-        samples = mean.expand(num_samples or 1, *mean.shape)
+        num_samples = call.num_samples or 1
+        samples = mean.expand(num_samples, *mean.shape)
         if not self.training or self.sample_in_training:
             samples = draw_samples(
                 mean,
                 predictive_covariance(joint, mask, jitter=self.jitter),
                 mask,
-                num_samples=num_samples or 1,
+                num_samples=num_samples,
                 prior_variance=self.query_scale.square(),
                 jitter=self.jitter,
-                generator=generator,
+                generator=call.generator,
             )
         return rearrange(samples, "s b h t c -> (s b) t (h c)"), penalty
 

@@ -27,10 +27,9 @@ from cgpt.sparse import (
 )
 from cgpt.sparse_regulariser import log_density
 from probseq.checks import check_choice, check_counts, check_positive
-from probseq.gaussians import DiagonalGaussian, standard_normal
-from probseq.transformers.attention import full_precision
+from probseq.gaussians import DiagonalGaussian
+from probseq.transformers.attention import AttentionCall, full_precision
 from probseq.transformers.names import ATTENTION_JITTER
-from probseq.transformers.protocol import TokenMap
 from probseq.transformers.sampling import repeat_samples
 
 
@@ -133,21 +132,14 @@ class SparseCorrelatedGPAttention(CorrelatedAttention):
         """σ, the standard deviation of the noise."""
         return self.raw_noise.exp()
 
-    def _attend(
-        self,
-        tokens: Any,
-        mask: Tensor | None,
-        token_map: TokenMap | None,
-        num_samples: int | None,
-        generator: torch.Generator | None,
-    ) -> tuple[Tensor, Tensor]:
-        prediction = self._predict(tokens, mask)
-        penalty = -self._log_density(prediction, mask).sum(0).mean()
+    def _attend(self, tokens: Any, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        prediction = self._predict(tokens, call.mask)
+        penalty = -self._log_density(prediction, call.mask).sum(0).mean()
         if not self.training or self.sample_in_training:
-            return self._sample(prediction, num_samples or 1, generator), penalty
+            return self._sample(prediction, call), penalty
         out = prediction.features.queries @ prediction.posterior.coefficients
         out = rearrange(out, "h b t d -> b t (h d)")
-        return out if num_samples is None else repeat_samples(out, num_samples), penalty
+        return out if call.num_samples is None else repeat_samples(out, call.num_samples), penalty
 
     def posterior(
         self,
@@ -231,19 +223,14 @@ class SparseCorrelatedGPAttention(CorrelatedAttention):
             canonical_prior=self.canonical_prior,
         )
 
-    def _sample(
-        self, prediction: "_Prediction", num_samples: int, generator: torch.Generator | None
-    ) -> Tensor:
+    def _sample(self, prediction: "_Prediction", call: AttentionCall) -> Tensor:
         """Draw ν + √noise ε₁ + W_q root ε₂, jointly over tokens."""
         inputs, features, posterior, noise = prediction
         root = covariance_root(posterior, self.noise.square())
-
-        def draw(shape: torch.Size) -> Tensor:
-            return standard_normal((num_samples, *shape), like=root, generator=generator)
-
         coefficients = posterior.coefficients
-        coefficients = coefficients + root @ draw(coefficients.shape)
-        samples = features.queries @ coefficients + noise.sqrt() * draw(inputs.values.shape)
+        coefficients = coefficients + root @ call.noise(coefficients.shape, root)
+        fresh = call.noise(inputs.values.shape, root)
+        samples = features.queries @ coefficients + noise.sqrt() * fresh
         return rearrange(samples, "s h b t d -> (s b) t (h d)")
 
 

@@ -23,8 +23,7 @@ from kepsvgp.ksvd import ksvd_loss, ksvd_objective
 from kepsvgp.merging import Concatenation, LowRankConcatenation, merged_processes
 from kepsvgp.names import BranchesName, InitialPosterior, MergeName
 from probseq.checks import check_choice, check_counts, check_not_negative
-from probseq.transformers.attention import MultiHeadAttention, full_precision
-from probseq.transformers.protocol import TokenMap
+from probseq.transformers.attention import AttentionCall, MultiHeadAttention, full_precision
 
 _TOKENS_PER_RANK = 10
 
@@ -152,22 +151,15 @@ class KernelEigenPairAttention(MultiHeadAttention):
         """The lower triangular factors L_d of their covariances."""
         return self.singular_values[:, None, :, None] * lower_factor(self.raw_whitened_factor)
 
-    def _attend(
-        self,
-        tokens: Any,
-        mask: Tensor | None,
-        token_map: TokenMap | None,
-        num_samples: int | None,
-        generator: torch.Generator | None,
-    ) -> tuple[Tensor, Tensor]:
+    def _attend(self, tokens: Any, call: AttentionCall) -> tuple[Tensor, Tensor]:
         picked, projected = tokens
         scores = self._scores(picked, projected)
-        shape = (num_samples or 1, projected.shape[0])
+        shape = (call.num_samples or 1, projected.shape[0])
         # q(v_d) = N(Λ⁻¹ m_d, Λ⁻¹ L_d (Λ⁻¹ L_d)ᵀ).
         mean, factor = self.whitened_mean, lower_factor(self.raw_whitened_factor)
         # v = Λ⁻¹u of every sequence and sample, one for both processes or one each.
         inducing = tuple(
-            draw_inducing(mean, factor, shape, generator=generator)
+            draw_inducing(mean, factor, shape, generator=call.generator)
             if self.sample
             else mean.expand(*shape, *mean.shape)
             for _ in range(1 if self.shared_u else 2)

@@ -12,8 +12,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts, check_positive
-from probseq.gaussians import DiagonalGaussian, standard_normal
-from probseq.transformers.attention import MultiHeadAttention, attention_kernel, full_precision
+from probseq.gaussians import DiagonalGaussian
+from probseq.transformers.attention import (
+    AttentionCall,
+    MultiHeadAttention,
+    attention_kernel,
+    full_precision,
+)
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.protocol import TokenMap
 from sgpa.cache import ParameterCache
@@ -145,18 +150,11 @@ class SparseGPAttention(MultiHeadAttention):
         self._cache.clear()
         return super().train(mode)
 
-    def _attend(
-        self,
-        tokens: Any,
-        mask: Tensor | None,
-        token_map: TokenMap | None,
-        num_samples: int | None,
-        generator: torch.Generator | None,
-    ) -> tuple[Tensor, Tensor]:
+    def _attend(self, tokens: Any, call: AttentionCall) -> tuple[Tensor, Tensor]:
         queries, values = tokens
-        terms = self._global_terms(token_map)
-        posterior = attention_posterior(queries, values, self._head_kernel(), terms, mask)
-        samples = self._sample(queries, posterior, terms, mask, num_samples, generator)
+        terms = self._global_terms(call.token_map)
+        posterior = attention_posterior(queries, values, self._head_kernel(), terms, call.mask)
+        samples = self._sample(queries, posterior, terms, call)
         return samples, posterior.kl + self.global_weight * terms.kl
 
     def posterior(
@@ -224,32 +222,27 @@ class SparseGPAttention(MultiHeadAttention):
         queries: Tensor,
         posterior: AttentionPosterior,
         terms: InducingTerms,
-        mask: Tensor | None,
-        num_samples: int | None,
-        generator: torch.Generator | None,
+        call: AttentionCall,
     ) -> Tensor:
         """Draw heads' outputs (3.17) and lay them side by side, ``(S * batch, tokens, dim)``."""
         mean = posterior.mean
-
-        def noise(*shape: int) -> Tensor:
-            return standard_normal((num_samples or 1, *shape), like=mean, generator=generator)
-
         if not self.sample:
-            samples = mean.expand(num_samples or 1, *mean.shape)
+            samples = mean.expand(call.num_samples or 1, *mean.shape)
         elif self.covariance == "diag":
             # m + √(1 − |w|² + |Rᵀw|²) ε, a token on its own.
             deviation = relative_variance(posterior.whitened, terms.factors).sqrt()
-            samples = torch.addcmul(mean, deviation, noise(*mean.shape))
+            samples = torch.addcmul(mean, deviation, call.noise(mean.shape, mean))
         else:
             # The part that the inducing inputs leave open: √(1 − |w|²) ε, or chol(K_qq − WWᵀ) ε.
             if self.covariance == "inducing":
-                residual = residual_deviation(posterior.whitened) * noise(*mean.shape)
+                residual = residual_deviation(posterior.whitened) * call.noise(mean.shape, mean)
             else:
                 kernel = self._head_kernel()
-                root = residual_cholesky(queries, kernel, posterior, mask, jitter=self.jitter)
-                residual = root @ noise(*mean.shape)
+                root = residual_cholesky(queries, kernel, posterior, call.mask, jitter=self.jitter)
+                residual = root @ call.noise(mean.shape, mean)
             # W R ε'.
-            coefficients = noise(*mean.shape[:2], *terms.factors.shape[1:3])
+            shape = (*mean.shape[:2], *terms.factors.shape[1:3])
+            coefficients = call.noise(shape, mean)
             inducing = einsum(terms.factors, coefficients, "h c m n, s h b c n -> s h b m c")
             samples = mean + residual + posterior.whitened @ inducing
         samples = posterior.prior_deviation * samples

@@ -11,12 +11,16 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts, check_positive
-from probseq.gaussians import gauss_kl, standard_normal
+from probseq.gaussians import gauss_kl
 from probseq.linalg import safe_cholesky
-from probseq.transformers.attention import MultiHeadAttention, attention_kernel, full_precision
+from probseq.transformers.attention import (
+    AttentionCall,
+    MultiHeadAttention,
+    attention_kernel,
+    full_precision,
+)
 from probseq.transformers.functional import kernel_attention
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
-from probseq.transformers.protocol import TokenMap
 from sgpa.names import StandardCovariance
 from sgpa.posterior import HeadKernel, correlation_matrix, factor_from_raw, prior_scale
 
@@ -92,15 +96,8 @@ class StandardSparseGPAttention(MultiHeadAttention):
         )
         return queries, values, raw[..., :tokens].tril()
 
-    def _attend(
-        self,
-        tokens: Any,
-        mask: Tensor | None,
-        token_map: TokenMap | None,
-        num_samples: int | None,
-        generator: torch.Generator | None,
-    ) -> tuple[Tensor, Tensor]:
-        queries, values, raw = tokens
+    def _attend(self, tokens: Any, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        (queries, values, raw), mask = tokens, call.mask
         batch, length = queries.shape[1:3]
         kernel = HeadKernel(self.kernel_name, self.kernel.lengthscale, self.kernel.outputscale)
         scaled = queries / kernel.lengthscale[:, None]
@@ -132,7 +129,7 @@ class StandardSparseGPAttention(MultiHeadAttention):
         # B.5 with m and S whitened: Σ_d KL[N(L⁻¹ m_d, R Rᵀ) ‖ N(0, I)], a mean over the batch.
         whitened = torch.linalg.solve_triangular(cholesky, relative_mean, upper=False)
         penalty = gauss_kl(whitened.mT, factor[:, :, None]).sum() / batch
-        noise = standard_normal((num_samples or 1, *mean.shape), like=mean, generator=generator)
+        noise = call.noise(mean.shape, like=mean)
         if self.covariance == "diag":
             samples = mean + root.square().sum(-1, keepdim=True).sqrt() * noise
         else:

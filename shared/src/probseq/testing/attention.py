@@ -70,7 +70,7 @@ class AttentionSuite:
             torch.manual_seed(seed)
             module = self.make(dim, num_heads).double().eval()
         message = "the module has no attribute stochastic: whether a forward pass draws"
-        check(isinstance(module, AttentionModule), message)
+        assert isinstance(module, AttentionModule), message
         return module
 
     def tokens(self, *shape: int, seed: int = 1) -> Tensor:
@@ -152,7 +152,7 @@ class AttentionSuite:
             assert_close(values[[0, 2]][mask[[0, 2]]], others[mask[[0, 2]]])
             loss = values[mask].square().sum() + penalty
             for tensor in (values, penalty, *gradients(loss, x, module)):
-                check(bool(tensor.isfinite().all()), f"not finite: {tensor}")
+                assert bool(tensor.isfinite().all()), f"not finite: {tensor}"
 
     def test_permuting_tokens_permutes_values(self) -> None:
         module, x = self.build(), self.tokens(2, 6, 4)
@@ -163,7 +163,7 @@ class AttentionSuite:
             with fixed_noise(0.0):
                 plain, permuted = module(x).values, module(x[:, order]).values
             if not module.stochastic:
-                check(not torch.allclose(permuted, plain[:, order]), "equivariant after all")
+                assert not torch.allclose(permuted, plain[:, order]), "equivariant after all"
         for noise in self.permuted_noises if module.stochastic else (0.0,):
             with fixed_noise(noise):
                 plain = module(x, mask)
@@ -181,9 +181,9 @@ class AttentionSuite:
         module = self.build(4, heads).train()
         x = self.tokens(batch, length, 4).requires_grad_()
         values, penalty = module(x)
-        check(values.shape == x.shape, f"values {tuple(values.shape)}")
+        assert values.shape == x.shape, f"values {tuple(values.shape)}"
         for tensor in (values, *gradients(values.sum() + penalty, x, module)):
-            check(bool(tensor.isfinite().all()), f"not finite: {tensor}")
+            assert bool(tensor.isfinite().all()), f"not finite: {tensor}"
 
     def test_float32_agrees_with_float64(self) -> None:
         module = self.build(8, 2)
@@ -196,7 +196,7 @@ class AttentionSuite:
             with fixed_noise(noise):
                 actual, expected = low(x, mask), high(x.double(), mask)
             dtypes = {actual.values.dtype, actual.penalty.dtype}
-            check(dtypes == {torch.float32}, f"float32 in, {dtypes} out")
+            assert dtypes == {torch.float32}, f"float32 in, {dtypes} out"
             close(actual.values[mask], expected.values[mask], self.float32_tol)
             close(actual.penalty, expected.penalty, self.float32_tol)
 
@@ -218,7 +218,7 @@ class AttentionSuite:
                     values, penalty = module(x)
                 for tensor in (values, penalty, *gradients(values.sum() + penalty, x, module)):
                     where = f"lengthscales times e^{shift}, offset {offset}"
-                    check(bool(tensor.isfinite().all()), f"{where}: not finite")
+                    assert bool(tensor.isfinite().all()), f"{where}: not finite"
 
     def test_gradients_agree_with_finite_differences(self) -> None:
         module = self.build().train()
@@ -238,9 +238,9 @@ class AttentionSuite:
         module, x = self.build(), self.tokens(2, 5, 4)
         before = torch.get_rng_state()
         same = [module(x, generator=torch.Generator().manual_seed(s)).values for s in (7, 7, 8)]
-        check(torch.equal(before, torch.get_rng_state()), "the global generator was used")
-        check(torch.equal(same[0], same[1]), "one seed, two values")
-        check(torch.equal(same[0], same[2]) != module.stochastic, "another seed")
+        assert torch.equal(before, torch.get_rng_state()), "the global generator was used"
+        assert torch.equal(same[0], same[1]), "one seed, two values"
+        assert torch.equal(same[0], same[2]) != module.stochastic, "another seed"
 
     @pytest.mark.parametrize("reentrant", [False, True])
     def test_recomputed_activations_have_the_gradients_of_the_draws(self, reentrant: bool) -> None:
@@ -275,7 +275,7 @@ class AttentionSuite:
             draws = module(x.repeat(single, 1, 1), generator=generator).values
             out = module(x, generator=generator, num_samples=many)
             expected = module(x, generator=generator)
-        check(out.values.shape == (2 * many, 2, 4), f"values {tuple(out.values.shape)}")
+        assert out.values.shape == (2 * many, 2, 4), f"values {tuple(out.values.shape)}"
         assert_close(out.penalty, expected.penalty)
         # Sample-major: sample s of sequence b is row 2 s + b.
         folded, draws = out.values.view(many, -1), draws.view(single, -1)
@@ -284,14 +284,14 @@ class AttentionSuite:
         mean_error = (folded.mean(0) - draws.mean(0)).abs() / (
             scale * (1 / single + 1 / many) ** 0.5
         )
-        check(bool((mean_error < 5.5).all()), f"means differ by {mean_error.max():.1f} deviations")
+        assert bool((mean_error < 5.5).all()), f"means differ by {mean_error.max():.1f} deviations"
         cov, other = folded.T.cov(), draws.T.cov()
         error = (scale[:, None].square() * scale.square() + cov.square()).sqrt()
         error = (cov - other).abs() / (error * (1 / single + 1 / many) ** 0.5)
-        check(bool((error < 5.5).all()), f"covariances differ by {error.max():.1f} deviations")
+        assert bool((error < 5.5).all()), f"covariances differ by {error.max():.1f} deviations"
         centred = (folded - folded.mean(0)) / scale
         lagged = (centred[:-1].T @ centred[1:]).abs() / many**0.5
-        check(bool((lagged < 5.5).all()), "successive samples depend on one another")
+        assert bool((lagged < 5.5).all()), "successive samples depend on one another"
 
     def test_loading_weights_in_evaluation_mode_takes_effect(self) -> None:
         first, second = self.build(seed=0), self.build(seed=5)
@@ -302,9 +302,9 @@ class AttentionSuite:
                 before = module(x)
                 module.load_state_dict(second.state_dict())
                 after, expected = module(x), second(x)
-            check(not torch.allclose(before.values, after.values), "the test needs two modules")
-            check(torch.equal(after.values, expected.values), "values of the old weights")
-            check(torch.equal(after.penalty, expected.penalty), "penalty of the old weights")
+            assert not torch.allclose(before.values, after.values), "the test needs two modules"
+            assert torch.equal(after.values, expected.values), "values of the old weights"
+            assert torch.equal(after.penalty, expected.penalty), "penalty of the old weights"
 
     def test_no_parameter_is_unused_in_training(self) -> None:
         module = self.build().train()
@@ -313,8 +313,8 @@ class AttentionSuite:
         (values.square().sum() + penalty).backward()
         for name, parameter in module.named_parameters():
             gradient = parameter.grad
-            check(gradient is not None, f"{name} has no gradient: distributed runs hang")
-            check(gradient is not None and bool(gradient.any()), f"{name} has a zero gradient")
+            assert gradient is not None, f"{name} has no gradient: distributed runs hang"
+            assert bool(gradient.any()), f"{name} has a zero gradient"
 
     def test_autocast_keeps_the_algebra_in_float32(self) -> None:
         module = self.build(8, 2).float()
@@ -325,10 +325,10 @@ class AttentionSuite:
             plain = module(x, mask)
             with torch.autocast("cpu", dtype=torch.bfloat16), record:
                 low = module(x, mask)
-        check("mm" in record.half or "addmm" in record.half, "the projections stayed in float32")
+        assert "mm" in record.half or "addmm" in record.half, "the projections stayed in float32"
         roots = {"exp", "exp2", "expm1", "sqrt", "rsqrt"}
         algebra = {n for n in record.half if n.rstrip("_") in roots or n.startswith("linalg")}
-        check(not algebra, f"{algebra} in half precision")
+        assert not algebra, f"{algebra} in half precision"
         close(low.values[mask].float(), plain.values[mask], self.bfloat16_tol)
         close(low.penalty.float(), plain.penalty, self.bfloat16_tol)
 
@@ -343,21 +343,21 @@ class AttentionSuite:
             (values.sum() + penalty).backward()
         limit = self.long_tokens**2 // 10
         message = "a tensor of {} elements for {} tokens; long_tokens = None allows all pairs"
-        check(record.largest < limit, message.format(record.largest, self.long_tokens))
+        assert record.largest < limit, message.format(record.largest, self.long_tokens)
 
     @pytest.mark.slow
     def test_compiles_into_a_single_graph_with_equal_results(self) -> None:
         if not self.compile_modules:
             return  # Another suite names this module.
         failure = compile_failure(self.compile_imports, self.compile_modules)
-        check(failure is None, failure or "")
+        assert failure is None, failure or ""
 
     @pytest.mark.slow
     def test_a_graph_serves_batches_of_every_size(self) -> None:
         if not self.compile_modules:
             return  # Another suite names this module.
         failure = batch_failure(self.compile_imports, self.compile_modules)
-        check(failure is None, failure or "")
+        assert failure is None, failure or ""
 
     def test_wrong_tokens_and_masks_are_refused_by_name(self) -> None:
         module = self.build()
@@ -403,7 +403,7 @@ class AttentionSuite:
             return
         with fixed_noise(1.0):
             actual, expected = low(x.to(dtype), mask), module(x, mask)
-        check(actual.values.dtype == dtype, f"{dtype} in, {actual.values.dtype} out")
+        assert actual.values.dtype == dtype, f"{dtype} in, {actual.values.dtype} out"
         close(actual.values[mask].float(), expected.values[mask], self.bfloat16_tol)
 
 
@@ -416,18 +416,12 @@ def fixed_noise(value: float) -> Generator[None]:
             yield
     finally:
         untouched = torch.equal(torch.get_rng_state(), before)
-        check(untouched, "draw noise by torch.randn or normal_ alone")
+        assert untouched, "draw noise by torch.randn or normal_ alone"
 
 
 def gradients(loss: Tensor, x: Tensor, module: nn.Module) -> tuple[Tensor, ...]:
     """Return gradients with respect to tokens and parameters."""
     return torch.autograd.grad(loss, (x, *module.parameters()))
-
-
-def check(condition: bool, message: str) -> None:
-    """Fail with ``message`` unless the condition holds."""
-    if not condition:
-        raise AssertionError(message)
 
 
 def close(actual: Tensor, expected: Tensor, tol: float) -> None:

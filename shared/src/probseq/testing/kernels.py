@@ -76,8 +76,7 @@ class KernelSuite:
         gram = kernel(x, x)
         # Eigenvalues are known up to round-off of the largest one.
         eigenvalues = torch.linalg.eigvalsh(gram)
-        if not (eigenvalues[..., 0] > -1e-12 * eigenvalues[..., -1]).all():
-            raise AssertionError(f"smallest eigenvalues {eigenvalues[..., 0].tolist()}")
+        assert (eigenvalues[..., 0] > -1e-12 * eigenvalues[..., -1]).all()
 
     def test_diag_is_the_diagonal(self) -> None:
         kernel = self.random_kernel((2,), 3)
@@ -103,8 +102,7 @@ class KernelSuite:
         z = (self.inputs(2, 5, 3, seed=2) + self.offset).float()
         expected = kernel(x.double(), z.double())
         actual = kernel.float()(x, z)
-        if actual.dtype != torch.float32:
-            raise AssertionError(f"float32 in, {actual.dtype} out")
+        assert actual.dtype == torch.float32
         rtol = self.float32_rtol
         torch.testing.assert_close(actual.double(), expected, rtol=rtol, atol=rtol)
 
@@ -138,9 +136,7 @@ class KernelSuite:
         second = torch.autograd.grad(
             torch.stack([g.sin().sum() for g in first]).sum(), [x, *kernel.parameters()]
         )
-        for gradient in (*first, *second):
-            if not gradient.isfinite().all():
-                raise AssertionError(f"gradient {gradient}")
+        assert all(gradient.isfinite().all() for gradient in (*first, *second))
 
     def test_hard_inputs_give_finite_values_and_factors_in_float32(self) -> None:
         x = self.inputs(16, 2).float()
@@ -156,18 +152,15 @@ class KernelSuite:
                 warnings.simplefilter("ignore", JitterWarning)
                 safe_cholesky(gram.detach())
             gradients = torch.autograd.grad(gram.sum(), [points, *kernel.parameters()])
-            for tensor in (gram, *gradients):
-                if not tensor.isfinite().all():
-                    raise AssertionError(f"lengthscale e^{log_lengthscale}: {tensor}")
+            finite = all(tensor.isfinite().all() for tensor in (gram, *gradients))
+            assert finite, f"lengthscale e^{log_lengthscale}"
 
     def test_state_dict_round_trip_gives_equal_values(self) -> None:
         kernel, fresh = self.random_kernel((2,), 3), self.make_kernel((2,), 3).double()
         x = self.inputs(2, 5, 3)
-        if torch.equal(fresh(x, x), kernel(x, x)):
-            raise AssertionError("the test needs two different kernels")
+        assert not torch.equal(fresh(x, x), kernel(x, x)), "the test needs two different kernels"
         fresh.load_state_dict(kernel.state_dict())
-        if not torch.equal(fresh(x, x), kernel(x, x)):
-            raise AssertionError("values differ after loading the state dict")
+        assert torch.equal(fresh(x, x), kernel(x, x)), "values differ after loading the state dict"
 
     def test_autocast_leaves_the_precision_alone(self) -> None:
         kernel = self.make_kernel((), 3)

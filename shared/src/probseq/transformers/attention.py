@@ -5,7 +5,7 @@ NaN and infinity in a tensor reach the result.
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,20 @@ from probseq.transformers.names import KernelName
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.sampling import repeat_samples
+
+
+class AttentionCall(NamedTuple):
+    """Arguments of a forward pass beside the tokens, see ``AttentionModule``."""
+
+    mask: Tensor | None
+    token_map: TokenMap | None
+    num_samples: int | None
+    generator: torch.Generator | None
+
+    def noise(self, shape: Iterable[int], like: Tensor) -> Tensor:
+        """Draw standard normal numbers of a shape, for each sample: (S, *shape)."""
+        samples = self.num_samples or 1
+        return standard_normal((samples, *shape), like=like, generator=self.generator)
 
 
 class MultiHeadAttention(nn.Module):
@@ -70,31 +84,21 @@ class MultiHeadAttention(nn.Module):
         check_num_samples(num_samples)
         tokens = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):
-            out, penalty = self._attend(tokens, mask, token_map, num_samples, generator)
+            call = AttentionCall(mask, token_map, num_samples, generator)
+            out, penalty = self._attend(tokens, call)
         return AttentionOutput(self.to_out(out), penalty)
 
     def project(self, x: Tensor, mask: Tensor | None) -> Any:
         """Check tokens and mask, and return the tokens' projections."""
-        self._check(x, mask)
-        return self._project(x, mask)
-
-    def _check(self, x: Tensor, mask: Tensor | None) -> None:
         weight = getattr(getattr(self, self.first), "weight", x)
         check_tokens(x, mask, self.dim, weight, half=self.takes_half)
+        return self._project(x, mask)
 
     def _project(self, x: Tensor, mask: Tensor | None) -> Any:
         """Return what ``_attend`` takes, in the precision that it needs."""
         raise NotImplementedError
 
-    def _attend(
-        self,
-        tokens: Any,
-        mask: Tensor | None,
-        token_map: TokenMap | None,
-        num_samples: int | None,
-        generator: torch.Generator | None,
-        /,
-    ) -> tuple[Tensor, Tensor]:
+    def _attend(self, tokens: Any, call: AttentionCall) -> tuple[Tensor, Tensor]:
         """Return the heads' outputs side by side, ``(S * batch, tokens, ...)``, and the penalty."""
         raise NotImplementedError
 
@@ -112,9 +116,9 @@ class SoftmaxAttention(MultiHeadAttention):
     def _project(self, x: Tensor, mask: Tensor | None) -> list[Tensor]:
         return split_heads(self.to_qkv(x).chunk(3, -1), self.num_heads)
 
-    def _attend(self, tokens: Any, mask: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    def _attend(self, tokens: Any, call: AttentionCall) -> tuple[Tensor, Tensor]:
         q, k, v = tokens
-        out = softmax_attention(q, k, v, mask)
+        out = softmax_attention(q, k, v, call.mask)
         return rearrange(out, "b h t d -> b t (h d)"), out.new_zeros(())
 
 
@@ -163,26 +167,18 @@ class KernelAttention(MultiHeadAttention):
             return q, q, v
         return q, full_precision(split_heads((self.to_k(x),), self.num_heads)[0]), v
 
-    def _attend(
-        self,
-        tokens: Any,
-        mask: Tensor | None,
-        token_map: TokenMap | None,
-        num_samples: int | None,
-        generator: torch.Generator | None,
-        /,
-    ) -> tuple[Tensor, Tensor]:
+    def _attend(self, tokens: Any, call: AttentionCall) -> tuple[Tensor, Tensor]:
         q, k, v = tokens
         inverse_lengthscale = self.kernel.lengthscale.reciprocal()
         queries = q * inverse_lengthscale
         keys = queries if k is q else k * inverse_lengthscale
-        key_mask = None if mask is None else mask[:, None]
+        key_mask = None if call.mask is None else call.mask[:, None]
         out = kernel_attention(queries, keys, v, kernel=self.kernel_name, key_mask=key_mask)
         out = out * self.kernel.outputscale[:, None, None]
         if self.stochastic:
-            out = out if num_samples is None else repeat_samples(out, num_samples)
+            out = out if call.num_samples is None else repeat_samples(out, call.num_samples)
             # Where SGPA adds the deviation of its posterior, this adds a constant.
-            out = out + self.noise * standard_normal(out.shape, like=out, generator=generator)
+            out = out + self.noise * standard_normal(out.shape, like=out, generator=call.generator)
         return rearrange(out, "b h t d -> b t (h d)"), out.new_zeros(())
 
 
