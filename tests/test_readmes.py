@@ -266,5 +266,19 @@ def test_relative_links_lead_somewhere(readme: Path) -> None:
     text = FENCE.sub("", readme.read_text(encoding="utf-8"))
     targets = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", text)
     paths = [readme.parent / target for target in targets]
-    # The pages of tutorials are made of scripts.
-    assert not [own for own in paths if not (own.exists() or own.with_suffix(".py").exists())]
+    assert not [path for path in paths if not path.exists()]
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "apps/docs/learn").glob("*.py")), ids=name_of)
+def test_the_page_of_a_tutorial_is_that_of_its_script(script: Path) -> None:
+    page, end = script.with_suffix(".md").read_text(encoding="utf-8"), 0
+    cells = re.split(r"^# %%( \[markdown\])?\n", script.read_text(encoding="utf-8"), flags=re.M)
+    for words, cell in zip(cells[1::2], cells[2::2], strict=True):
+        text = re.sub(r"^# ?", "", cell, flags=re.M) if words else f"```python\n{cell}"
+        assert text.rstrip() in page[end:], "write it again: python apps/docs/hooks/tutorials.py"
+        end = page.index(text.rstrip(), end)
+    assert page.count("```python") == cells.count(None)
+    pictures = re.findall(rf"\]\((pictures/{script.stem}_[^)]+)\)", page)
+    assert pictures
+    made = {f"pictures/{path.name}" for path in script.parent.glob(f"pictures/{script.stem}_*.png")}
+    assert made == set(pictures)

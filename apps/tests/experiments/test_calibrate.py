@@ -284,9 +284,8 @@ def test_a_folder_of_timm_brings_preparation_or_is_refused(run, images, tmp_path
     settings = CalibrateSettings(model=("net",), data=images)
     opened = open_model("net", read_examples(images, ","), settings)
     assert "pretrained_cfg: RGB from 0 to 1, input size" in opened.preparation
-    assert opened.prepare is not None
     size = model.pretrained_cfg["input_size"][-1]
-    assert opened.prepare(Image.new("RGB", (50, 40))).shape[-1] == size
+    assert opened.prepare([Image.new("RGB", (50, 40))]).shape[-1] == size
     config = json.loads((tmp_path / "net/config.json").read_text())
     config["pretrained_cfg"] = {}
     (tmp_path / "net/config.json").write_text(json.dumps(config))

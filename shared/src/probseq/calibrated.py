@@ -277,14 +277,19 @@ def shorten(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f", ... ({len(names)})" if len(names) > 10 else "")
 
 
+def in_words(row: Sequence[Any]) -> list[str]:
+    """Return the name and the means of a candidate with half of their intervals."""
+    pairs = zip(row[1::2], row[2::2], strict=True)
+    return [row[0], *(f"{mean:z.3f} ± {half:.3f}" for mean, half in pairs)]
+
+
 def describe(facts: Mapping[str, Any]) -> list[str]:
     """Return the lines of a text: warnings, table, what was chosen and decided, how to call it."""
     fit, choose, decide = facts["examples"]
     lines = [*facts["notes"], f"{fit} examples fitted, {choose} others chose, ± of 95 %:"]
     lines.append(f"{'':22}{'NLL':16}{'ECE':16}{'accuracy':16}NLL to as it is")
-    for name, *numbers in facts["rows"]:
-        pairs = zip(numbers[::2], numbers[1::2], strict=True)
-        lines.append(f"{name:22}" + " ".join(f"{mean:z.3f} ± {half:.3f} " for mean, half in pairs))
+    for name, *numbers in map(in_words, facts["rows"]):
+        lines.append(f"{name:22}{''.join(f'{each:16}' for each in numbers)}".rstrip())
     best = min(facts["rows"], key=lambda row: row[1])[0]
     heat = f", T = {facts['temperature']:.3f}" if "temperature" in facts["chosen"] else ""
     level = "" if facts["chosen"] == best else f": the first that is level with {best}"

@@ -6,6 +6,7 @@ import sys
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torchvision import transforms
 from torchvision.models import get_model
 
-from probseq.calibrated import FILE, Calibrated, describe
+from probseq.calibrated import FILE, Calibrated, describe, in_words
 from probseq.calibration import calibrate
 from probseq.errors import require
 from probseq.metrics import calibration_bins, evaluate
@@ -38,7 +39,6 @@ _STEPS = {
     "do_rescale": ("rescale_factor",),
     "do_normalize": ("image_mean", "image_std"),
 }
-Prepare = Callable[[Any], Any]
 
 
 class Examples(NamedTuple):
@@ -54,10 +54,9 @@ class Opened(NamedTuple):
     """A model with what it says of itself."""
 
     model: Any
-    prepare: Prepare | None
+    prepare: Callable[[list[Any]], Any]  # of a batch of pictures or texts
     preparation: str  # in words; "" where nothing says it
     classes: tuple[str, ...] = ()
-    collate: Callable[[list[Any]], Any] | None = None
 
 
 def calibrate_command(settings: CalibrateSettings) -> None:
@@ -231,13 +230,17 @@ def batches(
         inputs: Any = examples.inputs[start : start + size]
         if isinstance(inputs[0], Path):
             inputs = [_picture(path, changes) for path in inputs]
-        if opened.prepare is not None:
-            inputs = [opened.prepare(each) for each in inputs]
-        if opened.collate is not None:
-            inputs = opened.collate(inputs)
-        elif isinstance(inputs[0], Tensor):
-            inputs = torch.stack(inputs)
-        yield inputs, list(numbers[start : start + size])
+        yield opened.prepare(inputs), list(numbers[start : start + size])
+
+
+def _each(prepare: Callable[[Any], Any]) -> Callable[[list[Any]], Any]:
+    """Return what prepares a batch as a function does each of it."""
+
+    def prepare_all(inputs: list[Any]) -> Any:
+        rows = [prepare(each) for each in inputs]
+        return torch.stack(rows) if isinstance(rows[0], Tensor) else rows
+
+    return prepare_all
 
 
 def _picture(path: Path, changes: Counter[str]) -> Image.Image:
@@ -262,13 +265,14 @@ def open_model(name: str, examples: Examples, settings: CalibrateSettings) -> Op
             last = next(value for value in reversed(state.values()) if value.ndim in (1, 2))
             model = make(architecture, num_classes=len(last))
             model.load_state_dict(state)
-        opened = Opened(model, None, "")
+        opened = Opened(model, list, "")
     elif tail:
         with reading(name, "a model, as MODULE:FUNCTION"):
             sys.path.insert(0, "")  # a file in this folder, as python has it
             result = getattr(import_module(kind), tail)()
         model, prepare = result if isinstance(result, tuple) else (result, None)
-        opened = Opened(model, prepare, "prepared by its own function" if prepare else "")
+        words = "prepared by its own function" if prepare else ""
+        opened = Opened(model, _each(prepare) if prepare else list, words)
     else:
         raise DataError(
             f"model {name!r} must be a folder, timm:NAME+FILE, torchvision:NAME+FILE or "
@@ -276,8 +280,7 @@ def open_model(name: str, examples: Examples, settings: CalibrateSettings) -> Op
         )
     images = isinstance(examples.inputs[0], Path)
     if images and settings.mean:
-        prepare, preparation = _by_flags(settings)
-        opened = opened._replace(prepare=prepare, preparation=preparation)
+        opened = _by_flags(opened, settings)
     if not opened.preparation and images:
         raise DataError(
             f"model {name!r} must come with the preparation of its images, and nothing says it: "
@@ -298,11 +301,11 @@ def _of_folder(folder: Path, examples: Examples, settings: CalibrateSettings) ->
         stored = config.get("pretrained_cfg", {})
         names = tuple(config.get("label_names") or stored.get("label_names") or ())
         if not {"mean", "std", "input_size"} <= stored.keys():
-            return Opened(model, None, "", names)  # timm would guess
+            return Opened(model, list, "", names)  # timm would guess
         values = timm.data.resolve_model_data_config(model)
         keys = ("input_size", "mean", "std", "crop_pct", "interpolation")
         words = f"images by its pretrained_cfg: RGB from 0 to 1, {_in_words(values, keys)}"
-        return Opened(model, timm.data.create_transform(**values), words, names)
+        return Opened(model, _each(timm.data.create_transform(**values)), words, names)
     library = require("transformers", extra="pretrained", distribution="probseq-apps")
     images = isinstance(examples.inputs[0], Path)
     auto = getattr(library, f"AutoModelFor{'Image' if images else 'Sequence'}Classification")
@@ -321,37 +324,28 @@ def _of_folder(folder: Path, examples: Examples, settings: CalibrateSettings) ->
         length = min(settings.max_length, tokenizer.model_max_length)
         words = f"texts by its {type(tokenizer).__name__}, padding {tokenizer.padding_side}"
         cut = f"cut at {length} tokens on the {tokenizer.truncation_side}"
-        return Opened(
-            model,
-            lambda text: tokenizer(text, truncation=True, max_length=length),
-            f"{words}, {cut}",
-            names,
-            lambda rows: dict(tokenizer.pad(rows, return_tensors="pt")),
-        )
+        options = {"truncation": True, "max_length": length, "padding": True}
+        tokens = partial(tokenizer, return_tensors="pt", **options)
+        return Opened(model, lambda texts: dict(tokens(texts)), f"{words}, {cut}", names)
     if not (folder / "preprocessor_config.json").is_file():
-        return Opened(model, None, "", names)
+        return Opened(model, list, "", names)
     with reading(folder, "a folder with its image processor"):
         processor = library.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
     values = processor.to_dict()
     keys = [key for step, each in _STEPS.items() if values.get(step) for key in each]
     words = f"images by its preprocessor_config.json: RGB, {_in_words(values, keys)}"
-
-    def pixels(image: Image.Image) -> Tensor:
-        return processor(image, return_tensors="pt")["pixel_values"][0]
-
-    return Opened(model, pixels, words, names)
+    return Opened(model, lambda x: processor(x, return_tensors="pt")["pixel_values"], words, names)
 
 
-def _by_flags(settings: CalibrateSettings) -> tuple[Prepare, str]:
+def _by_flags(opened: Opened, settings: CalibrateSettings) -> Opened:
     size, mean, std = cast("int", settings.size), settings.mean, settings.std
     steps = [transforms.Grayscale()] if len(mean) == 1 else []
     steps += [transforms.Resize(round(size / settings.crop)), transforms.CenterCrop(size)]
     steps += [transforms.ToTensor(), transforms.Normalize(mean, std)]
-    values = {"mean": mean, "std": std, "size": size, "crop": settings.crop}
-    colour = "grey" if len(mean) == 1 else "RGB"
-    values |= {"interpolation": "bilinear"}
+    values: dict[str, Any] = {"mean": mean, "std": std, "size": size, "crop": settings.crop}
+    values["interpolation"], colour = "bilinear", "grey" if len(mean) == 1 else "RGB"
     words = f"images by your flags: {colour} from 0 to 1, {_in_words(values, values)}"
-    return transforms.Compose(steps), words
+    return opened._replace(prepare=_each(transforms.Compose(steps)), preparation=words)
 
 
 def _in_words(values: Mapping[str, Any], keys: Iterable[str]) -> str:
@@ -404,7 +398,7 @@ def _test(
     ]
     probs, accepted, sets, labels = (torch.cat(e).cpu() for e in zip(*decided, strict=True))
     values = {name: value for name, value in evaluate(probs, labels).items() if value is not None}
-    means = ", ".join(f"{name} {values[name]:.3f}" for name in ("nll", "ece", "accuracy"))
+    means = ", ".join(f"{name} {values[name]:z.3f}" for name in ("nll", "ece", "accuracy"))
     lines = [f"Test, {len(labels):,} examples: {means}."]
     if settings.error_rate is not None:
         wrong = (probs.argmax(-1) != labels)[accepted].double()
@@ -423,11 +417,7 @@ def _report(
     text: list[str],
     measured: _Measured,
 ) -> Report:
-    rows = [
-        [name, *(f"{numbers[i]:z.3f} ± {numbers[i + 1]:.3f}" for i in range(0, len(numbers), 2))]
-        for name, *numbers in calibrated.facts["rows"]
-    ]
-    bins = measured.bins
+    rows, bins = [in_words(row) for row in calibrated.facts["rows"]], measured.bins
     return Report(
         experiment="calibrate",
         recipe="none",
