@@ -8,14 +8,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from probseq.laplace import LaplaceLinear, fit_curvature, laplace_model
-from probseq.transformers import (
-    KernelAttention,
-    SequenceTransformer,
-    SoftmaxAttention,
-    TextTransformer,
-    TransformerConfig,
-    VisionTransformer,
-)
+from probseq.transformers import KernelAttention, SoftmaxAttention
+from small import small_batch, small_transformer
 
 CLASSES, DIM = 3, 8
 WIDTH = DIM + 1  # the features and the bias's one
@@ -23,30 +17,13 @@ WIDTH = DIM + 1  # the features and the bias's one
 
 def build(kind="vision", *, noise=0.0, dropout=0.0, seed=0):
     """A small transformer of a kind and a batch that it takes, both in float64."""
-    config = TransformerConfig(depth=2, dim=DIM, num_heads=2, hidden_dim=12, dropout=dropout)
 
     def attention(index):
         if noise:
             return KernelAttention(DIM, 2, noise=noise)
         return SoftmaxAttention(DIM, 2, dropout=dropout)
 
-    images = {"image_size": 4, "patch_size": 2, "channels": 1, "num_classes": CLASSES}
-    texts = {"vocab_size": 7, "max_length": 6, "num_classes": CLASSES}
-    rows = {"input_dim": 3, "max_length": 6, "num_outputs": CLASSES}
-    generator = seeded(seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        if kind == "vision":
-            model = VisionTransformer(config, **images, attention=attention)
-            return model.double(), torch.randn(5, 1, 4, 4, generator=generator).double()
-        if kind == "text":
-            model = TextTransformer(config, **texts, attention=attention)
-            inputs = torch.randint(1, 7, (5, 6), generator=generator)
-        else:
-            model = SequenceTransformer(config, **rows, attention=attention)
-            inputs = torch.randn(5, 6, 3, generator=generator).double()
-    inputs[1, 3:] = 0
-    return model.double(), inputs
+    return small_transformer(kind, attention, dropout=dropout, seed=seed), small_batch(kind, seed)
 
 
 def labels_for(inputs):

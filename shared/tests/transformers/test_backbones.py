@@ -10,13 +10,9 @@ from probseq.transformers import (
     KernelAttention,
     SoftmaxAttention,
     TextTransformer,
-    TransformerConfig,
     VisionTransformer,
 )
-
-
-def settings(**changes):
-    return TransformerConfig(**{"depth": 2, "dim": 4, "num_heads": 2, "hidden_dim": 6, **changes})
+from small import small_transformer
 
 
 def attention(index):
@@ -24,33 +20,15 @@ def attention(index):
 
 
 def make_vision(**changes):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return (
-            VisionTransformer(
-                settings(**changes),
-                image_size=6,
-                patch_size=2,
-                channels=3,
-                num_classes=5,
-                attention=attention,
-            )
-            .double()
-            .eval()
-        )
+    sizes = {"image_size": 6, "channels": 3, "num_classes": 5}
+    changes = {"dim": 4, "hidden_dim": 6, **changes}
+    return small_transformer("vision", attention, sizes=sizes, **changes).eval()
 
 
 def make_text(make_attention=attention, **changes):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = TextTransformer(
-            settings(**changes),
-            vocab_size=9,
-            max_length=7,
-            num_classes=5,
-            attention=make_attention,
-        )
-    return model.double().eval()
+    sizes = {"vocab_size": 9, "max_length": 7, "num_classes": 5}
+    changes = {"dim": 4, "hidden_dim": 6, **changes}
+    return small_transformer("text", make_attention, sizes=sizes, **changes).eval()
 
 
 def draw(*shape, seed=0):
@@ -98,16 +76,11 @@ def test_a_short_training_tells_images_apart_that_differ_in_the_order_of_their_p
     places = torch.arange(9)
     images = torch.eye(9).view(9, 1, 3, 3).repeat(1, 3, 1, 1)
     images = images.repeat_interleave(2, -1).repeat_interleave(2, -2)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = VisionTransformer(
-            settings(dim=32, hidden_dim=32, dropout=0.0),
-            image_size=6,
-            patch_size=2,
-            channels=3,
-            num_classes=3,
-            attention=lambda index: SoftmaxAttention(32, 2),
-        )
+    model = small_transformer(
+        *("vision", lambda index: SoftmaxAttention(32, 2)),
+        sizes={"image_size": 6, "channels": 3},
+        **{"dim": 32, "hidden_dim": 32, "dropout": 0.0},
+    ).float()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(40):
         optimizer.zero_grad()
@@ -200,18 +173,10 @@ def test_no_parameter_is_unused_in_training(pooling, norm):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_backbones_with_softmax_attention_work_in_half_precision(dtype):
-    config = TransformerConfig(depth=2, dim=8, num_heads=2, hidden_dim=8, pooling="sequence")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = VisionTransformer(
-            config,
-            image_size=4,
-            patch_size=2,
-            channels=1,
-            num_classes=3,
-            attention=lambda index: SoftmaxAttention(8, 2),
-        ).eval()
-        images = torch.randn(2, 1, 4, 4)
+    model = small_transformer(
+        "vision", lambda index: SoftmaxAttention(8, 2), hidden_dim=8, pooling="sequence"
+    )
+    model, images = model.float().eval(), draw(2, 1, 4, 4).float()
     expected = model(images).logits
     found = model.to(dtype)(images.to(dtype)).logits
     assert found.dtype == dtype

@@ -7,11 +7,10 @@ from torch.testing import assert_close
 from probseq.transformers import (
     AttentionOutput,
     SoftmaxAttention,
-    TransformerConfig,
-    VisionTransformer,
     predict_probabilities,
     repeat_samples,
 )
+from small import small_transformer
 
 
 class NoisyAttention(nn.Module):
@@ -26,21 +25,8 @@ class NoisyAttention(nn.Module):
 
 
 def make_model(attention=NoisyAttention):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        config = TransformerConfig(depth=1, dim=4, num_heads=2, hidden_dim=6)
-        return (
-            VisionTransformer(
-                config,
-                image_size=4,
-                patch_size=2,
-                channels=1,
-                num_classes=3,
-                attention=lambda index: attention(),
-            )
-            .double()
-            .eval()
-        )
+    sizes = {"depth": 1, "dim": 4, "hidden_dim": 6}
+    return small_transformer("vision", lambda index: attention(), **sizes).eval()
 
 
 def seeded(seed):

@@ -6,31 +6,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from probseq.transformers import (
-    KernelAttention,
-    SequenceTransformer,
-    SoftmaxAttention,
-    TextTransformer,
-    TransformerConfig,
-)
+from probseq.transformers import KernelAttention, SequenceTransformer, SoftmaxAttention
+from small import small_transformer
 
 
-def settings(**changes):
-    return TransformerConfig(**{"depth": 2, "dim": 4, "num_heads": 2, "hidden_dim": 6, **changes})
-
-
-def make(kind=SoftmaxAttention, *, positions=True, seed=0, **changes):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = SequenceTransformer(
-            settings(**changes),
-            input_dim=3,
-            max_length=7,
-            num_outputs=5,
-            attention=lambda index: kind(4, 2),
-            positions=positions,
-        )
-    return model.double().eval()
+def make(kind=SoftmaxAttention, *, positions=True, **changes):
+    sizes = {"max_length": 7, "num_outputs": 5, "positions": positions}
+    changes = {"dim": 4, "hidden_dim": 6, **changes}
+    return small_transformer("sequence", lambda index: kind(4, 2), sizes=sizes, **changes).eval()
 
 
 def draw(*shape, seed=0):
@@ -42,14 +25,11 @@ def draw(*shape, seed=0):
 def test_vectors_of_a_lookup_table_give_the_text_transformer():
     # One-hot vectors through the linear layer are a lookup of its columns.
     model = make()
-    with torch.random.fork_rng():
-        text = TextTransformer(
-            settings(),
-            vocab_size=4,
-            max_length=7,
-            num_classes=5,
-            attention=lambda index: SoftmaxAttention(4, 2),
-        ).double()
+    text = small_transformer(
+        *("text", lambda index: SoftmaxAttention(4, 2)),
+        sizes={"vocab_size": 4, "max_length": 7, "num_classes": 5},
+        **{"dim": 4, "hidden_dim": 6},
+    )
     weights = model.state_dict()
     columns = weights["embed.weight"] + weights["embed.bias"][:, None]
     table = torch.cat([columns.new_zeros(1, 4), columns.T])
