@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from probseq_apps import executors
 from probseq_apps.cli import main
@@ -43,8 +44,13 @@ def numbers(folder):
 
 
 def weights(folder):
-    files = folder.glob("*/seed-*/checkpoints/*/model.safetensors")
-    return {file.relative_to(folder): file.read_bytes() for file in files}
+    files = folder.glob("*/seed-*/checkpoints/step-*")
+    return {
+        (file.relative_to(folder), name): tensor.tolist()
+        for file in files
+        for name, tensor in load_file(file).items()
+        if name != "state"
+    }
 
 
 @pytest.fixture(scope="module")

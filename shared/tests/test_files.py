@@ -21,16 +21,14 @@ from probseq.files import (
     hash_tensors,
     pack_tensors,
     read_arrays,
-    read_folder,
     read_json,
     read_tensors,
+    replace_files,
     sole_use,
     unpack_tensors,
     write_arrays,
     write_atomic,
-    write_folder,
     write_json,
-    write_manifest,
     write_tensors,
 )
 
@@ -45,16 +43,14 @@ HEAD = {"ä": [1, None], "seal of another": f"sha256:{64 * '1'}"}
 
 
 def write_a_folder(path):
-    with write_folder(path, FORM, HEAD) as aside:
-        (aside / "text.txt").write_text("words")
+    with replace_files(path, "last.txt") as aside:
+        (aside / "last.txt").write_text("words")
         (aside / "sub").mkdir()
         write_tensors(aside / "sub" / "x.safetensors", FORM, {}, TENSORS)
 
 
 def read_a_folder(path):
-    saved = read_folder(path, FORM)
-    read_tensors(saved.check("sub/x.safetensors"), FORM)
-    return saved.head, saved.read("text.txt")
+    return {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 STORES = {
@@ -71,7 +67,6 @@ STORES = {
         lambda p: write_atomic(p, pack_tensors(FORM, HEAD, TENSORS)),
         lambda p: sorted(read_tensors(p, FORM, mapped=True)[1].items()),
     ),
-    "folder": (write_a_folder, read_a_folder),
 }
 stores = pytest.mark.parametrize(("write", "read"), STORES.values(), ids=STORES)
 
@@ -81,18 +76,19 @@ def test_every_flipped_bit_is_refused_by_the_name_of_the_file(tmp_path, write, r
     path = tmp_path / "stored"
     write(path)
     before = str(read(path))
-    for file in [f for f in (path, *path.rglob("*")) if f.is_file()]:
-        for _ in flipped_bits(file, 400):
-            with pytest.raises(DamagedFileError, match=file.name) as caught:
-                read(path)
-            assert str(file) in str(caught.value)
-        content = file.read_bytes()
-        for cut in (b"", content[:-1], content[: len(content) // 2], content + b" "):
-            file.write_bytes(cut)
-            with pytest.raises(DamagedFileError, match=file.name):
-                read(path)
-        file.write_bytes(content)
+    for _ in flipped_bits(path, 400):
+        with pytest.raises(DamagedFileError, match=str(path)):
+            read(path)
+    content = path.read_bytes()
+    for cut in (b"", content[:-1], content[: len(content) // 2], content + b" "):
+        path.write_bytes(cut)
+        with pytest.raises(DamagedFileError, match=str(path)):
+            read(path)
+    path.write_bytes(content)
     assert str(read(path)) == before
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=f"{path} must be a set of numbers of format 3"):
+        read(path)
 
 
 @stores
@@ -110,8 +106,7 @@ def test_what_is_written_twice_is_the_same_and_another_number_or_kind_is_told(
     path, same = tmp_path / "stored", tmp_path / "same"
     write(path)
     write(same)
-    if path.is_file():
-        assert path.read_bytes() == same.read_bytes()
+    assert path.read_bytes() == same.read_bytes()
     for form, error, message in (
         (Format("set of numbers", 4), OtherFormatError, "a set of numbers of format 3, and this"),
         (Format("text", 3), ForeignFileError, "must be a text of format 3, and is a set of"),
@@ -192,34 +187,33 @@ def test_what_is_there_stays_where_the_new_file_cannot_be_put_in_place(tmp_path,
     assert file.read_text() == "old"
     assert read_a_folder(folder) == before
     assert sorted(os.listdir(tmp_path)) == ["file.txt", "folder"]
-    assert sorted(os.listdir(folder)) == ["manifest.json", "sub", "text.txt"]
+    assert sorted(os.listdir(folder)) == ["last.txt", "sub"]
 
 
-def test_files_of_a_folder_are_missed_by_name_and_others_stay(tmp_path):
+def test_files_of_a_folder_that_is_there_are_replaced_in_order_and_others_stay(
+    tmp_path, monkeypatch
+):
     (tmp_path / "notes.txt").write_text("mine")
+    names, replace = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: [names.append(b.name), replace(a, b)])
     write_a_folder(tmp_path)
+    assert names[-2:] == ["x.safetensors", "last.txt"]
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    saved = read_folder(tmp_path, FORM)
-    assert saved.files.keys() == {"text.txt", "sub/x.safetensors"}
-    with pytest.raises(FileNotFoundError, match=r"notes\.txt is missing"):
-        saved.read("notes.txt")
-    (tmp_path / "text.txt").unlink()
-    with pytest.raises(FileNotFoundError, match=r"text\.txt is missing"):
-        saved.check("text.txt")
-    write_manifest(tmp_path, FORM, {})
-    assert read_folder(tmp_path, FORM).files.keys() == {"notes.txt", "sub/x.safetensors"}
-    (tmp_path / "manifest.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"has no file manifest\.json"):
-        read_folder(tmp_path, FORM)
     with pytest.raises(ValueError, match=r"must be a directory, got the file .*notes\.txt"):
         write_a_folder(tmp_path / "notes.txt")
+
+
+def test_a_full_disk_leaves_no_folder(tmp_path):
+    with pytest.raises(OSError, match=r"File too large.*stored"), full_disk(30):
+        write_a_folder(tmp_path / "stored")
+    assert list(tmp_path.iterdir()) == []
 
 
 WRITE_AND_WAIT = """
 import sys, time
 from pathlib import Path
-from probseq.files import Format, write_folder
-with write_folder(Path(sys.argv[1]), Format("set of numbers", 3), {}) as aside:
+from probseq.files import replace_files
+with replace_files(Path(sys.argv[1])) as aside:
     (aside / "text.txt").write_text("half")
     print("ready", flush=True)
     time.sleep(60)
@@ -239,7 +233,7 @@ def test_leftovers_of_the_dead_go_with_the_next_writer_and_those_of_the_living_s
         write_a_folder(tmp_path)
         names = [path.name.split("-") for path in tmp_path.glob(".tmp-*")]
         assert {name[2] for name in names} == {str(writers[1].pid), "1"}
-        assert read_a_folder(tmp_path)[1] == b"words"
+        assert (tmp_path / "last.txt").read_text() == "words"
     finally:
         for writer in writers:
             writer.kill()

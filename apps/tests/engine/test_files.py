@@ -122,7 +122,7 @@ def test_a_full_disk_names_the_file_and_what_to_do(tmp_path):
         for write in (
             lambda: write_json(tmp_path / "results.json", {"long": "x" * 1000}),
             lambda: save_arrays(tmp_path / "samples.npz", {"long": long}),
-            lambda: save_checkpoint(tmp_path / "checkpoints", end, {}),
+            lambda: save_checkpoint(tmp_path / "checkpoints", end),
             lambda: log.write({"step": 1, "long": "x" * 1000}),
         ):
             with pytest.raises(OSError, match="cannot be written") as caught:
@@ -131,7 +131,7 @@ def test_a_full_disk_names_the_file_and_what_to_do(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         log.close()
-    files = ("results.json", "samples.npz", "checkpoints/step-000001", "metrics.jsonl")
+    files = ("results.json", "samples.npz", "checkpoints/step-000001.safetensors", "metrics.jsonl")
     for name, line in zip(files, said, strict=True):
         assert line.startswith(f"{tmp_path / name} cannot be written: ")
         assert line.endswith("make room or name another folder; a run goes on with --resume")

@@ -148,16 +148,16 @@ def test_checkpoints_come_every_few_epochs_every_five_minutes_and_at_the_end(
         now[0] += seconds
         return loss
 
-    def noted(root, checkpoint, config):
+    def noted(root, checkpoint):
         saved.append(checkpoint.step)
-        return save(root, checkpoint, config)
+        return save(root, checkpoint)
 
     monkeypatch.setattr(loop, "save_checkpoint", noted)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     run(task=DigitsTask(hook=tick), **options)
     assert saved == expected
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert kept == [f"step-{step:06d}" for step in expected[-2:]]
+    assert kept == [f"step-{step:06d}.safetensors" for step in expected[-2:]]
 
 
 @pytest.mark.parametrize("decay", [0.3, 0.999])

@@ -88,7 +88,7 @@ def test_outside_the_main_thread_training_works_without_handlers(run):
 def test_a_damaged_newest_checkpoint_is_skipped_and_the_bits_are_the_same(run, tmp_path):
     whole, _ = run(path="whole")
     run(path="cut")
-    damaged = tmp_path / "cut" / "checkpoints" / "step-000021" / "train_state.pt"
+    damaged = tmp_path / "cut" / "checkpoints" / "step-000021.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.warns(DamagedCheckpointWarning, match="step-000021"):
         resumed, _ = run(path="cut")

@@ -11,6 +11,7 @@ differences: `exit`, `files` (which there are), `numbers`, `pictures`, `tables` 
 import argparse
 import csv
 import hashlib
+import io
 import json
 import re
 import shlex
@@ -25,7 +26,7 @@ from golden_record import FLAGS, renamed_flags
 from PIL import Image, ImageSequence
 from safetensors.torch import load_file
 
-# Times, facts of the machine, and what a manifest says of files that are compared themselves.
+# Times, facts of the machine, and hashes of files that are compared themselves.
 IGNORED = re.compile(
     r"(^|\.)(\w*seconds\w*|versions|machine|sha256|format|size)(\.|$)|^(kind|seal|files)(\.|$)"
 )
@@ -122,9 +123,10 @@ def _file_leaves(path: str, content: Path) -> Leaves:
             with np.load(content, allow_pickle=False) as arrays:
                 values = {name: _array(array) for name, array in arrays.items()}
         case ".safetensors":
-            values = {name: _array(tensor) for name, tensor in load_file(content).items()}
-        case ".pt":
-            values = torch.load(content, weights_only=True)
+            values = load_file(content)
+            if "checkpoints/" in path:
+                state = io.BytesIO(values["state"].numpy().tobytes())
+                values["state"] = torch.load(state, weights_only=True)
         case _:
             values = {} if "tfevents" in path else {"bytes": _digest(content.read_bytes())}
     return _flat(values, path) if values else {}
@@ -137,7 +139,7 @@ def _flat(value: Any, path: str, place: str = "") -> Leaves:
     items = value.items() if isinstance(value, Mapping) else None
     items = enumerate(value) if isinstance(value, list | tuple) else items
     if items is None or not value:
-        kind = "state" if path.endswith((".pt", "manifest.json")) else "numbers"
+        kind = "state" if place.startswith("state.") and "checkpoints/" in path else "numbers"
         if path.endswith("config.json") or place.split(".")[0] == "settings":
             kind = "settings"
         return {place: (kind, _array(value) if isinstance(value, torch.Tensor) else value)}

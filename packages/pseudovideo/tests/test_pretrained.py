@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from damage import flipped_bits
-from probseq.files import DamagedFileError, Format, read_folder, write_manifest
+from probseq.files import DamagedFileError, Format, read_json, sha256, write_json
 from probseq.settings import Settings
 from pseudovideo import diffusion, hvae, priors, tokenizers
 from pseudovideo.pretrained import CONFIG, WEIGHTS, Pretrained, fingerprint, load_pretrained
@@ -203,9 +203,10 @@ def test_a_model_of_another_class_is_refused(tmp_path: Path) -> None:
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change `config.json` with its hash, as a writer of another version would."""
-    head = read_folder(folder, Format("model", 2), manifest=CONFIG).head
+    head = read_json(folder / CONFIG, Format("model", 2))
+    head["files"][WEIGHTS] = sha256(folder / WEIGHTS)
     change(head)
-    write_manifest(folder, Format("model", 2), head, manifest=CONFIG)
+    write_json(folder / CONFIG, Format("model", 2), head)
 
 
 def test_settings_of_another_version_are_refused(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """One store: files and folders that no crash tears and that tell when a bit of them was altered.
 
 A stored file is JSON, arrays (an `.npz`) or tensors (safetensors). In it stand its kind, the number
-of its format, and the SHA-256 of the whole file, counted with zeros where that hash stands. A
-folder has such a JSON file, its manifest, with the hashes of all others, written last.
+of its format, and the SHA-256 of the whole file, counted with zeros where that hash stands.
 
 Writers work aside in a file or folder of their own, force it onto the disk and rename it. Readers
 check the hash over all that they load before they parse it, and raise a `DamagedFileError`, an
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-MANIFEST = "manifest.json"
 ASIDE = ".tmp-"
 """Begin of the names of what is being written."""
 LOCK = ".lock"
@@ -183,6 +181,12 @@ def sole_use(
 # JSON, arrays and tensors
 
 
+def _read(path: Path, form: Format) -> bytes:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be {form}, and is missing")
+    return path.read_bytes()
+
+
 def write_json(path: Path, form: Format, values: Mapping[str, Any]) -> None:
     """Write values that JSON can hold."""
     text = _head(form, values, indent=2, allow_nan=False) + "\n"
@@ -191,7 +195,7 @@ def write_json(path: Path, form: Format, values: Mapping[str, Any]) -> None:
 
 def read_json(path: Path, form: Format) -> dict[str, Any]:
     """Read what `write_json` wrote, or the values that `write_tensors` wrote beside tensors."""
-    return unpack_head(path.read_bytes(), form, str(path))
+    return unpack_head(_read(path, form), form, str(path))
 
 
 def write_arrays(path: Path, form: Format, arrays: "Mapping[str, NDArray[Any]]") -> None:
@@ -209,7 +213,7 @@ def read_arrays(path: Path, form: Format) -> "dict[str, NDArray[Any]]":
     """Read what `write_arrays` wrote."""
     import numpy as np  # late: a command line reads JSON alone
 
-    content = path.read_bytes()
+    content = _read(path, form)
     unpack_head(content, form, str(path))
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
@@ -241,8 +245,8 @@ def read_tensors(
 
     Mapped tensors stay on the disk until they are used; their hash is checked all the same.
     """
-    if not mapped or path.stat().st_size == 0:
-        return unpack_tensors(path.read_bytes(), form, str(path))
+    if not mapped or not path.is_file() or path.stat().st_size == 0:
+        return unpack_tensors(_read(path, form), form, str(path))
     from safetensors.torch import load_file
 
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -405,44 +409,13 @@ def unpack_head(content: bytes | mmap.mmap, form: Format, source: str) -> dict[s
 # Folders
 
 
-class SavedFolder(NamedTuple):
-    """A folder with a whole manifest; its other files are checked when they are asked for."""
-
-    path: Path
-    head: dict[str, Any]  # what the manifest tells of the folder
-    files: dict[str, str]  # SHA-256 of each other file, by its path in the folder
-
-    def read(self, name: str) -> bytes:
-        """Return the content of a file; a missing one raises a FileNotFoundError."""
-        content = self._find(name).read_bytes()
-        self._compare(name, hashlib.sha256(content).hexdigest())
-        return content
-
-    def check(self, name: str) -> Path:
-        """Return the path of a file, too large to be read at once, which is checked as `read`'s."""
-        self._compare(name, sha256(self._find(name)))
-        return self.path / name
-
-    def _find(self, name: str) -> Path:
-        path = self.path / name
-        if name not in self.files or not path.is_file():
-            raise FileNotFoundError(f"{path} is missing")
-        return path
-
-    def _compare(self, name: str, digest: str) -> None:
-        if digest != self.files[name]:
-            raise DamagedFileError(
-                f"{self.path / name} is damaged, or belongs to another folder: it does not hold "
-                "what was written"
-            )
-
-
 @contextmanager
 def replace_files(folder: Path, last: str = "") -> Generator[Path]:
     """Yield a directory aside to write the files of a folder into, then put them in place.
 
     A new folder appears at once. Files of one that is there are replaced by those of their names,
-    that of the name `last` behind all others.
+    that of the name `last` behind all others: it may have their hashes, so that what a killed
+    writer leaves can be told.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder must be a directory, got the file {folder}")
@@ -453,52 +426,16 @@ def replace_files(folder: Path, last: str = "") -> Generator[Path]:
         aside.mkdir()
         try:
             yield aside
+            files = [path.relative_to(aside) for path in aside.rglob("*") if path.is_file()]
+            for file in files:
+                sync(aside / file)
             if folder.is_dir():
-                for name in sorted(_files(aside), key=lambda name: name == last):
-                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                    (aside / name).replace(folder / name)
+                for file in sorted(files, key=lambda file: (str(file) == last, file)):
+                    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                    (aside / file).replace(folder / file)
                 sync(folder)
             else:
                 aside.rename(folder)
                 sync(parent)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-
-
-@contextmanager
-def write_folder(
-    folder: Path, form: Format, head: Mapping[str, Any], *, manifest: str = MANIFEST
-) -> Generator[Path]:
-    """Yield a directory aside as `replace_files` does, and list its files in a manifest.
-
-    That is put in place last: a writer that is killed in between leaves files that are refused.
-    """
-    with replace_files(folder, manifest) as aside:
-        yield aside
-        write_manifest(aside, form, head, manifest=manifest)
-
-
-def write_manifest(
-    folder: Path, form: Format, head: Mapping[str, Any], *, manifest: str = MANIFEST
-) -> None:
-    """List all files of a folder with their hashes; what is not listed is not read."""
-    names = _files(folder, manifest)
-    for name in names:
-        sync(folder / name)
-    hashes = {name: sha256(folder / name) for name in names}
-    write_json(folder / manifest, form, {**head, "files": hashes})
-
-
-def _files(folder: Path, manifest: str = "") -> list[str]:
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    names = (path.as_posix() for path in paths if not path.parts[0].startswith((ASIDE, LOCK)))
-    return sorted(name for name in names if name != manifest)
-
-
-def read_folder(folder: Path, form: Format, *, manifest: str = MANIFEST) -> SavedFolder:
-    """Read the manifest of a folder that `write_folder` or `write_manifest` wrote."""
-    path = folder / manifest
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} must hold {form}, and has no file {manifest}")
-    head = read_json(path, form)
-    return SavedFolder(folder, head, cast("dict[str, str]", head.pop("files")))

@@ -1,36 +1,23 @@
-"""Checkpoints that a crash cannot tear: written aside, listed in a manifest, renamed into place.
+"""Checkpoints of a run: files `step-000123.safetensors` in the one store of `probseq.files`.
 
-A checkpoint is a folder `step-000123` that counts only when its `manifest.json` tells of this step,
-and of the hash of each file:
-
-    model.safetensors   weights after that step
-    best.safetensors    weights of the best validation so far, if the run selects by validation
-    ema.safetensors     moving average of the parameters, if the run keeps one
-    train_state.pt      optimizer, generators, running sums: everything else that resuming needs
-    config.json         the run's configuration
-    manifest.json       written last
+Of the step in its name a checkpoint has the tensors `model/NAME`, those of the best validation so
+far, `best/NAME`, where the run selects by it, those of a moving average, `ema/NAME`, where it keeps
+one, and `state`: optimizer, generators and running sums, as torch writes them.
 """
 
 import io
-import json
 import pickle
-import shutil
 import warnings
-from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
-from probseq.files import MANIFEST, DamagedFileError, Format, read_folder, write_folder
-from probseq_apps.engine.files import CONFIG, writing
+from probseq.files import DamagedFileError, Format, read_tensors, write_tensors
+from probseq_apps.engine.files import writing
 
-_MODEL, _BEST, _EMA = "model.safetensors", "best.safetensors", "ema.safetensors"
-_STATE = "train_state.pt"
-_FORMAT = Format("checkpoint", 2)
+_FORMAT = Format("checkpoint", 3)
 _NUM_CHECKPOINTS = 2  # checkpoints of a run
 
 
@@ -48,34 +35,30 @@ class Checkpoint(NamedTuple):
     ema: dict[str, Tensor] | None = None  # the moving average of the parameters
 
 
-def save_checkpoint(root: Path, checkpoint: Checkpoint, config: Mapping[str, object]) -> Path:
-    """Write a checkpoint into a folder of the root, and only then delete superfluous ones."""
-    target = root / f"step-{checkpoint.step:06d}"
-    tensors = {_MODEL: checkpoint.weights, _BEST: checkpoint.best, _EMA: checkpoint.ema}
-    versions = {"torch": torch.__version__, "probseq-apps": version("probseq-apps")}
-    head = {"step": checkpoint.step, "versions": versions}
-    # A full disk is an error of its own to torch.
-    with writing(target, RuntimeError), write_folder(target, _FORMAT, head) as aside:
-        for name, group in tensors.items():
-            if group is not None:
-                on_cpu = {key: tensor.to("cpu") for key, tensor in group.items()}
-                save_file(on_cpu, aside / name, metadata={"format": "pt"})
-        torch.save(checkpoint.state, aside / _STATE)
-        (aside / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+def save_checkpoint(root: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint into a folder, and only then delete superfluous ones."""
+    target, state = root / f"step-{checkpoint.step:06d}.safetensors", io.BytesIO()
+    torch.save(checkpoint.state, state)
+    groups = {"model": checkpoint.weights, "best": checkpoint.best, "ema": checkpoint.ema}
+    tensors = {f"{group}/{k}": v for group, of in groups.items() for k, v in (of or {}).items()}
+    tensors["state"] = torch.frombuffer(state.getbuffer(), dtype=torch.uint8)
+    with writing(target):
+        root.mkdir(parents=True, exist_ok=True)
+        write_tensors(target, _FORMAT, {"step": checkpoint.step}, tensors)
     # Later steps are damaged ones that were skipped: they don't count.
-    folders = _folders(root)
-    for step in [step for step in sorted(folders) if step <= checkpoint.step][:-_NUM_CHECKPOINTS]:
-        shutil.rmtree(folders[step])
+    files = _files(root)
+    for step in [step for step in sorted(files) if step <= checkpoint.step][:-_NUM_CHECKPOINTS]:
+        files[step].unlink()
     return target
 
 
 def load_latest_checkpoint(root: Path) -> Checkpoint | None:
     """Read the newest complete checkpoint, on the CPU; name and skip damaged ones."""
-    for step, folder in sorted(_folders(root).items(), reverse=True):
+    for step, file in sorted(_files(root).items(), reverse=True):
         try:
-            return _read(folder, step)
+            return _read(file, step)
         except (DamagedFileError, OSError) as error:
-            text = f"checkpoint {folder} is damaged and skipped: {error}"
+            text = f"a checkpoint is skipped: {error}"
             warnings.warn(text, DamagedCheckpointWarning, stacklevel=2)
     return None
 
@@ -112,23 +95,23 @@ def _first_names(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
 
 
-def _folders(root: Path) -> dict[int, Path]:
-    numbers = ((path.name.removeprefix("step-"), path) for path in root.glob("step-*"))
+def _files(root: Path) -> dict[int, Path]:
+    numbers = ((path.stem.removeprefix("step-"), path) for path in root.glob("step-*.safetensors"))
     return {int(number): path for number, path in numbers if number.isdecimal()}
 
 
-def _read(folder: Path, step: int) -> Checkpoint:
-    saved = read_folder(folder, _FORMAT)
-    if saved.head.get("step") != step:
-        raise DamagedFileError(f"{folder / MANIFEST} is of step {saved.head.get('step')!r}")
-    saved.check(CONFIG)
-    state = io.BytesIO(saved.read(_STATE))
-    names = [name for name in (_MODEL, _BEST, _EMA) if name == _MODEL or name in saved.files]
-    # Their order is another each time, and sums over them would be too.
-    tensors = {name: dict(sorted(load(saved.read(name)).items())) for name in names}
+def _read(file: Path, step: int) -> Checkpoint:
+    head, tensors = read_tensors(file, _FORMAT)
+    if head["step"] != step:
+        raise DamagedFileError(f"{file} is of step {head['step']!r}")
+    state = io.BytesIO(tensors.pop("state").numpy().tobytes())
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        group, _, name = name.partition("/")
+        groups.setdefault(group, {})[name] = tensor
     try:
         values = torch.load(state, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # it holds a function, which would be run
         reason = str(error).partition("\n")[0]
-        raise DamagedFileError(f"{folder / _STATE} cannot be read: {reason}") from error
-    return Checkpoint(step, tensors[_MODEL], tensors.get(_BEST), values, tensors.get(_EMA))
+        raise DamagedFileError(f"the state in {file} cannot be read: {reason}") from error
+    return Checkpoint(step, groups["model"], groups.get("best"), values, groups.get("ema"))

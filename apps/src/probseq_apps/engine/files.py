@@ -16,7 +16,7 @@ from probseq.files import ASIDE, LOCK, Format
 if TYPE_CHECKING:
     from torch import Tensor
 
-RUN_FILE = Format("file of a run", 2)
+RUN_FILE = Format("file of a run", 3)
 CONFIG, METRICS, FINISHED = "config.json", "metrics.jsonl", "finished.json"
 CHECKPOINTS = "checkpoints"
 DATA_HASH = "data_sha256"  # in the configuration of a run on data of one's own

@@ -95,7 +95,7 @@ def fit(
             validate = None
             if held_out is not None and score is not None:
                 validate = partial(trainer.validate, tuple(t.to(device) for t in held_out), score)
-            _train(trainer, validate, config, folder, settings, stop, label)
+            _train(trainer, validate, config, folder, stop, label)
         result = FitResult(*trainer.select(), trainer.step, trainer.seconds)
         if distributed.is_main() and read_finished(folder) is None:
             rows = {METRICS: {"sha256": sha256(folder / METRICS)}}
@@ -109,7 +109,6 @@ def _train(
     validate: Callable[[], Mapping[str, float]] | None,
     config: TrainConfig,
     folder: Path,
-    settings: Mapping[str, object],
     stop: StopRequest,
     label: str,
 ) -> None:
@@ -165,7 +164,7 @@ def _train(
             if signum or checkpoint_due:
                 snapshot = trainer.snapshot()
                 if log is not None:
-                    save_checkpoint(folder / CHECKPOINTS, snapshot, settings)
+                    save_checkpoint(folder / CHECKPOINTS, snapshot)
                 saved = time.monotonic()
             if not last:
                 _leave_if(signum)

@@ -3,6 +3,7 @@
 Nothing is unpickled: a folder from a stranger holds numbers and plain settings.
 """
 
+import hashlib
 import json
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,16 @@ import torch
 from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 
-from probseq.files import Format, hash_module, read_folder, unwrap, write_folder
+from probseq.files import (
+    DamagedFileError,
+    Format,
+    hash_module,
+    read_json,
+    replace_files,
+    sha256,
+    unwrap,
+    write_json,
+)
 from pseudovideo.spec import ClassSpec
 
 # Not `typing.Self`, which the tests' shape checks cannot read in a decorated method.
@@ -63,7 +73,7 @@ class Pretrained(nn.Module):
         return chain(self.parameters(), self.buffers())
 
     def save_pretrained(self, folder: Path | str) -> None:
-        """Write `config.json` and `model.safetensors`, see `probseq.files.write_folder`.
+        """Write `model.safetensors` and, with its hash, `config.json`.
 
         Parts may be compiled, parametrised, as by `weight_norm`, or in the `module` of a wrapper:
         the plain weights are stored. What was written is loaded once before the folder has it.
@@ -76,9 +86,11 @@ class Pretrained(nn.Module):
             for name, tensor in unwrapped_state_dict(self, plain.state_dict()).items()
         }
         head = {"class": type(self).__name__, "config": settings}
-        with write_folder(Path(folder), _FORMAT, head, manifest=CONFIG) as aside:
+        with replace_files(Path(folder), CONFIG) as aside:
             save_file(tensors, aside / WEIGHTS)
             _fill(plain, load_file(aside / WEIGHTS), folder)
+            files = {WEIGHTS: sha256(aside / WEIGHTS)}
+            write_json(aside / CONFIG, _FORMAT, {**head, "files": files})
 
     @classmethod
     def from_pretrained(cls: type[Model], folder: Path | str) -> Model:
@@ -89,8 +101,8 @@ class Pretrained(nn.Module):
             DamagedFileError: a file was altered.
         """
         folder = Path(folder)
-        saved = read_folder(folder, _FORMAT, manifest=CONFIG)
-        name, settings = saved.head["class"], saved.head["config"]
+        head = read_json(folder / CONFIG, _FORMAT)
+        name, settings = head["class"], head["config"]
         if name != cls.__name__:
             raise ValueError(f"{folder} holds a {name}, not a {cls.__name__}")
         names = {field.name for field in fields(cls.config_class)}
@@ -99,9 +111,14 @@ class Pretrained(nn.Module):
                 f"{folder / CONFIG} must have the settings {sorted(names)}, got "
                 f"{sorted(settings)}: it was written by another version"
             )
-        tensors = load(saved.read(WEIGHTS))
+        weights = (folder / WEIGHTS).read_bytes()
+        if hashlib.sha256(weights).hexdigest() != head["files"][WEIGHTS]:
+            raise DamagedFileError(
+                f"{folder / WEIGHTS} is damaged, or belongs to another folder: it does not hold "
+                "what was written"
+            )
         model = cls(cls.config_class.from_dict(settings))
-        _fill(model, tensors, folder / WEIGHTS)
+        _fill(model, load(weights), folder / WEIGHTS)
         return model.eval()
 
 
@@ -185,7 +202,7 @@ def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model
         DamagedFileError: a file was altered.
         MissingExtraError: diffusers is not installed, and the model has a UNet.
     """
-    name = read_folder(Path(folder), _FORMAT, manifest=CONFIG).head["class"]
+    name = read_json(Path(folder) / CONFIG, _FORMAT)["class"]
     model_class = getattr(import_module("pseudovideo"), name) if name in _MODELS else None
     if model_class is None or not issubclass(model_class, kind):
         wanted = f"one of {', '.join(_MODELS)}" if kind is Pretrained else f"a {kind.__name__}"
