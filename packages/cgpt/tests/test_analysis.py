@@ -8,26 +8,16 @@ from torch import nn
 from torch.testing import assert_close
 
 from cgpt.analysis import mean_cosine_similarity, token_cosine_similarity
-from probseq.transformers import (
-    AttentionOutput,
-    SoftmaxAttention,
-    TextTransformer,
-    TransformerConfig,
-    VisionTransformer,
-)
+from probseq.transformers import AttentionOutput, SoftmaxAttention
+from small import small_transformer
 
-CONFIG = TransformerConfig(depth=3, dim=8, num_heads=2, hidden_dim=16)
+
+def softmax(index):
+    return SoftmaxAttention(8, 2)
 
 
 def vision():
-    return VisionTransformer(
-        CONFIG,
-        image_size=4,
-        patch_size=2,
-        channels=1,
-        num_classes=3,
-        attention=lambda index: SoftmaxAttention(8, 2),
-    ).eval()
+    return small_transformer("vision", softmax, depth=3).float().eval()
 
 
 def test_similarity_is_the_mean_over_pairs_of_different_real_tokens(draw):
@@ -82,14 +72,7 @@ def test_rows_are_the_outputs_of_each_block_s_attention(draw):
 
 
 def test_padding_of_text_is_left_out():
-    torch.manual_seed(0)
-    model = TextTransformer(
-        CONFIG,
-        vocab_size=9,
-        max_length=8,
-        num_classes=2,
-        attention=lambda index: SoftmaxAttention(8, 2),
-    ).eval()
+    model = small_transformer("text", softmax, sizes={"vocab_size": 9}, depth=3).float().eval()
     tokens = torch.tensor([[3, 5, 1, 0, 0, 0], [2, 2, 7, 4, 1, 8]])
     together = token_cosine_similarity(model, tokens)
     assert_close(together[:, 0], token_cosine_similarity(model, tokens[:1, :3])[:, 0])
@@ -110,14 +93,7 @@ class NoisyAttention(nn.Module):
 
 
 def test_samples_are_averaged_sequence_by_sequence():
-    torch.manual_seed(0)
-    model = TextTransformer(
-        TransformerConfig(depth=2, dim=8, num_heads=2, hidden_dim=16),
-        vocab_size=9,
-        max_length=8,
-        num_classes=2,
-        attention=lambda index: NoisyAttention(),
-    ).eval()
+    model = small_transformer("text", lambda index: NoisyAttention()).float().eval()
     tokens = torch.tensor([[1, 1, 1, 1], [2, 5, 0, 0]])
     outputs = []
     handle = model.encoder.attention[0].register_forward_hook(
@@ -134,7 +110,6 @@ def test_samples_are_averaged_sequence_by_sequence():
 
 
 def test_no_hook_and_no_graph_is_left_behind_even_after_an_error():
-    torch.manual_seed(0)
     model = vision()
     assert not token_cosine_similarity(model, torch.zeros(2, 1, 4, 4)).requires_grad
     with pytest.raises(ValueError, match="images must have shape"):

@@ -13,10 +13,10 @@ from kepsvgp.spectrum import attention_matrix
 from probseq.transformers import (
     KernelAttention,
     SoftmaxAttention,
-    TextTransformer,
     TransformerConfig,
     text_transformer,
 )
+from small import small_transformer
 
 CONFIG = TransformerConfig(depth=2, dim=8, num_heads=2, hidden_dim=16)
 
@@ -168,14 +168,8 @@ def test_a_figure_of_nothing_is_refused(spectra):
 
 
 def test_spectra_of_half_precision_are_computed_in_float32():
-    torch.manual_seed(0)
-    model = TextTransformer(
-        TransformerConfig(depth=1, dim=8, num_heads=2, hidden_dim=16),
-        vocab_size=9,
-        max_length=7,
-        num_classes=2,
-        attention=lambda block: SoftmaxAttention(8, 2),
-    )
+    sizes = {"vocab_size": 9, "max_length": 7}
+    model = small_transformer("text", lambda block: SoftmaxAttention(8, 2), sizes=sizes, depth=1)
     module = model.bfloat16().encoder.attention[0]
     inputs = []
     module.register_forward_pre_hook(lambda module, x: inputs.append(x[0]))

@@ -10,8 +10,9 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probseq.testing.instruments import constant_noise
-from probseq.transformers import TokenMap, TransformerConfig, VisionTransformer
+from probseq.transformers import TokenMap
 from sgpa import SparseGPAttention, StandardSparseGPAttention
+from small import small_transformer
 
 HEADS, WIDTH, INDUCING, JITTER = 3, 2, 4, 1e-8
 DIM = HEADS * WIDTH
@@ -304,19 +305,10 @@ def test_standard_attention_is_the_svgp_with_the_keys_as_inducing_inputs(kernel,
 @pytest.mark.parametrize("shared_norm", [True, False])
 @torch.no_grad()
 def test_global_inducing_inputs_follow_the_tokens_through_a_vision_transformer(shared_norm, norm):
-    config = TransformerConfig(
-        depth=2, dim=DIM, num_heads=HEADS, hidden_dim=7, norm=norm, shared_norm=shared_norm
-    )
     layers = [make_layer(seed=s) for s in (0, 1)]
-    model = VisionTransformer(
-        config,
-        image_size=4,
-        patch_size=2,
-        channels=1,
-        num_classes=3,
-        attention=lambda index: layers[index],
-    )
-    model = model.double().eval()
+    sizes = {"dim": DIM, "num_heads": HEADS, "hidden_dim": 7}
+    sizes |= {"norm": norm, "shared_norm": shared_norm}
+    model = small_transformer("vision", lambda index: layers[index], **sizes).eval()
     for n, layer_norm in enumerate(model.encoder.norms):
         layer_norm.weight.copy_(1 + 0.3 * tokens(DIM, seed=n))
         layer_norm.bias.copy_(0.3 * tokens(DIM, seed=n + 9))
