@@ -21,7 +21,6 @@ from probseq_apps.engine.files import (
     RunExistsError,
     may_hold_run,
     prepare_run_dir,
-    writing,
 )
 from probseq_apps.executors import LostJobError, Work, check_executor, do_in_parallel, stamp_of
 from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
@@ -154,8 +153,10 @@ def open_folder(
             yield RunFolder(folder, recipe)
         except OSError as error:
             if error.errno in (ENOSPC, EDQUOT, EFBIG):
-                with writing(Path(error.filename or folder)):
-                    raise
+                raise OSError(
+                    f"{error.filename or folder} cannot be written: {error.strerror}; make room or "
+                    "name another folder; a run goes on with --resume"
+                ) from error
             raise
         except (SystemExit, KeyboardInterrupt, LostJobError):
             if distributed.is_main():

@@ -13,7 +13,7 @@ from pseudovideo.pretrained import fingerprint, load_pretrained
 from pseudovideo.priors.autoregressive import AutoregressiveConfig, AutoregressivePrior
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
 from pseudovideo.spec import TokenizerConfig
-from pseudovideo.token_cache import TokenCache, write_token_cache
+from pseudovideo.token_cache import TokenCache, cached_tokens
 from pseudovideo.tokenizers.objective import ObjectiveConfig, TokenizerObjective
 from pseudovideo.tokenizers.tokenizer import Tokenizer, build_tokenizer
 
@@ -80,7 +80,7 @@ def train_prior(prior: AutoregressivePrior | MaskedPrior, tokens: Tensor, *, ste
 @pytest.fixture(scope="module")
 def trained(digits: Tensor, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     tokenizer = train_tokenizer(digits[:TRAIN], steps=50)
-    cache = write_token_cache(tmp_path_factory.mktemp("tokens"), tokenizer, digits[:TRAIN], BLUR)
+    cache = cached_tokens(tmp_path_factory.mktemp("tokens"), tokenizer, digits[:TRAIN], BLUR)
     torch.manual_seed(3)
     settings = {
         "codebook_size": cache.grid.codebook_size,
@@ -165,4 +165,4 @@ def test_the_tokenizer_of_another_training_is_refused(
     with pytest.raises(ValueError, match="tokenizer must be of the tokenizer whose tokens"):
         prior.sample(1, other)
     with pytest.raises(ValueError, match="cache must be of the tokenizer whose tokens"):
-        prior.check_cache(write_token_cache(tmp_path, other, digits[:4], BLUR))
+        prior.check_cache(cached_tokens(tmp_path, other, digits[:4], BLUR))

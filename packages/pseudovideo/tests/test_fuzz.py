@@ -168,10 +168,10 @@ def average():
     return pseudovideo.WeightAverage(torch.nn.Linear(2, 1), 0.9)
 
 
-@wraps(pseudovideo.write_token_cache)
-def write_token_cache(tokenizer, images, config, seed, batch_size):
+@wraps(pseudovideo.cached_tokens)
+def cached_tokens(tokenizer, images, config, seed, batch_size):
     with tempfile.TemporaryDirectory() as folder:
-        cache = pseudovideo.write_token_cache(
+        cache = pseudovideo.cached_tokens(
             folder, tokenizer, images, config, seed=seed, batch_size=batch_size
         )
         return pseudovideo.TokenCache.open(folder).tokens, cache.seed
@@ -211,7 +211,7 @@ SAMPLERS = [
         )
     ),
     Target(
-        write_token_cache,
+        cached_tokens,
         dict(
             tokenizer=TOKENIZERS,
             images=tensors("b 1 8 8", unit, SINGLE),

@@ -12,7 +12,7 @@ from probseq.files import DamagedFileError
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.pretrained import fingerprint
 from pseudovideo.spec import TokenizerConfig
-from pseudovideo.token_cache import TokenCache, cached_tokens, hash_images, write_token_cache
+from pseudovideo.token_cache import TokenCache, cached_tokens, hash_images
 from pseudovideo.tokenizers.tokenizer import Tokenizer, build_tokenizer
 
 BLUR = PseudoVideoConfig(num_frames=4)
@@ -53,7 +53,7 @@ def test_tokens_on_disk_are_those_of_each_image_by_itself(
     tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
 ) -> None:
     images = digits[:50]
-    written = write_token_cache(tmp_path / "new" / "tokens", tokenizer, images, BLUR, batch_size=23)
+    written = cached_tokens(tmp_path / "new" / "tokens", tokenizer, images, BLUR, batch_size=23)
     expected = torch.cat([tokenizer.encode(pseudo_videos(image[None], BLUR)) for image in images])
     opened = TokenCache.open(tmp_path / "new" / "tokens")
     for cache in (written, opened):
@@ -69,7 +69,7 @@ def test_tokens_on_disk_are_those_of_each_image_by_itself(
 def test_tokens_are_mapped_from_a_plain_file_that_nothing_changes(
     tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
 ) -> None:
-    cache = write_token_cache(tmp_path, tokenizer, digits[:10], BLUR)
+    cache = cached_tokens(tmp_path, tokenizer, digits[:10], BLUR)
     file = tmp_path / "tokens.safetensors"
     before = file.read_bytes()
     assert torch.equal(load_file(file)["tokens"], cache.tokens)
@@ -83,9 +83,9 @@ def test_noise_is_the_draw_of_seed_and_epoch_zero_whatever_the_batches(
     tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
 ) -> None:
     images = digits[:30]
-    one = write_token_cache(tmp_path / "1", tokenizer, images, NOISE, seed=5, batch_size=7)
-    other = write_token_cache(tmp_path / "2", tokenizer, images, NOISE, seed=5, batch_size=30)
-    seed = write_token_cache(tmp_path / "3", tokenizer, images, NOISE, seed=6)
+    one = cached_tokens(tmp_path / "1", tokenizer, images, NOISE, seed=5, batch_size=7)
+    other = cached_tokens(tmp_path / "2", tokenizer, images, NOISE, seed=5, batch_size=30)
+    seed = cached_tokens(tmp_path / "3", tokenizer, images, NOISE, seed=6)
     expected = tokenizer.encode(pseudo_videos(images, NOISE, seed=5, epoch=0))
     assert torch.equal(one.tokens.long(), expected)
     assert torch.equal(one.tokens, other.tokens)
@@ -100,7 +100,7 @@ def test_bytes_are_encoded_as_values_between_minus_one_and_one(
     inner = tokenizer.encode
     monkeypatch.setattr(tokenizer, "encode", lambda videos: seen.append(videos) or inner(videos))
     pixels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
-    write_token_cache(tmp_path, tokenizer, pixels, BLUR)
+    cached_tokens(tmp_path, tokenizer, pixels, BLUR)
     expected = torch.tensor([2 * level / 255 - 1 for level in range(256)])
     torch.testing.assert_close(seen[0][0, -1].flatten(), expected, rtol=0, atol=1e-6)
 
@@ -171,7 +171,7 @@ def test_images_and_settings_that_do_not_fit_are_refused(
 ) -> None:
     images = digits[:5] if spoil is None else spoil(digits[:5])
     with pytest.raises(ValueError, match=message):
-        write_token_cache(tmp_path, small_tokenizer(**settings), images, config)
+        cached_tokens(tmp_path, small_tokenizer(**settings), images, config)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError, match=r"tokens\.safetensors"):
         TokenCache.open(tmp_path)
@@ -183,7 +183,7 @@ def test_the_last_of_32768_codes_survives_int16(
     tokenizer = small_tokenizer(codebook_size=2**15)
     last = torch.full((5, 2, 4, 4), 2**15 - 1)
     monkeypatch.setattr(Tokenizer, "encode", lambda *_: last)
-    cache = write_token_cache(tmp_path, tokenizer, digits[:5], BLUR)
+    cache = cached_tokens(tmp_path, tokenizer, digits[:5], BLUR)
     assert torch.equal(cache.tokens.long(), last)
 
 
@@ -193,20 +193,20 @@ def test_the_last_of_32768_codes_survives_int16(
 def test_a_cache_stays_until_the_new_one_is_whole(
     tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
 ) -> None:
-    old = write_token_cache(tmp_path, tokenizer, digits[:9], BLUR).tokens.clone()
+    old = cached_tokens(tmp_path, tokenizer, digits[:9], BLUR).tokens.clone()
 
     def fail(_: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_token_cache(tmp_path, tokenizer, digits[9:20], BLUR, progress=fail)
+        cached_tokens(tmp_path, tokenizer, digits[9:20], BLUR, progress=fail)
     assert leftovers(tmp_path) == []
     assert torch.equal(TokenCache.open(tmp_path).tokens, old)
-    assert len(write_token_cache(tmp_path, tokenizer, digits[9:20], BLUR).tokens) == 11
+    assert len(cached_tokens(tmp_path, tokenizer, digits[9:20], BLUR).tokens) == 11
 
 
 def test_every_flipped_bit_is_told(tokenizer: Tokenizer, digits: Tensor, tmp_path: Path) -> None:
-    write_token_cache(tmp_path, tokenizer, digits[:4], BLUR, labels=torch.arange(4))
+    cached_tokens(tmp_path, tokenizer, digits[:4], BLUR, labels=torch.arange(4))
     for _ in flipped_bits(tmp_path / "tokens.safetensors", 100):
         with pytest.raises(DamagedFileError, match="tokens"):
             TokenCache.open(tmp_path)
@@ -216,9 +216,9 @@ def test_every_flipped_bit_is_told(tokenizer: Tokenizer, digits: Tensor, tmp_pat
 def test_autocast_does_not_change_the_tokens(
     tokenizer: Tokenizer, digits: Tensor, tmp_path: Path
 ) -> None:
-    plain = write_token_cache(tmp_path / "plain", tokenizer, digits[:50], BLUR)
+    plain = cached_tokens(tmp_path / "plain", tokenizer, digits[:50], BLUR)
     with torch.autocast("cpu", torch.bfloat16):
-        cast = write_token_cache(tmp_path / "cast", tokenizer, digits[:50], BLUR)
+        cast = cached_tokens(tmp_path / "cast", tokenizer, digits[:50], BLUR)
     assert torch.equal(cast.tokens, plain.tokens)
 
 
@@ -232,22 +232,21 @@ def images_of(n: int) -> Tensor:
 def test_labels_are_stored_beside_tokens_and_checked(tmp_path: Path) -> None:
     tokenizer, given = small_tokenizer(), images_of(6)
     labels = torch.tensor([0, 2, 1, 1, 0, 2])
-    cache = write_token_cache(tmp_path, tokenizer, given, BLUR, labels=labels)
+    cache = cached_tokens(tmp_path, tokenizer, given, BLUR, labels=labels)
     assert torch.equal(cache.labels, labels)
     assert cache.labels.dtype == torch.int64
     again = cached_tokens(tmp_path, tokenizer, given, BLUR, labels=labels.flip(0))
     assert torch.equal(again.labels, labels.flip(0))
 
 
-def test_a_cache_that_lacks_the_labels_is_written_anew_and_one_without_drops_them(
+def test_a_cache_that_lacks_the_labels_is_written_anew_and_one_that_has_them_will_do(
     tmp_path: Path,
 ) -> None:
     tokenizer, given, labels = small_tokenizer(), images_of(4), torch.tensor([1, 0, 1, 0])
-    assert write_token_cache(tmp_path, tokenizer, given, BLUR).labels is None
+    assert cached_tokens(tmp_path, tokenizer, given, BLUR).labels is None
     found = cached_tokens(tmp_path, tokenizer, given, BLUR, labels=labels)
     assert torch.equal(found.labels, labels)
     assert torch.equal(cached_tokens(tmp_path, tokenizer, given, BLUR).labels, labels)
-    assert write_token_cache(tmp_path, tokenizer, given, BLUR).labels is None
 
 
 @pytest.mark.usefixtures("plain_calls")
@@ -256,5 +255,5 @@ def test_a_cache_that_lacks_the_labels_is_written_anew_and_one_without_drops_the
 )
 def test_labels_that_are_none_are_refused(labels: Tensor, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="labels must be"):
-        write_token_cache(tmp_path, small_tokenizer(), images_of(4), BLUR, labels=labels)
+        cached_tokens(tmp_path, small_tokenizer(), images_of(4), BLUR, labels=labels)
     assert not (tmp_path / "tokens.safetensors").exists()

@@ -185,7 +185,6 @@ class Calibrated(nn.Module):
             raise ValueError("model must be of torch to be saved beside it: pickle the whole")
         head = {"facts": self.facts, "models": [hash_module(model) for model in self.models]}
         tensors = {k: v for k, v in self.state_dict().items() if not k.startswith("models.")}
-        Path(folder).mkdir(parents=True, exist_ok=True)
         write_tensors(Path(folder) / FILE, FORMAT, head, tensors)
 
     def __str__(self) -> str:

@@ -80,8 +80,9 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def _aside(path: Path) -> Generator[Path]:
-    """Yield a path to write to, then put it in place of another."""
-    with _named(path):
+    """Yield a path to write to, then put it in place of another; its folder is made."""
+    with named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         aside = _name_aside(path.parent, path.name)
         try:
             yield aside
@@ -93,7 +94,7 @@ def _aside(path: Path) -> Generator[Path]:
 
 
 @contextmanager
-def _named(path: Path) -> Generator[None]:
+def named(path: Path) -> Generator[None]:
     """Name what is written in an error of the machine, such as a full disk, as an OSError."""
     try:
         yield
@@ -420,7 +421,7 @@ def replace_files(folder: Path, last: str = "") -> Generator[Path]:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder must be a directory, got the file {folder}")
     parent = folder if folder.is_dir() else folder.parent  # on the same disk
-    with _named(folder):
+    with named(folder):
         parent.mkdir(parents=True, exist_ok=True)
         aside = _name_aside(parent, folder.name)
         aside.mkdir()

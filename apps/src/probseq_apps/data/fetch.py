@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probseq.errors import require
+from probseq.files import write_atomic
 from probseq_apps.data.names import DataError, reading
-from probseq_apps.engine.files import write_atomic
 
 _SECONDS = 60.0
 _GITHUB = "https://raw.githubusercontent.com"
@@ -68,7 +68,6 @@ def download_online(name: str, data_dir: Path) -> None:
         digest = hashlib.sha256(content).hexdigest()
         if published.sha256 not in (None, digest):
             raise ValueError(f"its SHA-256 must be {published.sha256}, got {digest}")
-    target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, content)
 
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from probseq.files import DamagedFileError, Format, read_tensors, write_tensors
-from probseq_apps.engine.files import writing
 
 _FORMAT = Format("checkpoint", 3)
 _NUM_CHECKPOINTS = 2  # checkpoints of a run
@@ -42,9 +41,7 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint) -> Path:
     groups = {"model": checkpoint.weights, "best": checkpoint.best, "ema": checkpoint.ema}
     tensors = {f"{group}/{k}": v for group, of in groups.items() for k, v in (of or {}).items()}
     tensors["state"] = torch.frombuffer(state.getbuffer(), dtype=torch.uint8)
-    with writing(target):
-        root.mkdir(parents=True, exist_ok=True)
-        write_tensors(target, _FORMAT, {"step": checkpoint.step}, tensors)
+    write_tensors(target, _FORMAT, {"step": checkpoint.step}, tensors)
     # Later steps are damaged ones that were skipped: they don't count.
     files = _files(root)
     for step in [step for step in sorted(files) if step <= checkpoint.step][:-_NUM_CHECKPOINTS]:

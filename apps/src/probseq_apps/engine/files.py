@@ -3,10 +3,9 @@
 Importable without torch.
 """
 
-import contextlib
 import json
 import shutil
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,31 +34,9 @@ class ConfigMismatchError(ValueError):
     """A run is to be resumed with another configuration than it was started with."""
 
 
-@contextlib.contextmanager
-def writing(path: Path, *errors: type[Exception]) -> Generator[None]:
-    """Name the file in an error of the machine, such as a full disk, and say what to do."""
-    try:
-        yield
-    except (OSError, *errors) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise OSError(
-            f"{path} cannot be written: {reason}; make room or name another folder; a run goes "
-            "on with --resume"
-        ) from error
-
-
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace a file at once; its folder is made."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_atomic(path, content)
-
-
 def write_json(path: Path, values: Mapping[str, object]) -> None:
-    """Write values that JSON can hold; the folder is made."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(path, RUN_FILE, values)
+    """Write values that JSON can hold."""
+    files.write_json(path, RUN_FILE, values)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -68,10 +45,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def save_arrays(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
-    """Write tensors as arrays by name; the folder is made."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_arrays(path, RUN_FILE, {name: x.numpy() for name, x in tensors.items()})
+    """Write tensors as arrays by name."""
+    files.write_arrays(path, RUN_FILE, {name: x.numpy() for name, x in tensors.items()})
 
 
 def load_arrays(path: Path) -> dict[str, "Tensor"]:

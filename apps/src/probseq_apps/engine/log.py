@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from probseq.files import DamagedFileError, sha256
+from probseq.files import DamagedFileError, named, sha256, write_atomic
 from probseq_apps.engine import distributed
-from probseq_apps.engine.files import METRICS, read_finished, write_atomic, writing
+from probseq_apps.engine.files import METRICS, read_finished
 
 _LINE_SECONDS = 60.0
 quiet = False  # set by `run` for --quiet
@@ -112,7 +112,7 @@ class MetricsLog:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row; it must hold `step`."""
-        with writing(self._path):
+        with named(self._path):
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
             self._file.flush()
 

@@ -26,7 +26,6 @@ from probseq.metrics.plots import reliability_diagram
 from probseq_apps.data.image_folders import list_classes
 from probseq_apps.data.names import DataError, reading
 from probseq_apps.data.pictures import as_displayed
-from probseq_apps.engine.files import writing
 from probseq_apps.report.report import Report
 from probseq_apps.report.tables import Table
 from probseq_apps.settings.calibrate import CalibrateSettings
@@ -97,8 +96,7 @@ def calibrate_command(settings: CalibrateSettings) -> None:
     )
     lines += [f"{count} images {change}" for change, count in changes.items()]
     folder = settings.output_dir
-    with writing(folder):
-        calibrated.save(folder)
+    calibrated.save(folder)
     measured = _test(settings, calibrated, classes, opened, np.shape(examples.inputs)[1:])
     argument = ("", ", model", ", *models")[min(len(calibrated.models), 2)]
     argument += "" if output is None else f", output={output!r}"

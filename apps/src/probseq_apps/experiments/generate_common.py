@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
-from probseq_apps.engine.files import CONFIG, load_arrays, read_finished, save_arrays, writing
+from probseq_apps.engine.files import CONFIG, load_arrays, read_finished, save_arrays
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Batch, Loss, Trainer, TrainStep, fork_random
 from probseq_apps.experiment import RunFolder
@@ -303,11 +304,7 @@ def train_model(
             metadata={"experiment": kind, "recipe": recipe, **model_config(settings, data)},
         )
 
-        def store() -> None:
-            with writing(folder / PRETRAINED):
-                training.model.save_pretrained(folder / PRETRAINED)
-
-        distributed.main_alone(store)
+        distributed.main_alone(partial(training.model.save_pretrained, folder / PRETRAINED))
     return read_finished(folder) or {}
 
 

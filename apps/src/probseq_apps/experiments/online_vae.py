@@ -102,7 +102,6 @@ def learn_channels(
         _warm_up(settings.model)
         data.warm = True
     file, tasks = at.path / MODELS / f"{job.name}.safetensors", data.tasks[job.seed]
-    file.parent.mkdir(exist_ok=True)
     samples = training.prediction_samples
     model = build_vae(job.row, channels, settings.model, seed=job.seed)
     records, extra = load_progress(file, model)

@@ -10,7 +10,6 @@ import torch
 
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import derive_seed
-from probseq_apps.engine.files import writing
 from probseq_apps.experiment import Results, RunFolder, Workflow
 from probseq_apps.experiments import generate_common as common
 from probseq_apps.experiments import image_models
@@ -132,8 +131,7 @@ def export(settings: ExportSettings) -> None:
     model = image_models.read_image_model(source)
     trained_on = settings.trained_on or maker.settings.data
     pipeline = PseudoVideoPipeline(model, trained_on=trained_on, license=settings.license)
-    with writing(target):
-        pipeline.save_pretrained(target)
+    pipeline.save_pretrained(target)
     print(f"pipeline: {target}")
 
 

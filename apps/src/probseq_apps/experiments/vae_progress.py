@@ -11,7 +11,6 @@ from ohsvgp.tasks import Task, measure_tasks
 from ohsvgp.vae.model import OnlineSVGPVAE
 from probseq.files import Format, read_tensors, write_tensors
 from probseq.metrics import rmse
-from probseq_apps.engine.files import writing
 
 # Entries that are not of the model.
 _EXTRA = "extra."
@@ -38,8 +37,7 @@ def save_progress(
 ) -> None:
     """Write a model, what was measured so far, and further tensors."""
     tensors = dict(model.state_dict()) | {f"{_EXTRA}{name}": x for name, x in extra.items()}
-    with writing(path):
-        write_tensors(path, _FORMAT, {"records": list(records)}, tensors)
+    write_tensors(path, _FORMAT, {"records": list(records)}, tensors)
 
 
 def load_progress(

@@ -12,8 +12,9 @@ from typing import Annotated, Any, NamedTuple
 
 from tyro.conf import Positional, arg
 
+from probseq.files import write_atomic
 from probseq.summary import Gain, direction_of, judge
-from probseq_apps.engine.files import flatten, write_atomic
+from probseq_apps.engine.files import flatten
 from probseq_apps.registry import REGISTRY, load
 from probseq_apps.report.measured import MeasuredRun, find_runs
 from probseq_apps.report.tables import DASH, decimals_of, markdown_table
@@ -45,7 +46,6 @@ def claims(settings: ClaimsSettings) -> None:
     runs, left_out = find_runs(settings.run_folders or (Path("runs"),))
     verdicts = judge_claims(runs)
     print("\n".join(f"{verdict.text}: {verdict.claim.statement}" for verdict in verdicts))
-    settings.output_dir.mkdir(parents=True, exist_ok=True)
     page = settings.output_dir / "claims.md"
     notes = "\n".join(f"- {note}" for note in left_out)
     pages = tomllib.loads((files("probseq_apps.report") / "pages.toml").read_text("utf-8"))

@@ -20,7 +20,8 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from PIL import Image, ImageSequence
 
-from probseq_apps.engine.files import CONFIG, flatten, write_atomic
+from probseq.files import write_atomic
+from probseq_apps.engine.files import CONFIG, flatten
 
 PAGE = "report.html"
 PLOT = "plot"  # title, in the file, of a picture that is drawn in black on white

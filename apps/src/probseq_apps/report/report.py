@@ -14,8 +14,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from probseq.files import write_atomic
 from probseq.summary import LABELS
-from probseq_apps.engine.files import write_atomic, write_json
+from probseq_apps.engine.files import write_json
 from probseq_apps.report.html import DETAILS, PAGE, PLOT, write_html
 from probseq_apps.report.results import words
 from probseq_apps.report.tables import Table

@@ -27,7 +27,7 @@ from .spec import (
     VideoDiffusionConfig,
     VideoSpec,
 )
-from .token_cache import TokenCache, write_token_cache
+from .token_cache import TokenCache, cached_tokens
 from .tokenizers import VQVAE, CViViT, build_tokenizer
 from .tokenizers.objective import TokenizerObjective
 
@@ -62,9 +62,9 @@ __all__ = [
     "VideoSpec",
     "WeightAverage",
     "build_tokenizer",
+    "cached_tokens",
     "load_pretrained",
     "pseudo_videos",
-    "write_token_cache",
 ]
 
 __version__: str

@@ -55,7 +55,7 @@ class TokenCache:
 
     @classmethod
     def open(cls, folder: Path | str) -> "TokenCache":
-        """Read what `write_token_cache` wrote.
+        """Read what `cached_tokens` wrote.
 
         Raises:
             FileNotFoundError: there is none, as where no cache was finished.
@@ -65,7 +65,7 @@ class TokenCache:
         return cls(tokens=tensors["tokens"], labels=tensors.get("labels"), **head)
 
 
-def write_token_cache(
+def cached_tokens(
     folder: Path | str,
     tokenizer: Tokenizer,
     images: Shaped[Tensor, "n c h w"],
@@ -76,7 +76,9 @@ def write_token_cache(
     batch_size: int = 256,
     progress: Callable[[int], object] | None = None,
 ) -> TokenCache:
-    """Encode the pseudo videos of images once, on the tokenizer's device, and store the tokens.
+    """Return the cache of a folder where it is of these; write it where there is none or another.
+
+    The pseudo videos of the images are encoded once, on the tokenizer's device.
 
     Args:
         folder: made if it is not there; a cache that it holds stays until the new one is whole.
@@ -93,6 +95,20 @@ def write_token_cache(
     _check_arguments(tokenizer, images, config, batch_size)
     if labels is not None:
         check_labels(labels.cpu(), ClassSpec(num_classes=2**63 - 1), len(images))
+    head = {
+        "codebook_size": tokenizer.grid.codebook_size,
+        "tokenizer_fingerprint": fingerprint(tokenizer),
+        "corruption": config.to_dict(),
+        "seed": seed,
+        "images_hash": hash_images(images),
+    }
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        cache = TokenCache.open(folder)
+        same = {name: getattr(cache, name) for name in head} == head
+        # A cache that has labels where none are asked for will do.
+        stored = cache.labels
+        if same and (labels is None or (stored is not None and torch.equal(stored, labels.cpu()))):
+            return cache
     tensors = {"tokens": torch.empty((len(images), *tokenizer.grid.shape), dtype=torch.int16)}
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size]
@@ -103,50 +119,8 @@ def write_token_cache(
             progress(len(batch))
     if labels is not None:
         tensors["labels"] = labels
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / TOKENS, _FORMAT, _head(tokenizer, images, config, seed), tensors)
+    write_tensors(folder / TOKENS, _FORMAT, head, tensors)
     return TokenCache.open(folder)
-
-
-def cached_tokens(
-    folder: Path | str,
-    tokenizer: Tokenizer,
-    images: Shaped[Tensor, "n c h w"],
-    config: PseudoVideoConfig,
-    *,
-    labels: Int64[Tensor, " n"] | None = None,
-    seed: int = 0,
-    progress: Callable[[int], object] | None = None,
-) -> TokenCache:
-    """Return the cache of a folder where it is of these; write it where there is none or another.
-
-    Arguments are those of `write_token_cache`.
-    """
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        cache = TokenCache.open(folder)
-        wanted = _head(tokenizer, images, config, seed)
-        stored = {name: getattr(cache, name) for name in wanted}
-        if labels is not None:  # a cache that has more than is asked for will do
-            wanted |= {"labels": labels.tolist()}
-            stored |= {"labels": None if cache.labels is None else cache.labels.tolist()}
-        if stored == wanted:
-            return cache
-    return write_token_cache(
-        folder, tokenizer, images, config, labels=labels, seed=seed, progress=progress
-    )
-
-
-def _head(
-    tokenizer: Tokenizer, images: Tensor, config: PseudoVideoConfig, seed: int
-) -> dict[str, Any]:
-    """Return what tokens are made of."""
-    return {
-        "codebook_size": tokenizer.grid.codebook_size,
-        "tokenizer_fingerprint": fingerprint(tokenizer),
-        "corruption": config.to_dict(),
-        "seed": seed,
-        "images_hash": hash_images(images),
-    }
 
 
 def _check_arguments(
@@ -181,7 +155,7 @@ def _encode(
     index = torch.arange(start, start + len(images), device=device)
     # Outside of inference mode, whose tensors cannot be trained on: blur matrices are kept.
     videos = pseudo_videos(images, config, seed=seed, epoch=0, index=index)
-    # Half precision would give other tokens, and the manifest wouldn't tell.
+    # Half precision would give other tokens, and the head wouldn't tell.
     autocast = torch.autocast(device.type, enabled=False)
     with eval_mode(tokenizer), torch.inference_mode(), autocast:
         return tokenizer.encode(videos)
