@@ -12,6 +12,7 @@ import pytest
 
 from probseq_apps.cli import main, parse
 from probseq_apps.experiments import online
+from probseq_apps.registry import REGISTRY
 
 # Arguments of wrong commands, and what the message says; the golden list has as many others.
 WRONG = {
@@ -20,10 +21,14 @@ WRONG = {
     "bench nothing": "known: attention",
     "classify --epoch 3": "--epochs",
     "classify --method sgap": "'sgpa'",
-    "classify --method kernel+": "unknown addition",
+    "classify --method kernel+": "addition to 'kernel' must be named",
     "classify --method kernel+ts+ts": "each addition once, in the order kflla+ts+ensemble",
     "classify --method sngp+kflla": "leave out kflla",
-    "classify --method": "method must be",
+    "classify --method": "method must be a list, each entry a string, not empty",
+    "classify --method resnet": "unknown method 'resnet'; known: logreg, mlp",
+    "classify --recipe=": "recipe must be named, one of digit",
+    "classify --nope": "Unrecognized options: --nope",
+    "config": "config needs a command",
     "classify --method mle+ensemble --ensemble-size 2": "must divide the number of seeds, 3, got 2",
     "classify --seeds -1": "a whole number of at least 0",
     "classify --data folder:": "needs a path",
@@ -32,7 +37,7 @@ WRONG = {
     "classify --ood svhn svhn": "without repetitions",
     "classify --data cola --ood svhn": "ood is for images",
     "classify --data cola --augment crop-flip": "augment is for images",
-    "classify --depth two": "--depth",
+    "classify --depth two": "--depth: must be a number, got 'two'",
     "classify --device gpu": "device must be auto, cpu, cuda or cuda:N",
     "classify --warmup-epochs 100": "warmup_epochs must be less than epochs=40",
     "classify --epochs 5 --warm-start.sgpa 5": "warmup_epochs=0 of epochs=5, got 5",
@@ -109,8 +114,9 @@ def answers():
 @pytest.mark.parametrize("command", WRONG)
 def test_wrong_usage_exits_2_and_says_what_is_wrong(command, answers):
     code, said = answers[0][command]
-    assert code == 2
-    assert WRONG[command] in " ".join(said.replace("│", " ").split())
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith("probseq: error: ")
+    assert WRONG[command] in said
 
 
 def test_wrong_usage_is_refused_before_torch_and_numpy_are_imported(answers):
@@ -138,11 +144,18 @@ def test_help_lists_commands_and_flags_and_those_of_groups_where_all_are_asked_f
         assert (main(words) if len(words) < 2 else exit_code(words)) == 0
         return capsys.readouterr().out
 
+    assert all(entry.examples for entry in REGISTRY.values())
+    of_trained = ("--resume", "--model")
+    for line in (line for entry in REGISTRY.values() for line in entry.examples):
+        if not any(word in line for word in of_trained):
+            parse(line.partition("probseq ")[2].split())
+
     assert told("--version") == f"probseq {version('probseq-apps')}\n"
-    assert "classify" in told()
+    assert "classify" in told() == told("help")
+    assert "bench online --quick" in told("help", "bench", "online")
     short, whole = told("classify", "--help"), told("classify", "--help-all")
     assert len(short.splitlines()) < 90
-    assert ("--method" in short, "--epochs" in short, "training" in short) == (True, False, True)
+    assert ("--method" in short, "--dropout" in short, "training" in short) == (True, False, True)
     assert {"--method", "--epochs", "--sgpa.num-inducing"} <= set(whole.split())
 
 

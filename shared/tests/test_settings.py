@@ -82,8 +82,8 @@ class Inherits(Group):
         ("choice", ("a", "b"), ("c", "A", ""), r"one of \('a', 'b'\)"),
         ("one", (1, 8), (True, 1.0, 2), r"one of \(1, 8\)"),
         ("maybe", (None, 1), (0, False), "a whole number of at least 1 or None"),
-        ("several", ((), (1, 2), [3]), ((0,), 1, "12"), "a tuple with every entry a whole number"),
-        ("layers", ("all", (0, 1), []), ("first", (-1,)), r"one of \('last', 'all'\) or a tuple"),
+        ("several", ((), (1, 2), [3]), ((0,), 1, "12"), "a list, each entry a whole number"),
+        ("layers", ("all", (0, 1), []), ("first", (-1,)), r"one of \('last', 'all'\) or a list"),
         ("group", (Group(), {"depth": 3}), (None, Everything(count=1)), "of type Group"),
     ],
 )

@@ -3,13 +3,17 @@
 They are read, and wrong ones refused with exit status 2, before torch is imported.
 """
 
+import io
 import json
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import make_dataclass, replace
 from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
 from types import FunctionType
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -53,8 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         match words:
             case ["--version", *_]:
                 print(f"probseq {version('probseq-apps')}")
-            case [] | ["-h" | "--help", *_] | ["config"] | ["config", "-h" | "--help", *_]:
+            case [] | ["-h" | "--help" | "help"] | ["config", "-h" | "--help", *_]:
                 print(_overview())
+            case ["help", *command]:
+                return main([*command, "--help"])
+            case ["config"]:
+                _refuse("config needs a command, as `probseq config classify`")
             case ["config", *arguments]:
                 entry, recipe, settings, _ = parse(arguments)
                 values = {"experiment": entry.kind, "recipe": recipe or ""}
@@ -81,6 +89,7 @@ def parse(words: Sequence[str]) -> Command:
         recipe, settings, recipes = _defaults(entry, prog, flags)
         options = Options() if entry.files else Output()
         about = [f"{entry.summary[0].upper()}{entry.summary[1:]}.", entry.about.strip()]
+        about += [f"Example: {line}" for line in entry.examples]
         if recipes:
             about.append(_FROM_RECIPE)
         if flags != arguments and "--help-all" not in arguments:
@@ -93,7 +102,7 @@ def parse(words: Sequence[str]) -> Command:
             ("settings", Annotated[type(settings), arg(name="")], settings),
             ("options", Annotated[type(options), arg(name="")], options),
         ]
-        parsed = tyro.cli(
+        parsed = _read(
             make_dataclass("Command", form if recipes else form[2:], kw_only=True),
             prog=prog,
             description="\n\n".join(filter(None, about)),
@@ -125,9 +134,29 @@ def _split(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _selectors(prog: str, words: list[str]) -> DefaultSelectors:
-    return tyro.cli(
-        DefaultSelectors, prog=prog, args=words, return_unknown_args=True, add_help=False
-    )[0]
+    return _read(DefaultSelectors, prog=prog, args=words, return_unknown_args=True, add_help=False)[
+        0
+    ]
+
+
+def _read(form: Any, **options: Any) -> Any:
+    """Return what tyro reads; what it refuses in a box is an error of one line."""
+    box = io.StringIO()
+    try:
+        with redirect_stderr(box):
+            return tyro.cli(form, **options)
+    except SystemExit as stop:
+        if stop.code != 2:
+            raise
+    # Below the title, and in ASCII a rule, the message goes to the next rule.
+    lines = [re.sub("^[─-]{3,}$", "", line.strip("│ ")) for line in box.getvalue().splitlines()[1:]]
+    text = " ".join(takewhile(bool, lines if lines[0] else lines[1:]))
+    if near := [
+        line.split()[0] for line in lines if text[:12] == "Unrecognized" and line[:2] == "--"
+    ]:
+        text += f"; did you mean {near[0]}?"
+    text = re.sub(r"^Error parsing ([^-:][^:]*: )?", "", text)  # a flag's name stays, a group's not
+    _refuse(re.sub(r"invalid literal for int.*:|could not.*float:", "must be a number, got", text))
 
 
 def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, tuple[str, ...]]:

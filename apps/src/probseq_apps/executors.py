@@ -215,10 +215,13 @@ class RayExecutor(ThreadPoolExecutor):
         # Workers are to use this environment as it is, and not to build one as `uv run` does.
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        starts = options.executor == "ray"
+        if starts:  # else it listens to the whole network
+            os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         self._ray: Any = require("ray", extra="cluster", distribution="probseq-apps")
         before = signal.getsignal(signal.SIGTERM)
         self._ray.init(
-            address=options.executor.partition(":")[2] or None,
+            address="local" if starts else options.executor.partition(":")[2],
             log_to_driver=False,
             logging_level="ERROR",
         )

@@ -51,7 +51,8 @@ class Options(Output):
     """Jobs at the same time; None: here up to 4, as many as the machine has processors, and one
     where it has a GPU; elsewhere all."""
     executor: Executor = "local"
-    """Where jobs are done: local, ray or ray:ADDRESS."""
+    """Where jobs are done: local, ray (its own, on this machine), ray:auto (the cluster that runs
+    here) or ray:ADDRESS."""
     ray: Ray = Ray()
 
     def check(self) -> None:

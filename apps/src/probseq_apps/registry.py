@@ -21,6 +21,7 @@ class Entry(NamedTuple):
     run: str
     files: bool = True  # it takes `Options` of files and running, and not only of what is shown
     about: str = ""  # what its own --help says; without it the summary
+    examples: tuple[str, ...] = ()  # command lines, for its --help
 
     @property
     def kind(self) -> str:

@@ -102,7 +102,7 @@ def test_of_three_files_a_molecule_of_two_parts_stays_in_the_last(own, tmp_path)
         (["C1CC,1"], {}, "line 22: 'C1CC' is no molecule"),
         (["CC,nan"], {}, "line 22: a value must be finite, got 'nan'"),
         ([], {"max_atoms": 19}, "line 21: a molecule must have at most max_atoms=19 atoms, got 20"),
-        ([], {"target": "logp"}, "one column 'logp' for the property"),
+        ([], {"target": "logp"}, "one column 'logp' \\(property, --target\\)"),
         ([], {"test_size": 18}, "has 20 molecules, too few"),
     ],
 )

@@ -87,7 +87,7 @@ class Settings:
             try:
                 object.__setattr__(self, name, _fit(kind, value))
             except _MisfitError:
-                raise ValueError(f"{name} must be {_words(kind)}, got {value!r}") from None
+                raise ValueError(f"{name} must be {_words(kind)}, got {_text(value)}") from None
         self.check()
 
     def check(self) -> None:
@@ -174,6 +174,13 @@ def _is_number(value: object, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
+def _text(value: object) -> str:
+    """Return a value as it is to be read in a refusal."""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(repr, cast("Sequence[object]", value))) or "nothing"
+    return repr(value)
+
+
 _PLAIN = {
     NoneType: "None",
     bool: "True or False",
@@ -196,5 +203,5 @@ def _words(kind: Any) -> str:
     if origin is Literal:
         return f"one of {arguments}"
     if origin is tuple:
-        return f"a tuple with every entry {_words(arguments[0])}"
+        return f"a list, each entry {_words(arguments[0])}"
     return _PLAIN.get(kind) or f"of type {kind.__name__}"

@@ -84,7 +84,10 @@ def read_molecules(path: Path, reading: MoleculeSettings) -> list[Molecule]:
             )
         return Molecule(smiles.strip(), graph, parse_number(target))
 
-    columns = ((reading.smiles_column, "SMILES"), (reading.target, "property to predict"))
+    columns = (
+        (reading.smiles_column, "molecules, --smiles-column"),
+        (reading.target, "property, --target"),
+    )
     molecules = read_rows(path, columns, parse)
     if not molecules:
         raise DataError(f"{path} holds no molecules")

@@ -25,6 +25,7 @@ IMAGE_ENDINGS = (
 # Sets of one's own are named by a prefix and a path: "folder:/path/to/images", "csv:/path/to/file".
 FOLDER_PREFIX, CSV_PREFIX, SEQUENCES_PREFIX = "folder:", "csv:", "sequences:"
 
+_MOST_NAMES = 24  # in a message
 WORDS, BPE_PREFIX = "words", "bpe:"
 _SMALLEST_BPE = 258  # all bytes, padding, and a text without any token
 
@@ -60,19 +61,27 @@ def reading(path: object, kind: str) -> Generator[None]:
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that looks most like ``name``, or None if none does."""
     name = name.lower().replace("_", "-")
-    matches = get_close_matches(name, list(names), n=3, cutoff=0.5)
+    matches = get_close_matches(name, list(names), n=3, cutoff=0.6)
     # Of equally near names the one with the same letters: sgpa for sgap, and not sngp.
     return max(matches, key=lambda match: sorted(match) == sorted(name), default=None)
 
 
 def unknown_name_message(kind: str, name: str, names: Iterable[str]) -> str:
-    """Return the message on an unknown name, with the nearest known name and the list of all."""
+    """Return the message on an unknown name, with the nearest known name, and others."""
     names = tuple(names)
+    if not name:
+        return f"{kind} must be named, one of {_some(names)}"
     folder = f"{FOLDER_PREFIX}PATH"
     is_folder = folder in names and Path(name).expanduser().is_dir()
     nearest = f"{FOLDER_PREFIX}{name}" if is_folder else nearest_name(name, names)
     hint = f"; did you mean {nearest!r}?" if nearest else ";"
-    return f"unknown {kind} {name!r}{hint} known: {', '.join(names)}"
+    return f"unknown {kind} {name!r}{hint} known: {_some(names)}"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    """Return names in a list, of very many the first."""
+    listed = ", ".join(names[:_MOST_NAMES])
+    return listed if len(names) <= _MOST_NAMES else f"{listed}, … ({len(names)} in all)"
 
 
 def user_path(name: str) -> Path | None:

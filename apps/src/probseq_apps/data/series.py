@@ -101,8 +101,9 @@ def read_csv_series(path: Path, columns: Columns) -> Series:
             return None
         return at, series, [columns.marks.number(cell) for cell in numbers]
 
-    wanted = [(columns.time, "time"), *((name, "target") for name in columns.targets)]
-    wanted += [(columns.series, "series")] if columns.series else []
+    wanted = [(columns.time, "stamps, --time")]
+    wanted += [(name, "targets, --target") for name in columns.targets]
+    wanted += [(columns.series, "series, --series")] if columns.series else []
     parsed = read_rows(path, wanted, parse, marks=columns.marks)
     rows = [row for row in parsed if row is not None]
     if not rows:
@@ -152,7 +153,7 @@ def read_csv_channels(path: Path, column: str = "time") -> ChannelSeries:
             raise ValueError("every channel needs a value: fill the gap, or leave the row out")
         return stamps.parse(stamp), [parse_number(cell) for cell in cells]
 
-    wanted = [(column, "time"), *((name, "channel") for name in names)]
+    wanted = [(column, "stamps, --time"), *((name, "channel") for name in names)]
     rows = read_rows(path, wanted, parse)
     if not rows:
         raise DataError(f"{path} holds a header and no rows")

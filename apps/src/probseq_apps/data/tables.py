@@ -66,9 +66,11 @@ def read_rows(
                 hint = f": did you mean {near!r}?" if near else ""
                 if len(header) == 1 and (other := [mark for mark in ";\t|," if mark in header[0]]):
                     hint = f": --separator {other[0]!r} separates its cells"
+                if all(cell.strip().lstrip("+-")[:1].isdigit() for cell in header):
+                    hint = ": its first row must name the columns"
                 raise DataError(
-                    f"{path} needs one column {column!r} for the {purpose} in its header, "
-                    f"which has {header}{hint}"
+                    f"{path} needs one column {column!r} ({purpose}) in its header, which has "
+                    f"{header}{hint}"
                 )
         width, indices = len(header), [header.index(column) for column, _ in columns]
     parsed: list[T] = []
@@ -177,14 +179,17 @@ def read_csv_points(
     marks: Marks = _PLAIN,
 ) -> PointTable:
     """Read points from columns of a CSV file with a header; a random share is for evaluation."""
-    columns = [*((name, "input") for name in inputs), *((name, "target") for name in targets)]
+    columns = [
+        *((name, "inputs, --inputs") for name in inputs),
+        *((name, "targets, --target") for name in targets),
+    ]
     stamps = None if time is None else StampColumn(time)
 
     def parse(*cells: str) -> list[float]:
         at = [] if stamps is None else [stamps.parse(cells[-1])]
         return [*map(marks.number, cells[: len(columns)]), *at]
 
-    all_columns = [*columns, *([] if time is None else [(time, "time")])]
+    all_columns = [*columns, *([] if time is None else [(time, "stamps, --time")])]
     rows = read_rows(path, all_columns, parse, marks=marks)
     if len(rows) < 2:
         raise DataError(f"{path} holds {len(rows)} points, and two are the fewest")

@@ -186,7 +186,7 @@ def _read_imdb(part: str, data_dir: Path) -> Rows:
 
 def _csv_parts(path: Path, text_column: str, label_column: str) -> TextParts:
     """Read a CSV or TSV file of texts and labels; classes are in order, as numbers if all are."""
-    columns = ((text_column, "texts"), (label_column, "labels"))
+    columns = ((text_column, "texts, --text-column"), (label_column, "labels, --label-column"))
     rows = read_rows(path, columns, _labelled)
     classes, labels = number_classes([name for _, name in rows], path)
     numbered = [(text, label) for (text, _), label in zip(rows, labels.tolist(), strict=True)]
