@@ -126,9 +126,9 @@ def test_the_state_of_another_schema_is_refused() -> None:
     gp = model()
     gp.update(T, Y)
     state = gp.state_dict()
-    text = bytes(state["identity"].tolist()).replace(b'"schema": 4', b'"schema": 3')
+    text = bytes(state["identity"].tolist()).replace(b'"schema": 5', b'"schema": 4')
     state["identity"] = torch.tensor(list(text), dtype=torch.uint8)
-    with pytest.raises(ValueError, match="schema 3 instead of 4"):
+    with pytest.raises(ValueError, match="schema 4 instead of 5"):
         model().load_state_dict(state)
 
 
@@ -217,4 +217,4 @@ def test_a_generator_of_another_device_is_refused_before_the_basis_changes() -> 
         "likelihood": gp.likelihood.state_dict(),
         "basis": gp.basis.tensors(),
     }
-    assert_refused(other, pack(gp._settings(), groups), "generator must be")
+    assert_refused(other, pack(gp._settings(), {}, groups), "generator must be")

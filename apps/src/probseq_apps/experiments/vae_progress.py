@@ -14,7 +14,7 @@ from probseq.metrics import rmse
 
 # Entries that are not of the model.
 _EXTRA = "extra."
-_FORMAT = Format("progress of an online VAE", 2)
+_FORMAT = Format("progress of an online VAE", 3)
 
 
 def evaluate_vae(

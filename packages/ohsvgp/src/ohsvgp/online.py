@@ -382,16 +382,15 @@ class OnlineGP:
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that predictions and further updates need, as a flat dict of tensors."""
         with self._lock:
+            values = {"updates": self.updates, "pace": vars(self.spacing)}
+            values["clock"] = None if self.clock is None else vars(self.clock)
             groups = {
                 "generator": {"": self.generator.get_state()},
                 "kernel": self.kernel.state_dict(),
                 "likelihood": self.likelihood.state_dict(),
                 "basis": self.basis.tensors(),
-                "clock": saved.clock_tensors(self.clock),
-                "updates": {"": torch.tensor(self.updates)},
-                "pace": saved.spacing_tensors(self.spacing),
             }
-            return saved.pack(self._settings(), groups | saved.state_tensors(self._state))
+            return saved.pack(self._settings(), values, groups | saved.state_tensors(self._state))
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take over a saved state; predictions are then equal to the last bit.
@@ -399,7 +398,7 @@ class OnlineGP:
         They come from ``state_dict`` of a model made with the same arguments.
         """
         device, source = self.generator.device, "OnlineGP.state_dict"
-        groups = saved.unpack(tensors, self._settings(), device, source=source)
+        values, groups = saved.unpack(tensors, self._settings(), device, source=source)
         with self._lock:
             # The generator and the basis refuse what is not theirs; until then nothing is changed.
             generator = saved.clone_generator(self.generator, groups["generator"][""])
@@ -407,11 +406,10 @@ class OnlineGP:
             self.generator = generator
             self.kernel.load_state_dict(groups["kernel"])
             self.likelihood.load_state_dict(groups.get("likelihood", {}))
-            self.clock = saved.clock_from_tensors(groups.get("clock", {}))
+            self.clock = None if values["clock"] is None else Clock(**values["clock"])
             self._state = saved.state_from_tensors(groups, self.basis.restore)
             self._losses, self.warned = InformationLoss(), set()
-            self.spacing = saved.spacing_from_tensors(groups.get("pace", {}))
-            self.updates = int(groups["updates"][""])
+            self.spacing, self.updates = StampSpacing(**values["pace"]), values["updates"]
 
     def _absorb(self, batch: Batch) -> UpdateInfo:
         process, generator = self.process, saved.clone_generator(self.generator)

@@ -12,40 +12,42 @@ from ohsvgp.core import Site
 from ohsvgp.inducing import Inducing
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.state import OnlineState, contiguous_copy
-from ohsvgp.stream.clock import Clock
-from ohsvgp.stream.spacing import StampSpacing
 from ohsvgp.whitening import Whitening
 from probseq.files import DamagedFileError, hash_tensors
 from probseq.kernels import Kernel
 
-_SCHEMA = 4
+_SCHEMA = 5
 _NO_HASH = 64 * "0"
-_NO_UNIT = -1
 
 
-def pack(identity: dict[str, Any], groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def pack(
+    identity: dict[str, Any],
+    values: dict[str, Any],
+    groups: Mapping[str, Mapping[str, Tensor]],
+) -> dict[str, Tensor]:
     """Return a flat dict that safetensors can write as it is.
 
-    The identity, JSON values, is what a model must be to read the state.
+    The identity, JSON values, is what a model must be to read the state: further values, and groups
+    of tensors.
 
     Returns:
         Copies of the tensors by dotted name, without the dot where the name is empty. "identity"
-        holds, in bytes, the identity, a schema and a hash of these and all other tensors.
+        holds, in bytes, identity and values, a schema and a hash of these and all other tensors.
     """
     tensors = {
         f"{group}.{name}".rstrip("."): contiguous_copy(tensor)
         for group, named in groups.items()
         for name, tensor in named.items()
     }
-    text = json.dumps({"schema": _SCHEMA, "sha256": _NO_HASH, **identity})
+    text = json.dumps({"schema": _SCHEMA, "sha256": _NO_HASH, **identity, "values": values})
     text = text.replace(_NO_HASH, hash_tensors(tensors, text.encode()), 1)
     return {"identity": torch.tensor(list(text.encode()), dtype=torch.uint8), **tensors}
 
 
 def unpack(
     tensors: Mapping[str, Tensor], identity: dict[str, Any], device: torch.device, *, source: str
-) -> dict[str, dict[str, Tensor]]:
-    """Return the groups that ``pack`` took, as copies.
+) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """Return the values and groups that ``pack`` took, as copies.
 
     The source is the name of such tensors in errors.
 
@@ -59,7 +61,7 @@ def unpack(
         saved = dict(json.loads(text))
     except (TypeError, ValueError) as error:
         raise DamagedFileError(f"identity of the tensors must be JSON in bytes: {error}") from error
-    digest = str(saved.pop("sha256", None))
+    digest, values = str(saved.pop("sha256", None)), saved.pop("values", {})
     expected = {"schema": _SCHEMA, **identity}
     if saved != expected:
         raise ValueError(
@@ -75,7 +77,7 @@ def unpack(
     for name, tensor in others.items():
         group, _, field = name.partition(".")
         groups.setdefault(group, {})[field] = contiguous_copy(tensor.to(device))
-    return groups
+    return values, groups
 
 
 def state_tensors(state: OnlineState | None) -> dict[str, dict[str, Tensor]]:
@@ -123,42 +125,6 @@ def clone_generator(generator: torch.Generator, state: Tensor | None = None) -> 
         )
     clone.set_state(state.cpu())
     return clone
-
-
-def clock_tensors(clock: Clock | None) -> dict[str, Tensor]:
-    """Return origin, unit and zone of a clock; nothing of None."""
-    if clock is None:
-        return {}
-    number = torch.float64 if clock.unit is None else torch.int64
-    zone = {"zone": torch.tensor([*clock.zone.encode()], dtype=torch.uint8)} if clock.zone else {}
-    return zone | {
-        "origin": torch.tensor(clock.origin, dtype=number),
-        "unit": torch.tensor(_NO_UNIT if clock.unit is None else clock.unit),
-    }
-
-
-def clock_from_tensors(tensors: Mapping[str, Tensor]) -> Clock | None:
-    """Return the clock of ``clock_tensors``."""
-    if not tensors:
-        return None
-    unit = int(tensors["unit"])
-    zone = bytes(tensors["zone"].tolist()).decode() if "zone" in tensors else None
-    return Clock(tensors["origin"].item(), None if unit == _NO_UNIT else unit, zone)
-
-
-def spacing_tensors(spacing: StampSpacing) -> dict[str, Tensor]:
-    """Return the latest stamp and the gaps before it in one vector; nothing before the first."""
-    if spacing.last is None:
-        return {}
-    return {"": torch.tensor([spacing.last, *spacing.gaps], dtype=torch.float64)}
-
-
-def spacing_from_tensors(tensors: Mapping[str, Tensor]) -> StampSpacing:
-    """Return the spacing of ``spacing_tensors``."""
-    if not tensors:
-        return StampSpacing()
-    last, *gaps = tensors[""].tolist()
-    return StampSpacing(last, gaps)
 
 
 def basis_settings(basis: Basis, name: str = "basis") -> dict[str, Any]:

@@ -9,8 +9,6 @@ from torch import Tensor
 from ohsvgp.bases.base import Basis
 from ohsvgp.saved import (
     basis_settings,
-    clock_from_tensors,
-    clock_tensors,
     clone_generator,
     pack,
     state_from_tensors,
@@ -57,11 +55,10 @@ def save_memory(
     basis: Basis = module.basis
     packed = pack(
         basis_settings(basis),
+        {"tasks": memory.tasks, "clock": None if memory.clock is None else vars(memory.clock)},
         {
             "generator": {"": module.generator.get_state()},
-            "tasks": {"": torch.tensor(memory.tasks)},
             "basis": basis.tensors(),
-            "clock": clock_tensors(memory.clock),
             **state_tensors(memory.state),
         },
     )
@@ -74,13 +71,13 @@ def load_memory(module: Any, state_dict: dict[str, Tensor], prefix: str, *_: obj
     names = [name for name in state_dict if name.startswith(start)]
     packed = {name.removeprefix(start): state_dict.pop(name) for name in names}
     basis: Basis = module.basis
-    groups = unpack(
+    values, groups = unpack(
         packed, basis_settings(basis), module.raw_noise.device, source="OnlineSVGPVAE.state_dict"
     )
     basis.load_tensors(groups.get("basis", {}))
     module.generator = clone_generator(module.generator, groups["generator"][""])
     module.memory = LatentMemory(
-        clock_from_tensors(groups.get("clock", {})),
+        None if values["clock"] is None else Clock(**values["clock"]),
         state_from_tensors(groups, basis.restore),
-        int(groups["tasks"][""]),
+        values["tasks"],
     )

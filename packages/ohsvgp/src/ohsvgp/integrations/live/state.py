@@ -5,7 +5,7 @@ from typing import Any
 
 from probseq.files import Format, unpack_head
 
-FORMAT = Format("state of a live stream", 8)
+FORMAT = Format("state of a live stream", 9)
 
 
 def saved_settings(path: Path) -> dict[str, Any] | None:
