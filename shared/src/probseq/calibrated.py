@@ -141,7 +141,10 @@ class Calibrated(nn.Module):
 
     def decide(self, *inputs: Any, **named: Any) -> Decision:
         """Say for each input which class it is, and whether that is to be trusted."""
-        log_probs = self(*inputs, **named)
+        return self.decide_from(self(*inputs, **named))
+
+    def decide_from(self, log_probs: Float[Tensor, "batch classes"]) -> Decision:
+        """Decide on what a call returned."""
         probs = log_probs.exp()
         confidence, label = probs.max(-1)
         # Written so that NaN is unknown, and any class may be the true one.

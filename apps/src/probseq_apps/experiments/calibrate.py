@@ -386,10 +386,11 @@ def _test(
         examples = read_examples(settings.test, settings.separator)
         numbers = numbered(examples.labels, classes)
         pairs = batches(examples, numbers, opened[0], settings.batch_size, Counter[str]())
-    decided = [
-        (calibrated(inputs).exp(), *calibrated.decide(inputs)[2:4], torch.tensor(numbers))
-        for inputs, numbers in pairs
-    ]
+    decided = list[tuple[Tensor, ...]]()
+    for inputs, numbers in pairs:
+        log_probs = calibrated(inputs)
+        decision = calibrated.decide_from(log_probs)
+        decided.append((log_probs.exp(), decision.accepted, decision.sets, torch.tensor(numbers)))
     probs, accepted, sets, labels = (torch.cat(e).cpu() for e in zip(*decided, strict=True))
     values = {name: value for name, value in evaluate(probs, labels).items() if value is not None}
     means = ", ".join(f"{name} {values[name]:z.3f}" for name in ("nll", "ece", "accuracy"))
