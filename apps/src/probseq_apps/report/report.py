@@ -38,8 +38,9 @@ PAGES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
 class Report:
     """The report of a run over several seeds.
 
-    It is written as `report.json`, `report.md`, `report.html` and `plots/`, and as text for the
-    terminal. What `PAGES` says of the kind of experiment stands where a field is None.
+    It is written as `report.json`, `report.md`, `report.html` and `plots/`, its first table as
+    `table.csv` and `table.tex`, and as text for the terminal. What `PAGES` says of the kind of
+    experiment stands where a field is None.
     """
 
     experiment: str  # its kind
@@ -78,6 +79,9 @@ class Report:
         page, text = self._page(numbers), self._text()
         # What was measured took long: it is written before plots are drawn, and shown anyway.
         write_atomic(folder / "report.md", _joined(page))
+        if self.headline is not None:
+            write_atomic(folder / "table.csv", self.headline.csv())
+            write_atomic(folder / "table.tex", self.headline.latex())
         try:
             plots = folder / "plots"
             plots.mkdir(exist_ok=True)

@@ -14,6 +14,9 @@ Example:
     | b | 3 | 0.5100±0.0058 |
 """
 
+import csv
+import io
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -100,6 +103,34 @@ class Table(NamedTuple):
         """Return a Markdown table, cells with a mark in bold."""
         return markdown_table([self.heads, *self.marked("**{}** *", "{}")])
 
+    def csv(self) -> str:
+        """Return comma-separated values; a column of means with errors is two."""
+        split = [any("±" in row[k] for row in self.rows) for k in range(len(self.heads))]
+        lines = [[head.rstrip(" ↑↓") for head in self.heads], *self.rows]
+        text = io.StringIO()
+        for number, line in enumerate(lines):
+            cells: list[str] = []
+            for cell, two in zip(line, split, strict=True):
+                mean, _, error = cell.partition("±")
+                errors = [error.strip() if number else f"{cell} error"] * two
+                cells += [mean.strip().replace(DASH, ""), *errors]
+            csv.writer(text, lineterminator="\n").writerow(cells)
+        return text.getvalue()
+
+    def latex(self) -> str:
+        """Return a tabular of booktabs, cells with a mark in bold."""
+        rows = [
+            [
+                rf"\textbf{{{_tex(cell)}}}" if (row, k) in (self.best or ()) else _tex(cell)
+                for k, cell in enumerate(cells)
+            ]
+            for row, cells in enumerate(self.rows)
+        ]
+        lines = [" & ".join(row) + r" \\" for row in (map(_tex, self.heads), *rows)]
+        columns = "l" + "r" * (len(self.heads) - 1)
+        head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
+        return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}", ""])
+
     def marked(self, best: str, other: str) -> list[list[str]]:
         """Return the rows, cells of numbers in the form of those with a mark or without."""
         rows = [list(cells) for cells in self.rows]
@@ -108,6 +139,19 @@ class Table(NamedTuple):
                 form = best if (row, column) in (self.best or ()) else other
                 cells[column] = form.format(cells[column])
         return rows
+
+
+def _tex(text: str) -> str:
+    """Return a cell for LaTeX."""
+    signs = {
+        "±": r" $\pm$ ",
+        "↑": r"$\uparrow$",
+        "↓": r"$\downarrow$",
+        "Δ": r"$\Delta$",
+        DASH: "--",
+    }
+    text = re.sub(r"([&%$#_{}])", r"\\\1", text)
+    return " ".join("".join(signs.get(letter, letter) for letter in text).split())
 
 
 def summary_table(
