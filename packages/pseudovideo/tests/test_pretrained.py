@@ -2,6 +2,8 @@
 
 import os
 import re
+import shutil
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -207,6 +209,30 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     head["files"][WEIGHTS] = sha256(folder / WEIGHTS)
     change(head)
     write_json(folder / CONFIG, Format("model", 2), head)
+
+
+def test_a_model_goes_to_the_hub_and_comes_back_with_its_hashes_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, there = pytest.importorskip("huggingface_hub"), tmp_path / "there"
+
+    def upload(repo_id: str, folder_path: Path) -> str:
+        shutil.copytree(folder_path, there)
+        return f"hub/{repo_id}"
+
+    def download(name: str, allow_patterns: list[str], revision: str | None = None) -> str:
+        assert (name, set(allow_patterns)) == ("me/toy", {CONFIG, WEIGHTS})
+        return str(there)
+
+    named = types.SimpleNamespace(repo_id="me/toy")
+    monkeypatch.setattr(hub, "create_repo", lambda *_, **__: named)
+    monkeypatch.setattr(hub, "upload_folder", upload)
+    monkeypatch.setattr(hub, "snapshot_download", download)
+    assert toy().push_to_hub("toy") == "hub/me/toy"
+    assert fingerprint(Toy.from_pretrained("me/toy")) == fingerprint(toy())
+    (there / WEIGHTS).write_bytes(b"another")
+    with pytest.raises(DamagedFileError, match=WEIGHTS):
+        Toy.from_pretrained("me/toy")
 
 
 def test_settings_of_another_version_are_refused(tmp_path: Path) -> None:

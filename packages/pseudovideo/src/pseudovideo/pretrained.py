@@ -5,18 +5,20 @@ Nothing is unpickled: a folder from a stranger holds numbers and plain settings.
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 
+from probseq.errors import require
 from probseq.files import (
     DamagedFileError,
     Format,
@@ -92,15 +94,30 @@ class Pretrained(nn.Module):
             files = {WEIGHTS: sha256(aside / WEIGHTS)}
             write_json(aside / CONFIG, _FORMAT, {**head, "files": files})
 
+    def push_to_hub(self, repo_id: str, *, private: bool | None = None) -> str:
+        """Write the model's folder into a repository of the Hugging Face hub; return its address.
+
+        It is made if it is not there. Who writes, and where, is as `hf auth login` says.
+        """
+        with TemporaryDirectory() as aside:
+            self.save_pretrained(Path(aside) / "model")
+            hub = _hub()
+            name = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            return str(hub.upload_folder(repo_id=name, folder_path=Path(aside) / "model"))
+
     @classmethod
-    def from_pretrained(cls: type[Model], folder: Path | str) -> Model:
-        """Build the model that a folder holds, in eval mode on the CPU.
+    def from_pretrained(
+        cls: type[Model], folder: Path | str, *, revision: str | None = None
+    ) -> Model:
+        """Build the model of a folder, or of a repository of the hub, in eval mode on the CPU.
+
+        Hashes are checked after a download, too; the revision is the repository's.
 
         Raises:
             FileNotFoundError: a file is missing.
             DamagedFileError: a file was altered.
         """
-        folder = Path(folder)
+        folder = local_folder(folder, (CONFIG, WEIGHTS), revision=revision)
         head = read_json(folder / CONFIG, _FORMAT)
         name, settings = head["class"], head["config"]
         if name != cls.__name__:
@@ -194,15 +211,35 @@ def eval_mode(model: nn.Module) -> Generator[None]:
             module.training = True
 
 
+def _hub() -> Any:
+    return require("huggingface_hub", extra="diffusion", distribution="pseudovideo")
+
+
+def local_folder(source: Path | str, patterns: Sequence[str], **options: Any) -> Path:
+    """Return a folder, or one of the files of a repository of the hub; options are the hub's."""
+    if Path(source).is_dir():
+        return Path(source)
+    try:
+        path = _hub().snapshot_download(str(source), allow_patterns=list(patterns), **options)
+    except (OSError, ValueError, ImportError) as error:
+        raise FileNotFoundError(
+            f"{source} is neither a folder nor a repository that can be read: {error}"
+        ) from error
+    return Path(path)
+
+
 def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model:
-    """Return the model that a folder holds, in eval mode on the CPU; it must be of a kind.
+    """Return the model of a folder, or of a repository of the hub, which must be of a kind.
+
+    It is in eval mode on the CPU.
 
     Raises:
         FileNotFoundError: a file is missing.
         DamagedFileError: a file was altered.
         MissingExtraError: diffusers is not installed, and the model has a UNet.
     """
-    name = read_json(Path(folder) / CONFIG, _FORMAT)["class"]
+    folder = local_folder(folder, (CONFIG, WEIGHTS))
+    name = read_json(folder / CONFIG, _FORMAT)["class"]
     model_class = getattr(import_module("pseudovideo"), name) if name in _MODELS else None
     if model_class is None or not issubclass(model_class, kind):
         wanted = f"one of {', '.join(_MODELS)}" if kind is Pretrained else f"a {kind.__name__}"

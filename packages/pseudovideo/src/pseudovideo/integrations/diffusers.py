@@ -27,7 +27,12 @@ from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.sampling import conditioned
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.labels import Classes, sample_classes
-from pseudovideo.pretrained import eval_mode, load_pretrained, unwrapped_state_dict
+from pseudovideo.pretrained import (
+    eval_mode,
+    load_pretrained,
+    local_folder,
+    unwrapped_state_dict,
+)
 from pseudovideo.sampling import at_least_float32
 from pseudovideo.spec import ImageDiffusionConfig, Prediction
 
@@ -252,22 +257,14 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         Raises:
             FileNotFoundError: a file is missing.
         """
-        folder = Path(pretrained_model_name_or_path)
-        if not folder.is_dir():
-            try:
-                snapshot = huggingface_hub.snapshot_download(
-                    str(pretrained_model_name_or_path),
-                    revision=revision,
-                    token=token,
-                    cache_dir=cache_dir,
-                    local_files_only=local_files_only,
-                    allow_patterns=_FILES,
-                )
-            except (OSError, ValueError) as error:  # of the hub
-                raise FileNotFoundError(
-                    f"{folder} is neither a folder nor a repository that can be read: {error}"
-                ) from error
-            folder = Path(snapshot)
+        folder = local_folder(
+            pretrained_model_name_or_path,
+            _FILES,
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+        )
         index = _read_settings(folder / _INDEX)
         kind, (_, name) = index.get("_class_name"), index.get(_SCHEDULER, (None, None))
         if kind not in (cls.__name__, "DDPMPipeline"):
