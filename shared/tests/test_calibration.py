@@ -871,8 +871,8 @@ class Lengths(Net):
 
 
 class Named(Net):
-    def forward(self, *, x):
-        return super().forward(x)
+    def forward(self, *, x, scale=1.0):
+        return super().forward(scale * x)
 
 
 class Packed(Net):
@@ -888,6 +888,7 @@ def test_tuples_mappings_words_and_empty_batches_are_taken():
     assert_close(found((X, lengths)), expected)
     named = calibrate(Named(), {"x": X, "labels": Y})
     assert_close(named(x=X), expected)
+    assert_close(calibrate(Named(), {"x": X, "scale": torch.ones(()), "labels": Y})(x=X), expected)
     assert_close(named({"x": X}), expected)
     assert_close(found(X, lengths=lengths), expected)
     packed = nn.utils.rnn.pack_sequence(list(X[:, None]))

@@ -206,10 +206,9 @@ def _models(model: Any, classes: Sequence[Any] | None) -> tuple[list[Any], Seque
 
 
 def _stored(outputs: Any) -> Tensor:
-    values = (
-        outputs if isinstance(outputs, Tensor) else torch.as_tensor(np.array(outputs, order="C"))
-    )
-    return _rows(values.detach().cpu(), None)
+    if not isinstance(outputs, Tensor):
+        outputs = torch.as_tensor(np.array(outputs, order="C"))
+    return _rows(outputs.detach().cpu(), None)
 
 
 def _read(
@@ -241,7 +240,7 @@ def _read(
 def _pieces(inputs: Any, rows: int) -> Iterator[tuple[Any, int]]:
     """Cut a large batch of tensors with a row an example into pieces."""
     flat, spec = tree_flatten(inputs)
-    tensors = all(isinstance(each, Tensor | np.ndarray) and len(each) == rows for each in flat)
+    tensors = all(isinstance(each, Tensor) and each.shape[:1] == (rows,) for each in flat)
     for start in range(0, rows, _BATCH if tensors else rows):
         piece = [each[start : start + _BATCH] for each in flat] if tensors else flat
         yield tree_unflatten(piece, spec), min(_BATCH, rows - start) if tensors else rows
