@@ -6,6 +6,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+class Planted:
+    """What a pickle from a stranger may hold: read, it opens a file to write."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, (str(self.file), "w")
+
+
 def flipped_bits(file: Path, count: int) -> Iterator[int]:
     """Flip bits of a file, one at a time, at most `count` and all of a short file; yield each."""
     content = file.read_bytes()

@@ -3,6 +3,7 @@ import hashlib
 import pytest
 import torch
 
+from damage import Planted
 from probseq.metrics.image import InceptionFeatures, distance_name, inception
 from probseq.metrics.image.extractors import FrozenExtractor
 
@@ -53,16 +54,6 @@ def test_features_are_torch_fidelitys_and_only_the_known_hash_is_an_fid(tmp_path
     monkeypatch.setattr(inception, "INCEPTION_SHA256", digest)
     assert distance_name(extractor) == "FID"
     assert not any(p.requires_grad for p in extractor.parameters())
-
-
-class Planted:
-    """What a pickle from a stranger may hold."""
-
-    def __init__(self, file):
-        self.file = file
-
-    def __reduce__(self):
-        return (open, (str(self.file), "w"))
 
 
 def test_other_files_are_refused_and_never_unpickled(tmp_path):

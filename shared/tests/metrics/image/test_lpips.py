@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from damage import Planted
 from probseq.metrics.image import LPIPS
 
 pytest.importorskip("lpips")
@@ -111,16 +112,6 @@ def test_wrong_files_are_refused_by_name(tmp_path):
     (tmp_path / "text.pth").write_text("no weights")
     with pytest.raises(ValueError, match=r"text\.pth does not"):
         LPIPS("alex", weights=tmp_path / "text.pth")
-
-
-class Planted:
-    """What a pickle from a stranger may hold."""
-
-    def __init__(self, file):
-        self.file = file
-
-    def __reduce__(self):
-        return (open, (str(self.file), "w"))
 
 
 def test_files_are_never_unpickled(tmp_path):
