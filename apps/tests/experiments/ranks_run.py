@@ -16,12 +16,12 @@ from test_image_models import DIFFUSION, HVAE
 from test_tokens import TINY
 
 from probseq_apps.engine import distributed, fit, trainer
+from probseq_apps.engine.config import Machine
 from probseq_apps.experiments import image_models, tokens
 from probseq_apps.experiments.image_models import DIFFUSION_WORKFLOW, HVAE_WORKFLOW
 from probseq_apps.experiments.tokens import WORKFLOW
 from probseq_apps.options import Options
 from probseq_apps.run import run
-from probseq_apps.settings.generate import Machine
 
 KINDS = {
     "diffusion": (DIFFUSION_WORKFLOW, DIFFUSION),

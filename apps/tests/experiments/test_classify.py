@@ -14,6 +14,7 @@ from probseq_apps.cli import main
 from probseq_apps.data.images import load_images
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
+from probseq_apps.engine.config import EpochTraining
 from probseq_apps.engine.trainer import TrainStep
 from probseq_apps.experiments.classify import (
     classification_loss,
@@ -22,7 +23,6 @@ from probseq_apps.experiments.classify import (
 )
 from probseq_apps.options import Options
 from probseq_apps.settings.classify import EvaluationSettings
-from probseq_apps.settings.methods import TrainingSettings
 
 TINY = [
     *("--data", "digits"),
@@ -239,7 +239,7 @@ def test_the_loss_is_the_cross_entropy_of_augmented_inputs_and_the_weighted_pena
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
 def test_the_warm_start_ends_where_the_full_schedule_would_be(schedule):
     rates = {"learning_rate": 5e-4, "final_learning_rate": 1e-5, "schedule": schedule}
-    settings, steps = TrainingSettings(epochs=60, warmup_epochs=5, **rates), 400
+    settings, steps = EpochTraining(epochs=60, warmup_epochs=5, **rates), 400
     config, full = warm_start_config(settings, 20, seed=3), settings.train_config(seed=3)
     assert (config.epochs, config.select) == (20, "last")
     last = config.step_size(20 * steps - 1, steps)

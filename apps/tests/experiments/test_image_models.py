@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from probseq_apps.cli import main
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
+from probseq_apps.engine.config import Machine
 from probseq_apps.engine.files import ConfigMismatchError, read_json
 from probseq_apps.experiments import generate_common
 from probseq_apps.experiments.generate_common import load_samples
@@ -27,7 +28,7 @@ from probseq_apps.experiments.image_models import (
 )
 from probseq_apps.options import Options
 from probseq_apps.run import run
-from probseq_apps.settings.generate import Features, Machine, Reading
+from probseq_apps.settings.generate import Features, Reading
 from probseq_apps.settings.models import (
     DiffusionEvaluation,
     DiffusionSampling,

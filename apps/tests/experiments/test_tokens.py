@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from probseq_apps.data.images import load_generation_data
-from probseq_apps.engine.config import derive_seed
+from probseq_apps.engine.config import Machine, derive_seed
 from probseq_apps.engine.files import ConfigMismatchError, write_json
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.engine.trainer import TrainStep
@@ -35,9 +35,7 @@ from probseq_apps.settings.generate import (
     GENERATE,
     Features,
     GenerateSettings,
-    Machine,
     PriorChoice,
-    PriorSizes,
     PriorTraining,
     StepTraining,
     TokensEvaluation,
@@ -53,7 +51,9 @@ from pseudovideo.spec import ObjectiveConfig, TokenizerSpec
 
 pytestmark = pytest.mark.slow
 
-SIZES = PriorSizes(dim=16, depth=1, num_heads=2, steps=4, warmup=0.25)
+SIZES = PriorTraining(
+    dim=16, depth=1, num_heads=2, steps=4, warmup=0.25, batch_size=16, ema_decay=0.9
+)
 # A game with a discriminator, codes that are revived, averaged priors: all that could be lost.
 TINY = GenerateSettings(
     frames=(1, 2),
@@ -65,7 +65,6 @@ TINY = GenerateSettings(
     priors=PriorChoice(prior_variants=("frames",)),
     autoregressive=SIZES,
     masked=SIZES,
-    prior_training=PriorTraining(batch_size=16, ema_decay=0.9),
     evaluation=TokensEvaluation(
         num_samples=20, num_images=30, features=Features(classifier_steps=4)
     ),

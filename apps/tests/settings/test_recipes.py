@@ -160,7 +160,7 @@ def test_a_column_of_table_5_2_has_the_numbers_of_tables_d1_to_d3(name, stand_in
     assert part.videos.blur_rate == (0.01 if frames == 18 else 0.05)
     assert settings.training.train_config(settings.machine, seed=0).warmup_steps == 1000
     for kind, steps in (("autoregressive", 100_000), ("masked", 200_000)):
-        training = settings.prior_config(kind, seed=0)
+        training = settings.prior_training(kind).train_config(settings.machine, seed=0)
         assert (training.steps, training.warmup_steps, training.schedule) == (steps, 1000, "cosine")
     # No column is shown without the other stem and the controls.
     assert settings.stem == ("plain", "layernorm")

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from probseq_apps.engine.config import Machine
 from probseq_apps.experiments.tokens import makers_of
 from probseq_apps.settings.classify import ClassifySettings, RegressSettings
-from probseq_apps.settings.generate import GenerateSettings, Machine, PriorChoice, StepTraining
+from probseq_apps.settings.generate import GenerateSettings, PriorChoice, StepTraining
 from probseq_apps.settings.methods import METHODS, resolve
 
 

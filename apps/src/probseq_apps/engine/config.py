@@ -3,7 +3,9 @@
 import hashlib
 import math
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+
+from tyro.conf import arg
 
 from probseq.settings import Bound, Count, Index, NotNegative, Positive, Settings
 
@@ -17,42 +19,56 @@ Device = Annotated[
 ]
 
 
-class EpochTraining(Settings):
-    """Training."""
+class Machine(Settings):
+    """Machine."""
 
-    epochs: Count
-    """Passes over the training data."""
-    batch_size: Count
-    """Examples per optimizer step, over all ranks together."""
-    learning_rate: Positive
+    device: Device = "auto"
+    """auto (CUDA if there is any, else the CPU), cpu, cuda or cuda:N."""
+    precision: Precision = "float32"
+    """bf16 trains under autocast; parameters stay float32, and so do evaluation and sampling."""
+    accumulate: Count = 1
+    """Pieces that each process computes its part of a batch in, one after the other, so that large
+    batches fit into memory."""
+
+
+class Training(Settings):
+    """Steps of the optimizer."""
+
+    batch_size: Count = 64
+    """Examples per optimizer step, over all processes together."""
+    learning_rate: Annotated[Positive, arg(aliases=["--lr"])] = 1e-3
     """Step size of Adam after the warm-up."""
-    final_learning_rate: NotNegative = 1e-5
+    final_learning_rate: Annotated[NotNegative, arg(aliases=["--final-lr"])] = 1e-5
     """Step size at the last step; ignored by the constant schedule."""
-    warmup_epochs: Index = 0
-    """Epochs in which the step size rises linearly from about zero."""
-    schedule: Schedule = "linear"
-    """Shape of the way from the first to the final step size."""
     weight_decay: NotNegative = 0.0
     """Decoupled weight decay; above zero, AdamW takes the place of Adam."""
     grad_clip: Positive | None = None
     """Largest norm of the whole gradient, or of each network's own where several play against each
     other; None leaves it alone."""
+
+
+class EpochTraining(Training, Machine):
+    """Training."""
+
+    epochs: Count = 30
+    """Passes over the training data."""
+    warmup_epochs: Index = 0
+    """Epochs in which the step size rises linearly from about zero."""
+    schedule: Schedule = "linear"
+    """Shape of the way from the first to the final step size."""
     validate_every: Count = 1
     """Epochs between two validations; the last epoch always ends with one."""
     select: Selection = "best"
     """Keep the weights of the best validation score, or those of the last step."""
-    checkpoint_every: Count | None = 1
+    checkpoint_every: Count | None = 10
     """Epochs between two checkpoints; the last epoch always ends with one, and five minutes after
     the last one another is due, wherever the run stands. None: by time alone."""
-    device: Device = "auto"
-    """auto (CUDA if there is any, else the CPU), cpu, cuda or cuda:N."""
-    precision: Precision = "float32"
-    """bf16 trains under autocast; parameters stay float32, and so does evaluation."""
-    accumulate: Count = 1
-    """Pieces that each rank computes its part of a batch in, one after the other, so that large
-    batches fit into memory."""
     compile: bool = False
     """Train through `torch.compile`."""
+
+    def train_config(self, *, seed: int) -> "TrainConfig":
+        """Return the settings of the training loop for one run."""
+        return TrainConfig(**loop_values(self), seed=seed)
 
     def check(self) -> None:
         """Refuse a growing step size, and a warm-up that is all of the training."""
@@ -71,6 +87,7 @@ class TrainConfig(EpochTraining):
     """Training of any model: for so many epochs, or for so many steps."""
 
     epochs: Index = 0
+    checkpoint_every: Count | None = 1
     steps: Count | None = None
     """Optimizer steps of the whole run, in place of `epochs`; a pass that the last step cuts short
     counts as an epoch."""
@@ -126,6 +143,12 @@ class TrainConfig(EpochTraining):
                 return peak + done * (final - peak)
             case "cosine":
                 return final + 0.5 * (1.0 + math.cos(math.pi * done)) * (peak - final)
+
+
+def loop_values(settings: Settings) -> dict[str, Any]:
+    """Return those of the settings of a command that the training loop has, too."""
+    names = TrainConfig.__dataclass_fields__
+    return {name: value for name, value in settings.to_dict().items() if name in names}
 
 
 def derive_seed(seed: int, purpose: str, index: int = 0) -> int:

@@ -48,7 +48,7 @@ from probseq_apps.data.sets import (
 from probseq_apps.data.texts import EmbeddedTextData
 from probseq_apps.data.tokenizers import trim_padding
 from probseq_apps.engine import distributed
-from probseq_apps.engine.config import TrainConfig, derive_seed
+from probseq_apps.engine.config import EpochTraining, TrainConfig, derive_seed
 from probseq_apps.engine.files import save_groups
 from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
@@ -58,7 +58,7 @@ from probseq_apps.methods.build import build, count_tokens
 from probseq_apps.options import Options
 from probseq_apps.report.classify import MethodResult, classify_report
 from probseq_apps.settings.classify import ROTATIONS, ClassifySettings, EvaluationSettings
-from probseq_apps.settings.methods import Row, TrainedMethod, TrainingSettings, resolve
+from probseq_apps.settings.methods import Row, TrainedMethod, resolve
 
 Sets = Mapping[str, Predictions]
 MADE, PUBLISHED = SHIFTED
@@ -291,7 +291,7 @@ def make_objective(trained: TrainedMethod[ClassifySettings], data: Data) -> comp
     return comparison.Objective(loss, measure)
 
 
-def warm_start_config(settings: TrainingSettings, epochs: int, *, seed: int) -> TrainConfig:
+def warm_start_config(settings: EpochTraining, epochs: int, *, seed: int) -> TrainConfig:
     """Return the first epochs of the kernel method's own training: its schedule, cut off."""
     full = settings.train_config(seed=seed)
     warmup = min(full.warmup_epochs, epochs - 1)

@@ -144,11 +144,12 @@ class PriorMaker:
         prior.check_cache(data)
         batch = (data.tokens,) if data.labels is None else (data.tokens, data.labels)
         objective = common.LossModule(prior, "loss")
-        options = self.settings.prior_config(self.kind, seed=self.seed)
+        training = self.settings.prior_training(self.kind)
+        options = training.train_config(self.settings.machine, seed=self.seed)
         return common.TrainingJob(objective, prior, batch, prior_loss, options)
 
     def _prior(self, grid: TokenGrid, tokenizer: str | None) -> Prior:
-        kind, sizes = self.kind, self.settings.prior_sizes(self.kind)
+        kind, sizes = self.kind, self.settings.prior_training(self.kind)
         classes = self.settings.classes.spec(self._counts)
         return build_token_prior(
             kind, sizes, grid, tokenizer_fingerprint=tokenizer, classes=classes

@@ -13,6 +13,7 @@ from probseq_apps.data.names import (
     user_path,
 )
 from probseq_apps.data.settings import DataSettings, MoleculeSettings
+from probseq_apps.engine.config import EpochTraining
 from probseq_apps.settings.common import (
     DISTINCT,
     DefaultSelectors,
@@ -27,7 +28,6 @@ from probseq_apps.settings.methods import (
     METHODS,
     BackboneSettings,
     MethodSettings,
-    TrainingSettings,
 )
 
 ROTATIONS = "rotations"
@@ -44,7 +44,7 @@ class ImageAndTextSettings(BackboneSettings):
     """Texts: most tokens of a sequence, the rest is cut."""
 
 
-class ImageTrainingSettings(TrainingSettings):
+class ImageTrainingSettings(EpochTraining):
     """Training."""
 
     augment: Literal["none", "crop-flip", "three-augment"] = "none"
@@ -162,7 +162,7 @@ class RegressSettings(MethodSettings):
     mixture over seeds."""
     reading: Flat[MoleculeSettings] = MoleculeSettings()
     model: Flat[BackboneSettings] = BackboneSettings()
-    training: Flat[TrainingSettings] = TrainingSettings()
+    training: Flat[EpochTraining] = EpochTraining()
     evaluation: Flat[RegressEvaluationSettings] = RegressEvaluationSettings()
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from probseq.settings import Bound, Count, NotNegative, Positive, Rate, Settings
 from probseq_apps.data.names import IMAGE_ENDINGS, check_generation_name, user_path
-from probseq_apps.engine.config import Device, Fraction, Precision, TrainConfig
+from probseq_apps.engine.config import Fraction, Machine, TrainConfig, Training, loop_values
 from probseq_apps.settings.common import (
     DISTINCT,
     SOME,
@@ -57,17 +57,6 @@ class Reading(Settings):
     """Leave out files of a folder that cannot be read, instead of refusing the folder."""
 
 
-class Machine(Settings):
-    """Machine."""
-
-    device: Device = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: Precision = "float32"
-    """bf16 trains under autocast; evaluation and sampling are always in float32."""
-    accumulate: Count = 1
-    """Pieces that each process computes its part of a batch in, so that large ones fit."""
-
-
 class Features(Settings):
     """Features that distances between sets of images are measured in."""
 
@@ -79,34 +68,28 @@ class Features(Settings):
     """Optimizer steps of such a classifier."""
 
 
-class StepTraining(Settings):
+class StepTraining(Training):
     """Training: AdamW, the same number of steps for all variants."""
 
     steps: Count = 100_000
     """Optimizer steps of each model."""
-    batch_size: Count = 64
-    """Images or videos per step."""
     learning_rate: Positive = 1e-4
-    """Step size after the warm-up."""
     final_learning_rate: NotNegative = 0.0
-    """Step size at the last step, where it decays."""
     warmup: Rate = 0.01
     """Share of the steps in which the step size rises from zero."""
     weight_decay: NotNegative = 0.01
-    """Decoupled weight decay."""
     grad_clip: Positive | None = 1.0
-    """Largest norm of a network's gradient; None leaves it alone."""
 
     def check(self) -> None:
         """Refuse what `TrainConfig` refuses."""
         self.train_config(Machine(), seed=0)
 
-    def train_config(self, machine: Machine, *, seed: int, **others: Any) -> TrainConfig:
+    def train_config(self, machine: Machine, *, seed: int) -> TrainConfig:
         """Return the settings of the training loop for one model."""
-        values = self.to_dict() | machine.to_dict() | others
+        values = loop_values(self) | machine.to_dict()
         # Whole where it is but for round-off.
-        values["warmup_steps"] = int(values["steps"] * values.pop("warmup") + 1e-6)
-        values["schedule"] = values.pop("decay", "cosine")
+        values["warmup_steps"] = int(self.steps * self.warmup + 1e-6)
+        values["schedule"] = getattr(self, "decay", "cosine")
         return TrainConfig(**values, select="last", checkpoint_every=None, seed=seed)
 
 
@@ -157,26 +140,16 @@ class ClassSettings(Settings):
         return 1 if self.guidance in (0.0, 1.0) else 2
 
 
-class PriorSizes(TransformerSizes):
-    """Sizes and length of the training of a prior."""
+class PriorTraining(TransformerSizes, StepTraining):
+    """Sizes and training of a prior."""
 
-    steps: Count
-    """Optimizer steps."""
-    warmup: Rate
-    """Share of the steps in which the step size rises from zero."""
-
-
-class PriorTraining(Settings):
-    """Training of priors: AdamW with cosine decay."""
-
-    batch_size: Count = 64
-    """Token grids per step."""
-    learning_rate: Positive = 1e-4
-    """Step size after the warm-up."""
-    weight_decay: NotNegative = 0.01
-    """Decoupled weight decay."""
     ema_decay: Fraction | None = None
     """Decay of a moving average of the weights, which then is what is stored."""
+
+    def check(self) -> None:
+        """Refuse what makes no transformer or no training."""
+        TransformerSizes.check(self)
+        StepTraining.check(self)
 
 
 class PriorChoice(Settings):
@@ -240,13 +213,12 @@ class GenerateSettings(OnImages):
     loss: ObjectiveConfig = ObjectiveConfig(perceptual_weight=0.0, adversarial_weight=0.0)
     training: Flat[StepTraining] = StepTraining()
     priors: Flat[PriorChoice] = PriorChoice()
-    autoregressive: PriorSizes = PriorSizes(
-        dim=144, depth=8, num_heads=4, steps=100_000, warmup=0.01
-    )
+    autoregressive: PriorTraining = PriorTraining(dim=144, depth=8, num_heads=4)
     """ImageGPT and VideoGPT."""
-    masked: PriorSizes = PriorSizes(dim=512, depth=6, num_heads=8, steps=200_000, warmup=0.005)
+    masked: PriorTraining = PriorTraining(
+        dim=512, depth=6, num_heads=8, steps=200_000, warmup=0.005
+    )
     """MaskGIT and Phenaki."""
-    prior_training: PriorTraining = PriorTraining()
     classes: Flat[ClassSettings] = ClassSettings()
     sampling: Flat[TokenSampling] = TokenSampling()
     evaluation: Flat[TokensEvaluation] = TokensEvaluation()
@@ -282,15 +254,9 @@ class GenerateSettings(OnImages):
         """Return whether priors are trained on the tokens of a variant."""
         return variant.kind in self.priors.prior_variants and stem in self.priors.prior_stem
 
-    def prior_sizes(self, prior: PriorName) -> PriorSizes:
-        """Return the sizes of a kind of prior."""
+    def prior_training(self, prior: PriorName) -> PriorTraining:
+        """Return sizes and training of a kind of prior."""
         return self.autoregressive if prior == "autoregressive" else self.masked
-
-    def prior_config(self, prior: PriorName, *, seed: int) -> TrainConfig:
-        """Return the settings of the training loop for a prior."""
-        sizes, options = self.prior_sizes(prior), self.prior_training.to_dict()
-        length = StepTraining(steps=sizes.steps, warmup=sizes.warmup)
-        return length.train_config(self.machine, seed=seed, **options)
 
 
 def for_pictures(settings: Any, selectors: DefaultSelectors) -> Any:

@@ -13,7 +13,7 @@ from tyro.conf import Fixed, Suppress, arg
 
 from cgpt.spec import CGPTConfig, SCGPTConfig
 from kepsvgp.spec import KEPSVGPConfig
-from probseq.settings import Bound, Count, NotNegative, Positive, Settings
+from probseq.settings import Bound, Count, Positive, Settings
 from probseq.transformers.names import KernelName
 from probseq.transformers.spec import (
     AttentionConfig,
@@ -21,7 +21,6 @@ from probseq.transformers.spec import (
     SoftmaxConfig,
     TransformerConfig,
 )
-from probseq_apps.engine.config import EpochTraining, TrainConfig
 from probseq_apps.settings.common import Names, Seeds, check_name, require
 from sgpa.spec import SGPAConfig
 
@@ -230,22 +229,6 @@ class BackboneSettings(TransformerConfig):
     """Kernel of kernel attention and SGPA; auto: exponential for texts, RBF for all else."""
     initial_variance: Positive | None = None
     """Variance of that kernel to start from; None: 1 for RBF, e^-4 for exponential."""
-
-
-class TrainingSettings(EpochTraining):
-    """Training of each method."""
-
-    epochs: Count = 30
-    batch_size: Count = 64
-    learning_rate: Annotated[Positive, arg(aliases=["--lr"])] = 1e-3
-    final_learning_rate: Annotated[NotNegative, arg(aliases=["--final-lr"])] = 1e-5
-    checkpoint_every: Count = 10
-
-    def train_config(self, *, seed: int) -> TrainConfig:
-        """Return the settings of the training loop for one run."""
-        values = self.to_dict()
-        values.pop("augment", None)
-        return TrainConfig(**values, seed=seed)
 
 
 def _no_rows() -> dict[str, Mapping[str, Any]]:
