@@ -82,6 +82,11 @@ def test_tables_have_a_column_a_class_in_any_order_of_labels(run, tmp_path):
     assert "classes, by the file's: zebra, ape, cow" in text
     np.savez(tmp_path / "val.npz", logits=logits.numpy(), labels=labels.numpy())
     expected = probseq.load_calibrated("calibrated").temperature
+    write_table(tmp_path / "test.csv", rows, heads=(*NAMES[::-1], "label"))
+    told = run("--logits", "val.csv", "--test", "test.csv")[1]
+    assert "test.csv must have the outputs of val.csv: zebra, ape, cow" in told
+    np.savez(tmp_path / "one.npz", probs=logits[:, :1].sigmoid(), labels=logits[:, 0] > 0)
+    assert "outputs are probabilities of the second class" in run("--logits", "one.npz")[1]
     assert run("--logits", "val.npz")[0] == 0
     torch.testing.assert_close(probseq.load_calibrated("calibrated").temperature, expected)
 
@@ -117,7 +122,7 @@ NUMBERS = np.arange(40) % 3
         ({"logits": SCORES, "labels": NUMBERS + 0.5}, (), "whole numbers"),
         ({"probabilities": SCORES, "labels": NUMBERS}, (), "rows of at least 0"),
         ({"logits": SCORES, "labels": NUMBERS}, ("--classes", "a", "b"), "leave --classes out"),
-        ({"logits": SCORES, "labels": NUMBERS}, ("--test", "two.npz"), "two.npz must have as many"),
+        ({"logits": SCORES, "labels": NUMBERS}, ("--test", "two.npz"), "two.npz must have the"),
         (
             {"logits": SCORES, "labels": NUMBERS.astype(object)},
             (),

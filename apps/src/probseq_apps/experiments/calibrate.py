@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torchvision import transforms
 from torchvision.models import get_model
 
+from probseq.batches import output_kind
 from probseq.calibrated import FILE, Calibrated, describe, in_words, shorten
 from probseq.calibration import calibrate
 from probseq.errors import require
@@ -97,7 +98,7 @@ def calibrate_command(settings: CalibrateSettings) -> None:
     lines += [f"{count} images {change}" for change, count in changes.items()]
     folder = settings.output_dir
     calibrated.save(folder)
-    measured = _test(settings, calibrated, classes, opened, np.shape(examples.inputs)[1:])
+    measured = _test(settings, calibrated, classes, opened, examples)
     argument = ("", ", model", ", *models")[min(len(calibrated.models), 2)]
     argument += "" if output is None else f", output={output!r}"
     served = f'calibrated = probseq.load_calibrated("{folder}"{argument})'
@@ -121,8 +122,7 @@ def read_outputs(path: Path, separator: str) -> Examples:
         name = next((each for each in _OUTPUTS if each in arrays), None)
         if name is None or "labels" not in arrays:
             raise DataError(f"{path} must hold logits and labels, and has {', '.join(arrays)}")
-        sums = arrays[name].sum(-1)
-        if name != "logits" and ((arrays[name] < 0).any() or (abs(sums - 1) > 0.02).any()):
+        if name != "logits" and "prob" not in output_kind(torch.as_tensor(arrays[name])):
             raise DataError(f"{path}: {name} must be rows of at least 0 that sum to 1")
         names, labels = tuple(map(str, arrays.get("classes", ()))), arrays["labels"]
         labels = labels.astype(int) if labels.dtype == bool else labels
@@ -372,15 +372,17 @@ def _test(
     calibrated: Calibrated,
     classes: tuple[str, ...] | None,
     opened: list[Opened],
-    columns: tuple[int, ...],
+    held_out: Examples,
 ) -> _Measured:
     """Measure the calibrated model on other data."""
     if settings.test is None:
         return _Measured([], {}, {})
     if settings.logits:
         examples = read_outputs(settings.test, settings.separator)
-        if examples.inputs.shape[1:] != columns:
-            raise DataError(f"{settings.test} must have as many outputs as {settings.logits}")
+        names, shape = held_out.classes, held_out.inputs.shape[1:]
+        if examples.inputs.shape[1:] != shape or (examples.classes or names) != names:
+            order = ", ".join(names) or "as many"
+            raise DataError(f"{settings.test} must have the outputs of {settings.logits}: {order}")
         pairs: Any = [(torch.as_tensor(examples.inputs), numbered(examples.labels, classes))]
     else:
         examples = read_examples(settings.test, settings.separator)
