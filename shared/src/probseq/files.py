@@ -80,9 +80,8 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def _aside(path: Path) -> Generator[Path]:
-    """Yield a path to write to, then put it in place of another; its folder is made."""
+    """Yield a path to write to, then put it in place of another."""
     with named(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
         aside = _name_aside(path.parent, path.name)
         try:
             yield aside
@@ -189,7 +188,8 @@ def _read(path: Path, form: Format) -> bytes:
 
 
 def write_json(path: Path, form: Format, values: Mapping[str, Any]) -> None:
-    """Write values that JSON can hold."""
+    """Write values that JSON can hold; as of arrays and tensors, the file's folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     text = _head(form, values, indent=2, allow_nan=False) + "\n"
     write_atomic(path, bytes(_sealed(text.encode())))
 
@@ -203,6 +203,7 @@ def write_arrays(path: Path, form: Format, arrays: "Mapping[str, NDArray[Any]]")
     """Write arrays by name, as `numpy.load` reads them."""
     import numpy as np  # late: a command line reads JSON alone
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     np.savez(content, **cast("dict[str, Any]", arrays))
     with zipfile.ZipFile(content, "a") as archive:
@@ -226,6 +227,7 @@ def write_tensors(
     """Write tensors by name, and values that JSON can hold, as a safetensors file."""
     from safetensors.torch import save_file
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     with _aside(path) as aside:
         save_file(_on_cpu(tensors), aside, metadata={"head": _head(form, head)})
         with aside.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:

@@ -68,6 +68,7 @@ def download_online(name: str, data_dir: Path) -> None:
         digest = hashlib.sha256(content).hexdigest()
         if published.sha256 not in (None, digest):
             raise ValueError(f"its SHA-256 must be {published.sha256}, got {digest}")
+    target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, content)
 
 

@@ -46,6 +46,7 @@ def claims(settings: ClaimsSettings) -> None:
     runs, left_out = find_runs(settings.run_folders or (Path("runs"),))
     verdicts = judge_claims(runs)
     print("\n".join(f"{verdict.text}: {verdict.claim.statement}" for verdict in verdicts))
+    settings.output_dir.mkdir(parents=True, exist_ok=True)
     page = settings.output_dir / "claims.md"
     notes = "\n".join(f"- {note}" for note in left_out)
     pages = tomllib.loads((files("probseq_apps.report") / "pages.toml").read_text("utf-8"))
