@@ -24,7 +24,7 @@ from typing import Any, Generic, NamedTuple
 import torch
 
 from probseq.errors import require
-from probseq_apps.engine import distributed, log
+from probseq_apps.engine import distributed, log, trackers
 from probseq_apps.engine.files import CONFIG
 from probseq_apps.engine.signals import exit_on_sigterm
 from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
@@ -82,6 +82,7 @@ class Work(Generic[S, Data]):
         with suppress(OSError):
             os.chdir(self.directory)
         torch.set_num_threads(self.options.threads)
+        trackers.chosen = self.options.log_to
         flow, settings = self.workflow, self.settings
         data = _load(flow, settings, self.options)
         shared = False

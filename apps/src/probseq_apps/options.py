@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from probseq.settings import Bound, Count, NotNegative, Settings
+from probseq_apps.engine.trackers import TrackerName
 
 Executor = Annotated[
     str,
@@ -54,6 +55,9 @@ class Options(Output):
     """Where jobs are done: local, ray (its own, on this machine), ray:auto (the cluster that runs
     here) or ray:ADDRESS."""
     ray: Ray = Ray()
+    log_to: TrackerName | None = None
+    """Tracker that has the curves of each training too, by accelerate: tensorboard (in the folder
+    of each), trackio, mlflow or wandb (project probseq)."""
 
     def check(self) -> None:
         """Refuse options that don't go together."""

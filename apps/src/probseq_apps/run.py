@@ -15,7 +15,7 @@ import torch
 
 from probseq.files import hash_tensors, sha256, sole_use
 from probseq_apps.data.names import user_path
-from probseq_apps.engine import distributed, log
+from probseq_apps.engine import distributed, log, trackers
 from probseq_apps.engine.files import (
     DATA_HASH,
     RunExistsError,
@@ -40,7 +40,8 @@ def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: s
         SystemExit: SIGTERM or SIGINT came, and the state is saved.
     """
     torch.set_num_threads(options.threads)
-    log.quiet = options.quiet
+    log.quiet, trackers.chosen = options.quiet, options.log_to
+    trackers.check_tracker()
     if workflow.single_process and (count := distributed.world_size()) > 1:
         raise ValueError(
             f"{workflow.command} runs in one process, and torchrun started {count}: "

@@ -1,12 +1,15 @@
 """What an uninterrupted run does, in this process: learning, selection, options, faults."""
 
+import sys
 import time
+import types
 
 import pytest
 import torch
 from digits_run import DigitsTask, at_step, digits, same_bits, settings
 
 from probseq_apps.engine import fit as loop
+from probseq_apps.engine import trackers
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import read_finished
 from probseq_apps.engine.fit import fit
@@ -47,6 +50,43 @@ def test_the_task_is_learned_and_the_log_tells_how(run, tmp_path):
     assert result.steps == 140
     assert result.best_step == next(r["step"] for r in rows if r["score"] == result.best_score)
     assert read_finished(tmp_path / "run")["best_score"] == result.best_score
+
+
+def test_a_tracker_has_the_rows_of_the_log_and_one_that_is_not_there_is_named(
+    run, tmp_path, monkeypatch
+):
+    logged, made = [], []
+
+    class Recorder:
+        def __init__(self, **options):
+            made.append(options)
+
+        def log(self, numbers, step):
+            logged.append({"step": step, **numbers})
+
+        def start(self):
+            logged.clear()
+
+        def finish(self):
+            logged.append("end")
+
+    module = types.ModuleType("accelerate.tracking")
+    module.LOGGER_TYPE_TO_CLASS = {"tensorboard": Recorder}
+    module.get_available_trackers = lambda: ["tensorboard"]
+    package = types.SimpleNamespace(PartialState=lambda cpu: None)
+    monkeypatch.setitem(sys.modules, "accelerate", package)
+    monkeypatch.setitem(sys.modules, "accelerate.tracking", module)
+    monkeypatch.setattr(trackers, "chosen", "tensorboard")
+    trackers.check_tracker()
+    run(epochs=2)
+    assert made == [{"run_name": "tensorboard", "logging_dir": tmp_path / "run"}]
+    first, second, end = logged
+    rows = read_metrics(tmp_path / "run")
+    assert [each["validation/accuracy"] for each in (first, second)] == [r["score"] for r in rows]
+    assert (second["step"], second["loss"], end) == (14, rows[1]["loss"], "end")
+    monkeypatch.setattr(trackers, "chosen", "mlflow")
+    with pytest.raises(ValueError, match="pip install accelerate mlflow"):
+        trackers.check_tracker()
 
 
 def train_by_hand(model, networks, loss, *, rate, clip):

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from probseq.files import DamagedFileError, named, sha256, write_atomic
 from probseq_apps.engine import distributed
 from probseq_apps.engine.files import METRICS, read_finished
+from probseq_apps.engine.trackers import Tracker
 
 _LINE_SECONDS = 60.0
 quiet = False  # set by `run` for --quiet
@@ -109,15 +110,18 @@ class MetricsLog:
         rows = [row for row in read_metrics(path) if row["step"] <= step]
         write_atomic(self._path, "".join(json.dumps(row) + "\n" for row in rows))
         self._file = self._path.open("a", encoding="utf-8")
+        self._tracker = Tracker(path)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row; it must hold `step`."""
         with named(self._path):
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
             self._file.flush()
+        self._tracker.log(row)
 
     def close(self) -> None:
         """Close the file."""
+        self._tracker.close()
         with suppress(OSError):  # a row that a full disk did not take was reported before
             self._file.close()
 
