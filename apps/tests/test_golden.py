@@ -22,7 +22,8 @@ LISTED = """
     --hyperparameters --lines --kernel-noise.initial-variance --kernel-noise.symmetric
     --process.prediction --metrics --skip-unreadable --no-skip-unreadable --separator --decimal
     --encoding --widen --no-widen --page --accumulate --executor --ray.cpus --ray.gpus --unknown
-    --num-unknown speakers own-sequences --png folder-hvae --labels --no-labels --label-dropout
+    --num-unknown --error-rate speakers speakers-choices own-sequences
+    --png folder-hvae --labels --no-labels --label-dropout
     --guidance --kernel-noise.no-symmetric digits-few digits-few-choices digits-few-all
     digit-sets digit-sets-choices digit-sets-all digit-sets-ensembles cifar10-cpu rotated-mnist
     gaussian-diffusion fair-diffusion fair-tokens

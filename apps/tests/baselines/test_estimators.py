@@ -7,10 +7,12 @@ from sklearn.metrics import log_loss
 from sklearn.neighbors import KNeighborsClassifier
 
 from probseq_apps.baselines.estimators import fit_estimator
+from probseq_apps.baselines.random_convolutions import RandomConvolutions
 from probseq_apps.data.images import load_images
 from probseq_apps.data.parts import Part
+from probseq_apps.data.sequences import load_sequences
 from probseq_apps.data.sets import with_labels
-from probseq_apps.data.texts import EmbeddedTextData, TextData
+from probseq_apps.data.texts import TextData
 from probseq_apps.data.tokenizers import build_vocabulary, encode_texts
 
 TEXTS = ["a good film", "bad bad film", "good good", "a bad one", "good one", "bad"]
@@ -86,16 +88,30 @@ def test_every_estimator_takes_a_few_texts(name):
     torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(6))
 
 
-def test_embedded_texts_are_the_mean_of_their_vectors():
-    generator = torch.Generator().manual_seed(0)
-    table = torch.randn(12, 3, generator=generator)
-    spans = torch.tensor([[2 * row, 1 + row % 2] for row in range(6)])
-    whole, none = Part(spans, LABELS), Part(spans[:0], LABELS[:0])
-    data = EmbeddedTextData(
-        *("texts", whole, none, whole), class_names=("neg", "pos"), vectors=table, max_length=2
-    )
-    means = np.stack([table[start : start + n].mean(0) for start, n in spans.tolist()])
-    expected = LogisticRegression(C=1.0, max_iter=1000).fit(means, LABELS).predict_proba(means)
-    np.testing.assert_allclose(
-        fit_estimator("logreg", data, seed=0)(whole).exp(), expected, atol=1e-3
-    )
+def standardised(train, rows):
+    scale = train.std(0)
+    return (rows - train.mean(0)) / np.where(scale > 0, scale, 1)
+
+
+def test_sequences_are_means_and_deviations_of_their_frames_and_shares_of_convolutions():
+    data = with_labels(load_sequences("speakers", "label"), 90, 0.0)
+    parts = (data.train, data.validation, data.test)
+    frames = [[x[~x[:, 0].isnan()].double().numpy() for x in part.inputs] for part in parts]
+    moments = [np.array([np.r_[x.mean(0), x.std(0)] for x in part]) for part in frames]
+    train, *others = (standardised(moments[0], each) for each in moments)
+    losses, probabilities = [], []
+    for penalty in (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0):
+        model = LogisticRegression(C=penalty, max_iter=1000).fit(train, data.train.targets)
+        losses.append(log_loss(data.validation.targets, model.predict_proba(others[0])))
+        probabilities.append(model.predict_proba(others[1]))
+    probs = fit_estimator("logreg", data, seed=0)(data.test).exp()
+    np.testing.assert_allclose(probs, probabilities[np.argmin(losses)], atol=5e-3)
+    convolved = fit_estimator("randconv", data, seed=0)(data.test)
+    assert (convolved.argmax(1) == data.test.targets).double().mean() > 0.9
+    # What a kernel's features are does not depend on the padding behind the frames.
+    x, frame = torch.randn(3, 9, 2), torch.arange(9) < torch.tensor([[4], [9], [6]])
+    features = RandomConvolutions(x * frame[..., None], frame, seed=0, num_kernels=20)
+    shares, largest = features(x[:1, :4], frame[:1, :4]).chunk(2, 1)
+    alone = features((x * frame[..., None])[:1], frame[:1])
+    torch.testing.assert_close(alone, torch.cat([shares, largest], 1))
+    assert ((4 * shares) % 1 == 0).all()

@@ -149,9 +149,8 @@ def test_what_does_not_go_together_is_refused(put, tmp_path):
     path = put("a.csv", "review,label\na,1\nb,0\n" + "c,0\n" * 9 + "a,1\na,1\n")
     for name, reading, options, message in (
         (f"csv:{path}", {}, {}, r"needs one column 'text' .*\['review', 'label'\]"),
-        (f"csv:{path}", {"tokenizer": "bpe:300", "embeddings": str(path)}, {}, "take the place of"),
         ("cola", {}, {"download": True}, "cannot be fetched"),
-        ("digits", {"tokenizer": "bpe:300"}, {}, "are for texts, and 'digits' holds images"),
+        ("digits", {"tokenizer": "bpe:300"}, {}, "is for texts, and 'digits' holds images"),
     ):
         with pytest.raises(DataError, match=message):
             load_data(name, DataSettings(**reading), **options)

@@ -85,7 +85,7 @@ def png(image: np.ndarray) -> bytes:
 
 
 def write_texts(folder: Path, random: np.random.Generator) -> None:
-    """CoLA, IMDB, a CSV of texts, a tokenizer, and embeddings of the CSV's texts."""
+    """CoLA, IMDB, a CSV of texts, a tokenizer, and sequences of vectors of three classes."""
     texts = [" ".join(random.choice(WORDS.split(), 4 + n % 5)) + f" {n}" for n in range(120)]
     own = folder / "own"
     own.mkdir()
@@ -101,7 +101,8 @@ def write_texts(folder: Path, random: np.random.Generator) -> None:
     (own / "reviews.csv").write_text("\n".join(["review,stars", *rows]) + "\n")
     lengths = [len(text.split()) for text in texts]
     vectors = random.standard_normal((sum(lengths), 6)).astype(np.float16)
-    np.savez(own / "vectors.npz", texts=texts, lengths=lengths, embeddings=vectors)
+    labels = [str(n % 3) for n in range(len(texts))]
+    np.savez(own / "vectors.npz", labels=labels, lengths=lengths, values=vectors)
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     numbers = {word: number for number, word in enumerate(["[PAD]", "[UNK]", *WORDS.split()])}

@@ -40,16 +40,21 @@ def test_curves_of_classes_pool_the_seeds_and_risks_are_their_means():
         for name in seeds[0]
     }
     figures = class_figures({"mle": seeds})
-    assert list(figures) == ["reliability", "risk-coverage", "ood-folder-a-b"]
+    assert list(figures) == ["trusted", "reliability", "ood-folder-a-b"]
     together = class_figures({"mle": [pooled]})
     assert drawn(figures["ood-folder-a-b"]) == drawn(together["ood-folder-a-b"])
     count = figures["reliability"].axes[1].patches
     assert sum(bar.get_height() for bar in count) == 120
-    risks = []
+    risks, accepted = [], []
     for sets in seeds:
         confidence, predicted = sets["test"].log_probs.exp().max(-1)
-        risks.append(risk_coverage_curve(confidence, predicted == sets["test"].labels)[1])
-    assert drawn(figures["risk-coverage"]) == pytest.approx(torch.stack(risks).mean(0).tolist())
+        risk = risk_coverage_curve(confidence, predicted == sets["test"].labels)[1]
+        risks.append(risk[len(risk) * 2 // 5 - 1])
+        least = confidence.sort().values[-len(confidence) * 2 // 5]
+        accepted.append((sets[outside].log_probs.exp().amax(-1) >= least).double().mean())
+    for axes, expected in zip(figures["trusted"].axes, (risks, accepted), strict=False):
+        curve = axes.containers[0].lines[0]
+        assert curve.get_ydata()[1] == pytest.approx(float(sum(expected) / 2))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import beta
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from probseq.metrics import Predictions, ensemble, evaluate_sets
+from probseq.metrics.sets import trusted_shares
 
 GROUPS = {"noise": ("gaussian_noise", "shot_noise"), "digital": ("contrast",)}
 
@@ -62,3 +64,30 @@ def test_an_ensemble_is_the_mean_of_probabilities_and_energies():
     expected = (members[0].log_probs / 2.0).log_softmax(-1)
     torch.testing.assert_close(scaled.log_probs, expected)
     assert torch.equal(scaled.energy, members[0].energy)
+
+
+@pytest.mark.parametrize("max_error", [0.35, 0.01])
+def test_one_half_of_the_test_set_says_what_to_trust_of_the_other(max_error):
+    test, other = predictions(3, rows=400), predictions(4, rows=90)
+    values = trusted_shares({"test": test, "ood/x": other, "shift/a/1": other}, max_error)
+    confidence, outside = (each.log_probs.amax(1).numpy() for each in (test, other))
+    right = (test.log_probs.argmax(1) == test.labels).numpy()
+    order = torch.randperm(400, generator=torch.Generator().manual_seed(0)).numpy()
+    thresholds, accepted = [], []
+    for half, checked in ((order[:200], order[200:]), (order[200:], order[:200])):
+        surest = half[np.argsort(-confidence[half])]
+        threshold = np.inf
+        for count in range(10, 200, 10):
+            wrong = (~right[surest[:count]]).sum()
+            if beta.ppf(1 - 0.05 / 20, wrong + 1, count - wrong) <= max_error:
+                threshold = confidence[surest[count]]
+        thresholds.append(threshold)
+        accepted += checked[confidence[checked] > threshold].tolist()
+    assert values["test/trusted"] == pytest.approx(len(accepted) / 400)
+    assert bool(accepted) == (max_error == 0.35)
+    error = pytest.approx((~right[accepted]).mean()) if accepted else None
+    assert values["test/trusted-error"] == error
+    refused = np.mean([outside <= threshold for threshold in thresholds])
+    assert values["trusted-refused/x"] == pytest.approx(refused)
+    assert values["corrupted/trusted"] == pytest.approx(1 - refused)
+    assert values["test/surest"] == pytest.approx(0.9, abs=0.03)

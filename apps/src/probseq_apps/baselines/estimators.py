@@ -1,14 +1,12 @@
 """Classifiers without a transformer, from scikit-learn: simple baselines.
 
 Images are their normalised pixels, texts the counts of their tokens weighted by inverse document
-frequency, embedded texts the mean of their vectors, and sequences means and standard deviations of
-their channels over time, standardised.
+frequency, and sequences means and standard deviations of their channels over time, standardised.
 """
 
 import warnings
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,9 +29,9 @@ from probseq_apps.baselines.random_convolutions import RandomConvolutions
 from probseq_apps.data.images import ImageData
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sequences import SequenceData
-from probseq_apps.data.texts import EmbeddedTextData, TextData
+from probseq_apps.data.texts import TextData
 
-Data: TypeAlias = ImageData | TextData | EmbeddedTextData | SequenceData
+Data: TypeAlias = ImageData | TextData | SequenceData
 # Rows of numbers: an array, or a sparse matrix.
 Features: TypeAlias = Any
 
@@ -134,14 +132,10 @@ def _of_sequences(data: SequenceData, seed: int | None) -> Callable[[Tensor], Fe
     return lambda x: ((features(*prepared(x)).double() - mean) / std).numpy()
 
 
-def _featuriser(
-    data: ImageData | TextData | EmbeddedTextData, *, dense: bool
-) -> Callable[[Tensor], Features]:
+def _featuriser(data: ImageData | TextData, *, dense: bool) -> Callable[[Tensor], Features]:
     """Return a function from raw inputs to rows of numbers, for texts a sparse matrix or not."""
     if isinstance(data, ImageData):
         return lambda images: normalize(images, data.mean, data.std).flatten(1).numpy()
-    if isinstance(data, EmbeddedTextData):
-        return partial(_mean_vectors, data)
     weights = TfidfTransformer(sublinear_tf=True)
     weights.fit(_counts(data.train.inputs, len(data.vocab)))
 
@@ -158,13 +152,3 @@ def _counts(tokens: Tensor, size: int) -> csr_matrix:
     ones = np.ones(len(rows), dtype=np.float32)
     indices = (rows.numpy(), tokens[rows, columns].numpy())
     return csr_matrix((ones, indices), shape=(len(tokens), size))  # equal places add up
-
-
-def _mean_vectors(data: EmbeddedTextData, spans: Tensor) -> np.ndarray:
-    means: list[Tensor] = []
-    bounds = [*range(0, len(spans), 256), len(spans)]
-    for start, end in pairwise(bounds):
-        vectors = data.padded(spans[start:end])
-        lengths = (vectors != 0).any(-1).sum(-1, keepdim=True).clamp(min=1)
-        means.append(vectors.sum(1) / lengths)
-    return torch.cat(means).numpy()

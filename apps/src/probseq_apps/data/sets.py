@@ -9,14 +9,12 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from probseq_apps.data.embeddings import read_embeddings
 from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.names import WORDS, DataError, data_kind, user_path
 from probseq_apps.data.parts import SPLIT_SEED, Part, few_rows, permutation, wrong_labels
 from probseq_apps.data.sequences import SequenceData, load_sequences
 from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.texts import (
-    EmbeddedTextData,
     TextData,
     TextParts,
     make_tokenizer,
@@ -24,7 +22,7 @@ from probseq_apps.data.texts import (
 )
 from probseq_apps.data.tokenizers import encode_texts
 
-ClassData: TypeAlias = ImageData | TextData | EmbeddedTextData | SequenceData
+ClassData: TypeAlias = ImageData | TextData | SequenceData
 DataT = TypeVar("DataT", bound=ClassData)
 _DEFAULTS = DataSettings()
 
@@ -44,10 +42,9 @@ def load_data(
     `with_labels`. Nothing is written but by ``download``, which fetches missing files of the
     standard image sets.
     """
-    tokenizer, embeddings = reading.tokenizer, reading.embeddings
     kind = data_kind(name)
-    if kind != "text" and (tokenizer != WORDS or embeddings is not None):
-        raise DataError(f"tokenizer and embeddings are for texts, and {name!r} holds {kind}s")
+    if kind != "text" and reading.tokenizer != WORDS:
+        raise DataError(f"tokenizer is for texts, and {name!r} holds {kind}s")
     if kind == "sequence":
         return load_sequences(name, reading.label_column)
     if kind == "image":
@@ -56,19 +53,10 @@ def load_data(
         )
     if download and user_path(name) is None:
         raise DataError(f"{name!r} cannot be fetched: put its files under --data-dir yourself")
-    if tokenizer != WORDS and embeddings is not None:
-        raise DataError(
-            f"embeddings take the place of the tokenizer, but got tokenizer={tokenizer!r} and "
-            f"embeddings={embeddings!r}: give one of them"
-        )
     parts = read_parts(name, reading, data_dir=data_dir)
     length = parts.default_length if max_length is None else max_length
-    if embeddings is not None:
-        store = read_embeddings(Path(embeddings))
-        encoded = _encoded(parts, partial(store.spans, max_length=length))
-        return EmbeddedTextData(**encoded, vectors=store.vectors, max_length=length)
     # A tokenizer that learns sees the texts for training alone.
-    vocab = make_tokenizer(tokenizer, [text for text, _ in parts.train])
+    vocab = make_tokenizer(reading.tokenizer, [text for text, _ in parts.train])
     encoded = _encoded(parts, partial(encode_texts, vocab, max_length=length))
     return TextData(**encoded, vocab=vocab, max_length=length)
 

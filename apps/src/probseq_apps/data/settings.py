@@ -27,8 +27,6 @@ class DataSettings(Settings):
     tokenizer: str = WORDS
     """Texts: words, bpe:SIZE (byte pairs), both learned from the training texts, or the path of a
     pretrained tokenizer.json."""
-    embeddings: str | None = None
-    """Texts: .npz of precomputed contextual embeddings, in place of the tokenizer."""
     train_size: Count | None = None
     """Labelled examples to train on, chosen at random with the same share of each class: others for
     each seed, but for the members of an ensemble; None: all of them."""
@@ -38,6 +36,12 @@ class DataSettings(Settings):
     def check(self) -> None:
         """Refuse unknown tokenizers."""
         tokenizer_choice(self.tokenizer)
+
+    @property
+    def unknown_text(self) -> str:
+        """The classes that are left out of training; "" where none are."""
+        count = f"{self.num_unknown} classes, others for each seed" if self.num_unknown else ""
+        return ", ".join(self.unknown) or count
 
 
 class MoleculeSettings(Settings):

@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxtyping import Float32, Int64
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from probseq_apps.data.names import DataError, data_folder, reading, tokenizer_choice, user_path
 from probseq_apps.data.parts import (
@@ -57,28 +55,6 @@ class TextData(Parts[Part]):
 
     vocab: TextTokenizer
     max_length: int
-
-
-@dataclass(frozen=True, eq=False)
-class EmbeddedTextData(Parts[Part]):
-    """Texts whose tokens are precomputed vectors.
-
-    A row of inputs is (first row, number of rows) in ``vectors`` (R, E): a batch is padded no
-    further than its longest text.
-    """
-
-    vectors: Tensor
-    max_length: int
-
-    @property
-    def input_dim(self) -> int:
-        """Width E of the vectors."""
-        return self.vectors.shape[1]
-
-    def padded(self, spans: Int64[Tensor, "n 2"]) -> Float32[Tensor, "n t e"]:
-        """Fetch the vectors of texts, on the device of ``spans``; rows of zeros are padding."""
-        texts = [self.vectors[start : start + length] for start, length in spans.tolist()]
-        return pad_sequence(texts, batch_first=True).to(spans.device).float()
 
 
 class TextParts(NamedTuple):

@@ -27,6 +27,7 @@ from probseq.metrics import (
     matthews_correlation,
 )
 from probseq.metrics.post_hoc import search_temperature
+from probseq.metrics.sets import trusted_shares
 from probseq.transformers import Predictor, copy_kernel_weights
 from probseq_apps.baselines.estimators import MOST_ROWS_OF_GP, fit_estimator
 from probseq_apps.baselines.sngp import SNGPTransformer, fit_precision
@@ -45,7 +46,6 @@ from probseq_apps.data.sets import (
     without_classes,
     without_rows,
 )
-from probseq_apps.data.texts import EmbeddedTextData
 from probseq_apps.data.tokenizers import trim_padding
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import EpochTraining, TrainConfig, derive_seed
@@ -98,8 +98,7 @@ def labelled(settings: ClassifySettings, fully_labelled: Data, seed: int) -> Dat
     reading, seed = settings.reading, shared_seed(settings, seed)
     if unknown := unknown_classes(fully_labelled, reading, seed=seed):
         fully_labelled = without_classes(fully_labelled, unknown)
-        names = ", ".join(reading.unknown) or f"{len(unknown)} classes, others for each seed"
-        notes = (*fully_labelled.notes, f"unknown in training: {names}")
+        notes = (*fully_labelled.notes, f"unknown in training: {reading.unknown_text}")
         fully_labelled = replace(fully_labelled, notes=notes)
     return with_labels(fully_labelled, reading.train_size, reading.label_noise, seed=seed)
 
@@ -204,12 +203,15 @@ def report(
         jobs_of_row, stored = comparison.stored_runs(row, settings, at, loss=validation_loss)
         runs: list[Sets] = [{n: Predictions(**f) for n, f in sets.items()} for sets in stored]
         runs, temperatures = post_hoc(row, settings, runs)
-        metrics = [evaluate_sets(sets, CORRUPTION_GROUPS) for sets in runs]
+        rate = settings.evaluation.error_rate
+        metrics = [evaluate_sets(s, CORRUPTION_GROUPS) | trusted_shares(s, rate) for s in runs]
         measured[name] = comparison.row_result(row, jobs_of_row, results, metrics, temperatures)
         plotted[name] = runs
     facts = {"classes": loaded.data.num_classes, "chance": chance_of(loaded.data)}
     fields = comparison.report_fields(settings, loaded, at, **facts)
     fields["pictures"] = partial(draw_examples, loaded)
+    if unknown := settings.reading.unknown_text:
+        fields["data"]["unknown"].append(unknown)
     return classify_report(comparison.same_metrics(measured), plotted, **fields).write(at.path)
 
 
@@ -308,9 +310,7 @@ def preparation(data: Data) -> Callable[[Tensor], Tensor]:
     """Return the function that prepares raw batches: normalised images, padded texts."""
     if isinstance(data, ImageData):
         return partial(normalize, mean=data.mean, std=data.std)
-    if isinstance(data, SequenceData):
-        return data.prepared
-    return data.padded if isinstance(data, EmbeddedTextData) else trim_padding
+    return data.prepared if isinstance(data, SequenceData) else trim_padding
 
 
 def classification_loss(

@@ -28,7 +28,7 @@ def chance_of(data: Data) -> dict[str, float]:
 
 def draw_examples(loaded: comparison.Loaded[Data], folder: Path) -> list[Path]:
     """Draw test images of some classes as they are, shifted, and images of no class."""
-    data = loaded.data
+    data = loaded.fully_labelled
     if not isinstance(data, ImageData):
         return []
     firsts = {int(label): row for row, label in reversed([*enumerate(data.test.targets)])}

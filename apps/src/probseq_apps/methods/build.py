@@ -14,7 +14,7 @@ from probseq_apps.data.images import ImageData
 from probseq_apps.data.molecules import GraphData
 from probseq_apps.data.sequences import SequenceData
 from probseq_apps.data.sets import ClassData
-from probseq_apps.data.texts import EmbeddedTextData, TextData
+from probseq_apps.data.texts import TextData
 from probseq_apps.settings.classify import ClassifySettings, RegressSettings
 from probseq_apps.settings.methods import TrainedMethod
 
@@ -31,7 +31,7 @@ def build(trained: TrainedMethod[Compared], data: Data, *, seed: int) -> nn.Modu
     model, baseline = trained.settings.model, trained.method.baseline
     kernel = model.kernel
     if kernel == "auto":
-        kernel = "exponential" if isinstance(data, TextData | EmbeddedTextData) else "rbf"
+        kernel = "exponential" if isinstance(data, TextData) else "rbf"
     make = partial(
         _transformer(model, data),
         model,
@@ -58,7 +58,7 @@ def _transformer(model: Any, data: Data) -> Any:
     if isinstance(data, TextData):
         sizes = {"vocab_size": len(data.vocab), "max_length": data.max_length}
         return partial(text_transformer, num_classes=data.num_classes, **sizes)
-    if isinstance(data, EmbeddedTextData | SequenceData):
+    if isinstance(data, SequenceData):
         sizes = {"input_dim": data.input_dim, "max_length": data.max_length}
         return partial(sequence_transformer, num_outputs=data.num_classes, **sizes)
     # Tokens carry their place in the graph: the transformer knows nothing of their order.

@@ -81,7 +81,8 @@ def methods_report(
         experiment=experiment,
         title=_PAGE_TITLES[experiment],
         head=_head(experiment, data),
-        headline=headline_table(columns),
+        headline=headline_table(columns, errors=False),
+        alert=trust_text(titled(results)),
         conclusions=[nothing_learned(columns) or conclusion(columns)],
         opening=(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
@@ -124,7 +125,7 @@ def classify_report(
         results,
         f"examples in {common['data']['classes']} classes",
         details=details(methods),
-        story=(*_SHIFT_TITLES, *(f"{kind}-accuracy" for kind in _SHIFT_TITLES)),
+        story=("trusted", *_SHIFT_TITLES, *(f"{kind}-accuracy" for kind in _SHIFT_TITLES)),
         figures=lambda: {
             **class_figures({results[name].row.short_title: sets for name, sets in rows.items()}),
             **shift_figures(titled(results)),
@@ -159,11 +160,14 @@ def titled(results: Mapping[str, MethodResult]) -> Methods:
 
 def headline_columns(methods: Methods) -> Columns:
     """Return the metrics that decide, as far as they were measured; under shift means."""
-    names, usual = _names(methods), ("accuracy", "nll", "ece", "mae", "rmse", "nlpd")
+    names, usual = _names(methods), ("accuracy", "nll", "mae", "rmse", "nlpd")
     columns = {Measure.of(m): [f"test/{m}"] for m in usual if f"test/{m}" in names}
     for measure, pattern in (
-        (Measure("shifted NLL", "lower"), r"(shift|cifar-c)/severity-\d+/nll"),
+        (Measure("trusted", "higher"), r"test/trusted"),
+        (Measure("wrong", "lower"), r"test/trusted-error"),
+        (Measure("refused", "higher"), r"trusted-refused/.*"),
         (Measure("OOD AUROC", "higher"), r"ood/.*/(entropy|variance)/auroc"),
+        (Measure("shifted NLL", "lower"), r"(shift|cifar-c)/severity-\d+/nll"),
     ):
         if matching := [name for name in names if re.fullmatch(pattern, name)]:
             columns[measure] = matching
@@ -171,6 +175,22 @@ def headline_columns(methods: Methods) -> Columns:
         measure: {row: mean_of(values[m] for m in metrics) for row, values in methods.items()}
         for measure, metrics in columns.items()
     }
+
+
+def trust_text(methods: Methods) -> str:
+    """Return what to refuse, by the row that refuses most unknown; "" where none is measured."""
+    refused = {
+        row: mean_of(values[name] for name in values if name.startswith("surest-refused/")).mean
+        for row, values in methods.items()
+    }
+    shares = {row: share for row, share in refused.items() if share is not None}
+    if not shares:
+        return ""
+    row = max(shares, key=lambda row: shares[row])
+    wrong = methods[row]["test/surest-error"].mean
+    errors = "" if wrong is None else f"{wrong:.1%} of the rest is wrong, and "
+    refusal = f"{shares[row]:.0%} of the unknown are refused"
+    return f"Refuse the tenth of which {row} is least sure: {errors}{refusal}."
 
 
 def metric_tables(methods: Methods) -> list[Table]:

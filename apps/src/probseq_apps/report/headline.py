@@ -11,16 +11,18 @@ _DIGITS = 3
 _KEY = "Δ: from the best row by {}, with the 95% interval of the differences paired by {}"
 
 
-def headline_table(columns: Columns, apart: Collection[str] = (), of: str = "seed") -> Table:
+def headline_table(
+    columns: Columns, apart: Collection[str] = (), of: str = "seed", *, errors: bool = True
+) -> Table:
     """Return one row a model, with its difference from the best one by the first metric.
 
     Rows that stand apart, as a mark to reach, are not compared; `of` is what a summary's values are
-    of.
+    of. Without `errors` cells are means alone.
     """
     missing, titles = Summary((), None, None), dict.fromkeys(n for c in columns.values() for n in c)
     rows = {title: [column.get(title, missing) for column in columns.values()] for title in titles}
     counts = {title: max(len(cell.values) for cell in cells) for title, cells in rows.items()}
-    table = summary_table("", list(columns), rows, counts, decimals=_DIGITS)
+    table = summary_table("", list(columns), rows, counts, decimals=_DIGITS, errors=errors)
     measure, ranked = _ranked(columns, apart)
     if measure is None or len(ranked) < 2:
         return table

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -16,21 +15,21 @@ from probseq.metrics.plots import (
     interval_coverage_plot,
     predicted_plot,
     reliability_diagram,
-    risk_coverage_plot,
     roc_plot,
     selective_error_plot,
 )
 from probseq.metrics.regression import COVERAGE_LEVELS, LaplaceMixture, is_constant
-from probseq.metrics.selective import risk_coverage_curve, selective_error
+from probseq.metrics.selective import selective_error
 from probseq.metrics.sets import Predictions, severities_of
-from probseq.summary import LABELS, Summary
+from probseq.summary import LABELS, Summary, summarise
 
 # Predictive distribution and true values, by the set's name.
 NumberSets = Mapping[str, tuple[LaplaceMixture, Tensor]]
 
-_SHIFTS = {"shift": "Corrupted test images", "cifar-c": "Published corruptions (CIFAR-C)"}
+_SHIFTS = {"shift": "Corrupted test examples", "cifar-c": "Published corruptions (CIFAR-C)"}
 _UNDER_SHIFT = ("accuracy", "nll", "ece")
 _OUTSIDE = "ood/"
+_ACCEPTED = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 def class_figures(
@@ -38,12 +37,19 @@ def class_figures(
 ) -> dict[str, Figure]:
     """Draw how sure and how right classifiers are, and what they tell from the test set.
 
-    Curves pool the predictions of all seeds, except risk-coverage curves, which are means over
-    them.
+    Reliability and ROC curves pool the predictions of all seeds; those of what can be trusted are
+    means over them.
     """
     bins = {name: calibration_bins(*_pooled(seeds, "test")) for name, seeds in methods.items()}
-    risks = {name: _risk_coverage(seeds) for name, seeds in methods.items()}
-    figures = {"reliability": reliability_diagram(bins), "risk-coverage": risk_coverage_plot(risks)}
+    labels = {"test": "Wrong among the accepted"}
+    labels |= {name: f"Accepted of {name.removeprefix(_OUTSIDE)}" for name in _others(methods)[:2]}
+    curves = {
+        label: {method: _accepted(seeds, name) for method, seeds in methods.items()}
+        for name, label in labels.items()
+    }
+    x_label = "Share of the test set that is accepted, the surest first"
+    figures = _curves("trusted", curves, "What can be trusted", x_label)
+    figures["reliability"] = reliability_diagram(bins)
     for name in _others(methods):
         curves = {
             method: ood_roc(*(max_softmax_score(_pooled(seeds, s)[0]) for s in ("test", name)))
@@ -66,21 +72,28 @@ def shift_figures(methods: Mapping[str, Mapping[str, Summary]]) -> dict[str, Fig
         set_names = ["test", *(f"{kind}/severity-{severity}" for severity in severities)]
         x, title = [0, *severities], f"{title}, mean over the corruptions"
         curves = {
-            metric: {
+            LABELS[metric][0]: {
                 name: _errors_by(x, [summaries[f"{set_name}/{metric}"] for set_name in set_names])
                 for name, summaries in methods.items()
             }
             for metric in _UNDER_SHIFT
         }
-        if len(methods) > IN_A_PANEL:
-            for metric, of_methods in curves.items():
-                figures[f"{kind}-{metric}"] = small_multiples(
-                    of_methods, title=title, x_label="Severity", y_label=LABELS[metric][0]
-                )
-        else:
-            labelled = {LABELS[metric][0]: of_methods for metric, of_methods in curves.items()}
-            figures[kind] = curves_plot(labelled, title=title, x_label="Severity")
+        figures |= _curves(kind, curves, title, "Severity")
     return figures
+
+
+def _curves(
+    name: str, curves: Mapping[str, Mapping[str, Curve]], title: str, x_label: str
+) -> dict[str, Figure]:
+    """Draw a panel for each label; of many methods a figure for each, and a panel for a method."""
+    if len(next(iter(curves.values()))) <= IN_A_PANEL:
+        return {name: curves_plot(curves, title=title, x_label=x_label)}
+    return {
+        f"{name}-{re.sub('[^a-z0-9]+', '-', label.lower())}": small_multiples(
+            of_methods, title=title, x_label=x_label, y_label=label
+        )
+        for label, of_methods in curves.items()
+    }
 
 
 def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> dict[str, Figure]:
@@ -135,18 +148,26 @@ def _pooled(seeds: Sequence[Mapping[str, Predictions]], name: str) -> tuple[Tens
     return probs, torch.cat([seed.labels for seed in predictions])
 
 
-def _risk_coverage(seeds: Sequence[Mapping[str, Predictions]]) -> tuple[Tensor, Tensor]:
-    curves: list[tuple[Tensor, Tensor]] = []
-    for sets in seeds:
-        confidence, predicted = sets["test"].log_probs.double().exp().max(-1)
-        curves.append(risk_coverage_curve(confidence, predicted == sets["test"].labels))
-    # Seeds may have test sets of their own, of other sizes.
-    shares = curves[0][0]
-    risks = [np.interp(shares.numpy(), x.numpy(), risk.numpy()) for x, risk in curves]
-    return shares, torch.from_numpy(np.mean(risks, axis=0))
+def _accepted(seeds: Sequence[Mapping[str, Predictions]], name: str) -> Curve:
+    """Return the errors among the surest of the test set, or how many of another set are as sure.
+
+    It is by the share of the test set that is accepted, over the seeds.
+    """
+    summaries: list[Summary] = []
+    for share in _ACCEPTED:
+        values: list[float] = []
+        for sets in seeds:
+            (confidence, predicted), labels = sets["test"].log_probs.max(-1), sets["test"].labels
+            # Of equal confidences all are accepted.
+            least = confidence.sort(descending=True).values[math.ceil(share * len(labels)) - 1]
+            wrong = (predicted != labels)[confidence >= least]
+            others = sets[name].log_probs.max(-1).values >= least
+            values.append(float((wrong if name == "test" else others).double().mean()))
+        summaries.append(summarise(values))
+    return _errors_by(_ACCEPTED, summaries)
 
 
-def _errors_by(x: Sequence[int], summaries: Sequence[Summary]) -> Curve:
+def _errors_by(x: Sequence[int | float], summaries: Sequence[Summary]) -> Curve:
     means = [math.nan if summary.mean is None else summary.mean for summary in summaries]
     return Curve(x, means, [summary.standard_error or 0.0 for summary in summaries])
 

@@ -30,10 +30,8 @@ Writer = Callable[[Summary], str]
 DASH = "—"
 """The cell of a number that is missing."""
 _GAP = 2
-KEY = (
-    "mean ± standard error; * best mean, and those not told apart from it (95%), unless all are or "
-    "at chance"
-)
+_ERRORS = "mean ± standard error; "
+KEY = f"{_ERRORS}* best mean, and those not told apart from it (95%), unless all are or at chance"
 # Name and number of entries: the columns of a table without marks.
 _FACTS = 2
 
@@ -76,8 +74,10 @@ class Table(NamedTuple):
     @property
     def key(self) -> str:
         """The meaning of its signs; empty for a table without any, as of one seed."""
-        signs = self.best or any("±" in cell for row in self.rows for cell in row)
-        return "; ".join(filter(None, (KEY if self.best is not None and signs else "", self.about)))
+        errors = any("±" in cell for row in self.rows for cell in row[: len(self.heads) - 1])
+        key = KEY if errors else KEY.removeprefix(_ERRORS)
+        signs = self.best is not None and (errors or self.best)
+        return "; ".join(filter(None, (key if signs else "", self.about)))
 
     def screen(self, width: int) -> str:
         """Return aligned lines; columns that don't fit `width` are named below.
@@ -160,8 +160,10 @@ def summary_table(
     rows: Mapping[str, Sequence[Summary]],
     counts: Mapping[str, int],
     decimals: int = 4,
+    *,
+    errors: bool = True,
 ) -> Table:
-    """Return a table of means with standard errors, the best of each column marked.
+    """Return a table of means with standard errors or without, the best of each column marked.
 
     A row has a summary a column, and a number of entries behind it.
     """
@@ -173,7 +175,7 @@ def summary_table(
         if measure.beats_chance(rows[name][column])
         and name in best_names({n: cells[column] for n, cells in rows.items()}, measure.direction)
     }
-    write = with_error(decimals)
+    write = with_error(decimals) if errors else plain(decimals)
     cells = [[name, str(counts[name]), *map(write, summaries)] for name, summaries in rows.items()]
     heads = [title, "n", *(measure.head for measure in measures)]
     return Table(heads, cells, frozenset(best))

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from probseq.settings import Bound, Count, Index, Positive, Settings
-from probseq_apps.settings.common import DISTINCT, require
-
-Share = Annotated[float, Bound("above 0 and below 1", lambda value: 0.0 < value < 1.0)]
+from probseq_apps.settings.common import DISTINCT, Share, require
 
 _OF_IMAGES = {"mean", "std", "size", "crop"}
 _OF_MODELS = {"model", "data", "output", "max_length", "laplace", "batch_size", *_OF_IMAGES}

@@ -20,6 +20,7 @@ from probseq_apps.settings.common import (
     Flat,
     Names,
     Recipes,
+    Share,
     check_name,
     require,
     with_data,
@@ -65,6 +66,8 @@ class EvaluationSettings(Settings):
     """Severities to use with --shift."""
     ood: Annotated[tuple[str, ...], DISTINCT] = ()
     """Images: sets to tell apart from the test set, `rotations` is itself, turned."""
+    error_rate: Share = 0.1
+    """Wrong ones among the answers that are trusted, at most."""
 
     def check(self) -> None:
         """Refuse unknown names, and a shift of nothing."""

@@ -21,6 +21,7 @@ Flat = OmitArgPrefixes
 DISTINCT = Bound("without repetitions", lambda values: len(set(values)) == len(values))
 SOME = Bound("not empty", lambda values: len(values) > 0)
 Names = Annotated[tuple[str, ...], SOME, DISTINCT]
+Share = Annotated[float, Bound("above 0 and below 1", lambda value: 0.0 < value < 1.0)]
 Seeds = Annotated[tuple[Index, ...], SOME, DISTINCT]
 
 S = TypeVar("S")

@@ -1,8 +1,10 @@
 """Predictions of test sets by name: samples, ensembles, and all metrics at once."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -14,6 +16,7 @@ from probseq.metrics.evaluation import evaluate, evaluate_ood
 from probseq.metrics.ood import energy_score, ood_metrics
 from probseq.metrics.post_hoc import mean_log_probs, scale_log_probs
 from probseq.metrics.regression import LaplaceMixture, is_constant, mae, rmse
+from probseq.metrics.selective import select_with_error
 
 # Sets whose inputs are shifted: of one's own making, and the published ones of CIFAR-10-C.
 SHIFTED = ("shift", "cifar-c")
@@ -89,6 +92,50 @@ def evaluate_sets(
         if name.startswith("ood/"):
             detection = evaluate_ood(test, (probs[name], predictions.energy.double()), validation)
             values |= {f"{name}/{metric}": value for metric, value in detection.items()}
+    return values
+
+
+def trusted_shares(sets: Mapping[str, Predictions], max_error: float) -> dict[str, float | None]:
+    """Measure which answers can be trusted, by confidences that the other half of the test chose.
+
+    A random half of the test set, the same for all models, chooses the confidence above which
+    answers are accepted; the other half checks it, and then the two change places. `trusted` is the
+    confidence above which at most `max_error` are wrong (:func:`select_with_error`, level 95%), and
+    `surest` that which nine in ten have.
+
+    Returns:
+        Shares by name: `test/trusted`, of the answers that are accepted, and `test/trusted-error`,
+        of the wrong among them; the same of `corrupted`, all shifted sets together; and
+        `trusted-refused/NAME`, of the examples of the set `ood/NAME` that are not accepted. The
+        same of `surest`.
+    """
+    confidence = {name: p.log_probs.double().max(-1).values for name, p in sets.items()}
+    correct = {name: p.log_probs.argmax(-1) == p.labels for name, p in sets.items()}
+    if (size := len(correct["test"])) < 2:
+        return {}
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(0))
+    halves = order[: size // 2], order[size // 2 :]
+    # By rule and set: examples, those that are accepted, and the right ones among these.
+    counts: dict[tuple[str, str], Tensor] = defaultdict(lambda: torch.zeros(3))
+    for choosing, checking in (halves, halves[::-1]):
+        sure, right = confidence["test"][choosing], correct["test"][choosing]
+        lowest = sure.sort().values[len(sure) // 10]
+        rules = {"trusted": select_with_error(sure, right, max_error).threshold}
+        rules["surest"] = math.nextafter(float(lowest), -math.inf)
+        for (rule, threshold), name in product(rules.items(), sets):
+            rows = checking if name == "test" else slice(None)
+            accepted = confidence[name][rows] > threshold
+            both = (accepted & correct[name][rows]).sum()
+            name = "corrupted" if name.startswith(SHIFTED) else name
+            counts[rule, name] += torch.stack([torch.tensor(len(accepted)), accepted.sum(), both])
+    values: dict[str, float | None] = {}
+    for (rule, name), count in counts.items():
+        total, accepted, right = count.tolist()
+        if name in ("test", "corrupted"):
+            values[f"{name}/{rule}"] = accepted / total
+            values[f"{name}/{rule}-error"] = 1.0 - right / accepted if accepted else None
+        elif name.startswith("ood/"):
+            values[f"{rule}-refused/{name[4:]}"] = 1.0 - accepted / total
     return values
 
 
