@@ -267,9 +267,18 @@ def net():
     assert "Laplace" not in screen
 
 
-def test_weights_of_torchvision_say_how_many_classes_there_are(images, tmp_path):
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda state: state,
+        lambda state: {"model": state, "epoch": 3},
+        lambda state: {"state_dict": {f"module.{name}": x for name, x in state.items()}},
+    ],
+)
+def test_weights_of_torchvision_say_how_many_classes_there_are(images, tmp_path, form):
     models = pytest.importorskip("torchvision").models
-    torch.save(models.shufflenet_v2_x0_5(num_classes=3).state_dict(), tmp_path / "w.pt")
+    state = models.shufflenet_v2_x0_5(num_classes=3).state_dict()
+    torch.save(form(state), tmp_path / "w.pt")
     settings = CalibrateSettings(
         model=("torchvision:shufflenet_v2_x0_5+w.pt",),
         data=images,

@@ -358,7 +358,10 @@ def _state(file: Path) -> dict[str, Tensor]:
         from safetensors.torch import load_file
 
         return load_file(file)
-    return torch.load(file, map_location="cpu", weights_only=True)
+    state = torch.load(file, map_location="cpu", weights_only=True)
+    # Checkpoints of timm and torchvision have more than weights, those of DDP a prefix.
+    state = next((state[key] for key in ("state_dict", "model") if key in state), state)
+    return {name.removeprefix("module."): value for name, value in state.items()}
 
 
 class _Measured(NamedTuple):
