@@ -47,7 +47,8 @@ def test_rows_are_drawn_without_repetition_while_there_are_enough():
 
 def test_k_means_never_raises_the_error_and_ends_at_its_fixed_point():
     points, start = _points(200, 2), _points(12, 2, seed=1)
-    start[0] = 100.0
+    start[0] = 100.0  # no point chooses this code, and a single one the next
+    points[0], start[1] = -60.0, -50.0
     errors = []
     for steps in range(6):
         codebook, counts = k_means(points, start, steps)
