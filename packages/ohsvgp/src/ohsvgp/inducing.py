@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohsvgp.markov import exponential_sums
 from ohsvgp.whitening import Whitening, whiten
-from probseq.kernels import Kernel, Matern12
+from probseq.kernels import Kernel
 
 
 class Inducing(ABC):
@@ -96,10 +95,6 @@ class PointFunctional(Inducing):
         kernel = continuous(kernel)
         if self.weights is None:
             return kernel(self.nodes, x)
-        # Worth its tables for enough x.
-        if type(kernel) is Matern12 and kernel.dim == 1 and x.shape[-2] >= 4 * self.num_inducing:
-            s, z = (self.nodes / kernel.lengthscale)[..., 0], (x / kernel.lengthscale)[..., 0]
-            return kernel.outputscale[..., None, None] * exponential_sums(self.weights, s, z)
         return self.weights @ kernel(self.nodes, x)
 
     def cross_inducing(self, kernel: Kernel, other: Inducing) -> Float[Tensor, "*b m k"]:
