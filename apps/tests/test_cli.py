@@ -57,7 +57,7 @@ WRONG = {
     "online --target time": "each once, got time, time",
     "online --series s --target x y": "series needs one target",
     "online live --replay": "replay needs state",
-    "online live --method osgpr": "unknown method 'osgpr'",
+    "online live --season daily": "season must be auto, none, or positive numbers, got 'daily'",
     "online live --horizon -1": "horizon must be a whole number of at least 1, got -1",
     "online live --step -1": "step must be positive",
     "online live --page here": "page must be PORT or HOST:PORT",

@@ -19,13 +19,13 @@ from probseq.files import (
     InUseError,
     OtherFormatError,
     hash_tensors,
-    pack_tensors,
+    pack_arrays,
     read_arrays,
     read_json,
     read_tensors,
     replace_files,
     sole_use,
-    unpack_tensors,
+    unpack_arrays,
     write_arrays,
     write_atomic,
     write_json,
@@ -64,7 +64,7 @@ STORES = {
         lambda p: sorted(read_tensors(p, FORM)[1].items()),
     ),
     "mapped": (
-        lambda p: write_atomic(p, pack_tensors(FORM, HEAD, TENSORS)),
+        lambda p: write_tensors(p, FORM, HEAD, TENSORS),
         lambda p: sorted(read_tensors(p, FORM, mapped=True)[1].items()),
     ),
 }
@@ -127,7 +127,9 @@ def test_tensors_and_values_come_back_and_others_read_the_same_files(tmp_path):
             assert found.keys() == TENSORS.keys()
             assert all(torch.equal(found[name], TENSORS[name]) for name in TENSORS)
             assert all(found[name].dtype == TENSORS[name].dtype for name in TENSORS)
-    head, tensors = unpack_tensors(file.read_bytes(), FORM, "state")
+    head, tensors = read_tensors(file, FORM)
+    arrays = pack_arrays(FORM, HEAD, {"x/y": np.arange(4.0)})
+    assert unpack_arrays(arrays, FORM, "state")[1]["x/y"].tolist() == [0.0, 1.0, 2.0, 3.0]
     assert hash_tensors(tensors) == hash_tensors(dict(reversed(TENSORS.items())))
     assert hash_tensors(tensors) != hash_tensors(tensors | {"scalar": torch.tensor(2.0)})
     write_arrays(tmp_path / "x.npz", FORM, {"x/y": np.arange(4.0)})

@@ -82,8 +82,6 @@ def step_leaves(
         old = {new.split()[0]: name.split()[0] for name, new in flags.items() if new}
         for name, (_, choices, default) in read_help(out).items():
             found[f"help: {old.get(name, name)}"] = ("settings", (choices, default))
-    elif arguments[:2] == ["online", "live"]:
-        found |= _flat([json.loads(row) for row in out.splitlines()], "", "out")
     else:
         found |= _text_leaves("out", out, masked=bench)
     found |= _text_leaves("err", record["err"], masked=bench)

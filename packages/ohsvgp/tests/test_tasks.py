@@ -19,7 +19,6 @@ from ohsvgp.tasks import (
     sequential_splits,
     split_into_tasks,
     standardised,
-    starting_lengthscales,
     stratified_splits,
 )
 from probseq.gaussians import DiagonalGaussian
@@ -151,12 +150,6 @@ def test_counts_have_a_coverage_that_is_small_for_exact_predictions_only():
         for factor in (1.0, 1.5)
     )
     assert right < 0.1 < 0.3 < wrong
-
-
-def test_lengthscales_start_from_shares_of_the_span_none_below_the_gap():
-    times = 1.7e9 + 60.0 * torch.arange(9.0, dtype=torch.float64)
-    assert starting_lengthscales(times) == (160.0, 60.0)
-    assert starting_lengthscales(times[:1]) == ()
 
 
 def test_the_matrix_has_a_row_for_each_task_learned_and_nothing_for_the_future():

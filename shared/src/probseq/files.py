@@ -234,11 +234,22 @@ def write_tensors(
             _seal(content)
 
 
-def pack_tensors(form: Format, head: Mapping[str, Any], tensors: Mapping[str, "Tensor"]) -> bytes:
-    """Return the bytes of the file that `write_tensors` writes."""
-    from safetensors.torch import save
+def pack_arrays(
+    form: Format, head: Mapping[str, Any], arrays: "Mapping[str, NDArray[Any]]"
+) -> bytes:
+    """Return the bytes of such a file of arrays, without torch."""
+    from safetensors.numpy import save
 
-    return bytes(_sealed(save(_on_cpu(tensors), metadata={"head": _head(form, head)})))
+    return bytes(_sealed(save(dict(arrays), metadata={"head": _head(form, head)})))
+
+
+def unpack_arrays(
+    content: bytes, form: Format, source: str
+) -> "tuple[dict[str, Any], dict[str, NDArray[Any]]]":
+    """Read the bytes of `pack_arrays`; the source is the name of them in errors."""
+    from safetensors.numpy import load
+
+    return unpack_head(content, form, source), load(content)
 
 
 def read_tensors(
@@ -248,23 +259,15 @@ def read_tensors(
 
     Mapped tensors stay on the disk until they are used; their hash is checked all the same.
     """
-    if not mapped or not path.is_file() or path.stat().st_size == 0:
-        return unpack_tensors(_read(path, form), form, str(path))
-    from safetensors.torch import load_file
+    from safetensors.torch import load, load_file
 
+    if not mapped or not path.is_file() or path.stat().st_size == 0:
+        content = _read(path, form)
+        # Their order is another each time.
+        return unpack_head(content, form, str(path)), dict(sorted(load(content).items()))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         head = unpack_head(content, form, str(path))
     return head, load_file(path)
-
-
-def unpack_tensors(
-    content: bytes, form: Format, source: str
-) -> tuple[dict[str, Any], dict[str, "Tensor"]]:
-    """Read the bytes of `pack_tensors`; the source is the name of them in errors."""
-    from safetensors.torch import load
-
-    head = unpack_head(content, form, source)
-    return head, dict(sorted(load(content).items()))  # their order is another each time
 
 
 def hash_tensors(tensors: Mapping[str, "Tensor"], *texts: bytes) -> str:

@@ -7,9 +7,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import quantiles
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +15,6 @@ from torch import Tensor
 
 from ohsvgp import AdamSteps, Gaussian, LegS, LostInformationWarning, OnlineGP, RandomSubset
 from ohsvgp.bases import Basis
-from ohsvgp.integrations.live import LiveStream
 from probseq.kernels import RBF
 from probseq_apps.bench import Case, Timing, interleaved, show, single_thread, timed
 from probseq_apps.settings.bench import BenchOnlineSettings
@@ -29,7 +26,6 @@ LENGTHSCALE, _OUTPUTSCALE, _NOISE = 0.40, 0.77, 0.0075
 AUDIO = 9000
 # The thesis learns the inducing points of OSGPR by this many Adam steps at each task.
 _ITERATIONS = 1000
-_FIRST = 20  # lines of a live stream that are learned at once
 
 Series = tuple[Tensor, Tensor]
 
@@ -42,10 +38,9 @@ class StreamSizes(NamedTuple):
     more: int = 25  # of the longer one
     early: int = 1_000  # points of the short stream
     late: int = 100_000  # points of the long stream
-    answered: int = 1_000  # lines of a live stream
 
 
-QUICK = StreamSizes(singles=40, few=2, more=6, late=10_000, answered=40)
+QUICK = StreamSizes(singles=40, few=2, more=6, late=10_000)
 
 
 def bench_online(settings: BenchOnlineSettings) -> None:
@@ -101,24 +96,8 @@ def measure_online(sizes: StreamSizes, repeats: int) -> list[dict[str, Any]]:
     rows += [
         Timing(f"OSGPR, M=50, {_ITERATIONS:,} Adam steps a task, extrapolated", osgpr, "s"),
         Timing("  against LegS", osgpr / seconds[fifty]),
-        *answer_rows(sizes.answered),
     ]
     return [row.result(seconds) for row in rows]
-
-
-def answer_rows(count: int) -> list[Timing]:
-    """Return the rows of how long a live stream takes to answer a line and to save its state."""
-    (t, y), rows = stream(count + _FIRST), list[Timing]()
-    lines = [f"{at},{value}" for at, value in zip(t.tolist(), y.tolist(), strict=True)]
-    for M in (50, 200):
-        with TemporaryDirectory() as folder:
-            model = _model(LegS(M), "grow:1.05")
-            answers = LiveStream(model, Path(folder) / "state", warmup=_FIRST).follow(lines)
-            times = [1e3 * timed(partial(next, answers), gradients=True)() for _ in lines][_FIRST:]
-        cuts = quantiles(times, n=100, method="inclusive")
-        rows.append(Timing(f"a line of a live stream, M={M}: median", cuts[49], "ms"))
-        rows += [Timing(f"  {share}th percentile", cuts[share - 1], "ms") for share in (90, 99)]
-    return rows
 
 
 def stream(count: int, length: float = LENGTH) -> Series:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ohsvgp import AdamSteps, ExactGP, Gaussian, OnlineGP, Refit
-from ohsvgp.beyond.prior import PRIOR_OPTIONS, fit_prior, make_mean, make_prior
+from ohsvgp import AdamSteps, ExactGP, Gaussian, OnlineGP, PivotedCholesky
+from ohsvgp.beyond.prior import PRIOR_OPTIONS, make_mean, make_prior
 from ohsvgp.integrations.live import LivePage, LiveStream
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.plots import coefficients_plot, prediction_figures
@@ -52,17 +52,14 @@ from probseq_apps.settings.online import (
     ONLINE,
     STANDARDISED,
     GPSettings,
-    LiveModel,
     LiveSettings,
     OnlineComparison,
     OnlineSettings,
-    Prior,
     StreamInfo,
 )
 
 PREDICTIONS = "predictions"
 _WARM_POINTS, _FIT_POINTS = 20, 500
-_REBASE = "grow:1.05"
 
 
 class Streams:
@@ -320,24 +317,19 @@ def estimate(
     # Settings count in units that are known for the standard sets alone, of which the papers'
     # evidence has no limits.
     of_user = stream.name.startswith(CSV_PREFIX)
-    return fit_prior(
-        [prior_of(settings, stream.dim)],
-        x,
-        y,
-        steps=settings.fit_steps,
-        seed=seed,
-        mean=make_mean(trend=settings.trend, season=settings.season),
-        limited=of_user,
-        restarts=2 if of_user else 0,
-    )
+    prior = prior_of(settings, stream.dim)
+    mean = make_mean(trend=settings.trend, season=settings.season)
+    # With as many inducing points as points: the exact evidence.
+    model = OnlineGP(*prior, PivotedCholesky(len(x)), mean=mean, seed=seed)
+    restarts = 2 if of_user else 0
+    model.fit_hyperparameters(x, y, steps=settings.fit_steps, limited=of_user, restarts=restarts)
+    return prior
 
 
-def prior_of(
-    settings: Prior, dim: int = 1, season: Sequence[float] = ()
-) -> tuple[Kernel, Likelihood]:
+def prior_of(settings: GPSettings, dim: int = 1) -> tuple[Kernel, Likelihood]:
     """Return covariance, with a lengthscale for each dimension, and observation model."""
     values = settings.to_dict()
-    return make_prior(**{name: values[name] for name in PRIOR_OPTIONS}, dim=dim, season=season)
+    return make_prior(**{name: values[name] for name in PRIOR_OPTIONS}, dim=dim)
 
 
 def warm_up(method: str, stream: TaskStream, settings: OnlineSettings) -> None:
@@ -368,7 +360,6 @@ def warm_up(method: str, stream: TaskStream, settings: OnlineSettings) -> None:
 
 def live_command(settings: LiveSettings) -> None:
     """Follow the stream to its end, and print what answers each line."""
-    torch.set_num_threads(settings.threads)
     file, model, whole = settings.lines, settings.model, settings.replay or bool(settings.lines)
     # What is no UTF-8 is refused in the answer to its line; a mark before the first is passed over.
     if file is None and isinstance(sys.stdin, TextIOWrapper):
@@ -387,15 +378,15 @@ def live_command(settings: LiveSettings) -> None:
         # A plain line, without a place in our sources.
         warnings.showwarning = lambda message, *_: tell(f"warning: {message}")
         stream = LiveStream(
-            build_live_model(model),
             settings.state,
-            settings=model.to_dict(),
+            likelihood=model.likelihood,
+            seasons=model.seasons,
+            false_alarms=model.false_alarms,
+            warmup=model.warmup,
             horizon=settings.horizon,
             step=settings.step,
             separator=settings.separator,
             decimal=settings.decimal,
-            widen=settings.widen,
-            warmup=model.warmup,
         )
         for answer in stream.follow(lines, every=settings.every, replay=whole):
             print(answer, flush=True)
@@ -407,18 +398,3 @@ def live_command(settings: LiveSettings) -> None:
             with suppress(KeyboardInterrupt):
                 while True:
                     time.sleep(3600)
-
-
-def build_live_model(settings: LiveModel) -> OnlineGP:
-    """Return a model that has seen nothing yet."""
-    basis, when = METHODS[settings.method].basis, settings.hyperparameters
-    assert basis is not None
-    return OnlineGP(
-        *prior_of(settings, season=settings.season),
-        basis(settings, StreamInfo(settings.window)),
-        mean=make_mean(trend=settings.trend, season=()),
-        t0=settings.t0,
-        rebase="task" if settings.method == "fading" else _REBASE,
-        time_unit=settings.time_unit,
-        refit=None if when == "fixed" else Refit(when),
-    )

@@ -19,6 +19,7 @@ from probseq_apps.data.names import CSV_PREFIX, SERIES_NAMES, TABLE_NAMES, user_
 from probseq_apps.engine.config import Fraction
 from probseq_apps.settings.common import (
     DISTINCT,
+    SOME,
     DefaultSelectors,
     Flat,
     Names,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ohsvgp.bases import Basis
 
 ONLINE, ONLINE_VAE = "online", "online-vae"
+AUTO, NONE = "auto", "none"
 MOVING_DIGITS, ROTATED_MNIST = "moving-digits", "rotated-mnist"
 
 LikelihoodName = Literal["gaussian", "student-t", "poisson", "negative-binomial", "bernoulli"]
@@ -55,7 +57,6 @@ class OnlineMethod(NamedTuple):
     follows: bool = True  # its hyperparameters can change once it has learned
     learned: Literal["", "points", "posterior"] = ""  # what Adam learns, in `learn_steps` a task
     at_once: bool = False  # all tasks come as one, with the steps of all
-    live: bool = False  # `online live` has it
 
 
 def _basis(name: str, *needs: str) -> "Callable[[Any, StreamInfo], Basis]":
@@ -97,22 +98,16 @@ _OVC = "pivoted points (OVC): inducing points by pivoted Cholesky"
 _OVC_OPTZ = _learned("pivoted, learned (OVC-optZ): starts from OVC", "PivotedCholesky")
 _OSVGP = _learned("learned points (OSVGP): random inducing points, learned", "RandomSubset")
 METHODS: dict[str, OnlineMethod] = {
-    "ohsvgp": OnlineMethod("OHSVGP: LegS, exact covariances", _basis("LegS"), live=True),
+    "ohsvgp": OnlineMethod("OHSVGP: LegS, exact covariances", _basis("LegS")),
     "ohsvgp-adam": OnlineMethod("OHSVGP by Adam: LegS", _basis("LegS"), learned="posterior"),
     "ohsvgp-rff": OnlineMethod(_RFF, _features, follows=False),
-    "ohsvgp-legt": OnlineMethod(
-        "OHSVGP, sliding window: LegT", _basis("LegT", "window"), live=True
-    ),
-    "ohsvgp-lagt": OnlineMethod("OHSVGP, fading past: LagT", _basis("LagT", "window"), live=True),
-    "ohsvgp-fout": OnlineMethod(
-        "OHSVGP, Fourier window: FouT", _basis("FouT", "window"), live=True
-    ),
-    "cosine": OnlineMethod("cosines: on the window so far", _basis("Cosine"), live=True),
-    "fading": OnlineMethod("latest stamps: older ones the thinner", _basis("Fading"), live=True),
-    "grid": OnlineMethod(
-        "uniform grid: inducing points that move", _basis("UniformGrid"), live=True
-    ),
-    "ovc": OnlineMethod(_OVC, _basis("PivotedCholesky"), "both", live=True),
+    "ohsvgp-legt": OnlineMethod("OHSVGP, sliding window: LegT", _basis("LegT", "window")),
+    "ohsvgp-lagt": OnlineMethod("OHSVGP, fading past: LagT", _basis("LagT", "window")),
+    "ohsvgp-fout": OnlineMethod("OHSVGP, Fourier window: FouT", _basis("FouT", "window")),
+    "cosine": OnlineMethod("cosines: on the window so far", _basis("Cosine")),
+    "fading": OnlineMethod("latest stamps: older ones the thinner", _basis("Fading")),
+    "grid": OnlineMethod("uniform grid: inducing points that move", _basis("UniformGrid")),
+    "ovc": OnlineMethod(_OVC, _basis("PivotedCholesky"), "both"),
     "ovc-optz": _OVC_OPTZ,
     "ovc-optz-at-once": _at_once(_OVC_OPTZ),
     "osgpr": _learned("learned points (OSGPR): random inducing points, learned", "RandomSubset"),
@@ -126,7 +121,6 @@ METHODS: dict[str, OnlineMethod] = {
     "ohsvgp-rand": _path("random path: in random order", "random"),
 }
 _INPUTS = {"time": "series", "points": "points of several dimensions"}
-_LIVE = tuple(name for name, method in METHODS.items() if method.live)
 VAE_METHODS: dict[str, str] = {
     "ohsvgp": "OHSVGP: LegS, exact covariances",
     "ovc": "OVC, shared points: pivoted Cholesky, the same for all latents",
@@ -193,8 +187,8 @@ class StreamSettings(Settings):
             check_marks(self.separator, self.decimal)
 
 
-class Prior(Settings):
-    """Prior and observation model."""
+class GPSettings(Settings):
+    """Model."""
 
     num_inducing: Count = 50
     """Inducing variables M."""
@@ -217,17 +211,6 @@ class Prior(Settings):
     """Variance of gaussian noise; squared scale of student-t; where to start from unless fixed."""
     dispersion: Positive = 1.0
     """negative-binomial: the variance of a count with mean m is m + m²/dispersion."""
-
-    def check(self) -> None:
-        """Refuse what is no kernel."""
-        if self.kernel not in (type(self).kernel, "rbf", "matern12", "matern32", "matern52"):
-            from probseq.kernels import parse_kernel  # late: it loads torch
-
-            parse_kernel(self.kernel)
-
-
-class GPSettings(Prior):
-    """Model."""
 
     hyperparameters: Literal["fixed", "first", "online"] | None = None
     """fixed: those given; first: of greatest evidence on (at most 500 points of) the first task,
@@ -254,6 +237,13 @@ class GPSettings(Prior):
     q(u). The thesis has 1000 for solar and audio, 5000 for covid and 2000 for points."""
     learn_rate: Positive = 0.01
     """Their step size, in lengthscales, or standard deviations of the posterior so far."""
+
+    def check(self) -> None:
+        """Refuse what is no kernel."""
+        if self.kernel not in (type(self).kernel, "rbf", "matern12", "matern32", "matern52"):
+            from probseq.kernels import parse_kernel  # late: it loads torch
+
+            parse_kernel(self.kernel)
 
 
 class OnlineComparison(Settings):
@@ -338,47 +328,35 @@ class OnlineSettings(OnlineComparison):
             )
 
 
-class LiveModel(Prior):
+class LiveModel(Settings):
     """Model."""
 
-    kernel: str = "rbf + walk"
-    """Prior covariance, as in `online`: by default swings about a level that wanders."""
-    season: tuple[Positive, ...] = ()
-    """Periods of patterns that change slowly from one to the next, in time_unit."""
-    method: Annotated[str, arg(metavar=f"{{{','.join(_LIVE)}}}")] = "fading"
-    """How inducing variables follow the stream: fading are the latest stamps and, the thinner the
-    older, those before; ohsvgp, cosine and grid are spread over all of it; legt, lagt and fout
-    forget the older past."""
-    hyperparameters: str = "every:50"
-    """fixed: those given; first: fitted to the first lines, from there on fixed; every:50: fitted
-    anew to the latest hundred each fifty lines, and sooner after few; drift: when a line is very
-    unlikely."""
+    likelihood: Literal["gaussian", "poisson", "negative-binomial"] = "gaussian"
+    """Of real values, or of counts."""
+    season: Annotated[tuple[str, ...], SOME] = (AUTO,)
+    """Periods of patterns that repeat, in the unit of the stamps, of dates in seconds; auto: those
+    of the calendar and of the data are compared by evidence, which the answers tell; or none."""
+    false_alarms: Annotated[float, Bound("above 0 and below 1", lambda value: 0 < value < 1)] = (
+        0.002
+    )
+    """Share of quiet lines that are told as outliers."""
     warmup: Count = 20
-    """First lines, learned at once; gaussian and student-t: in units of their deviation from their
-    mean, which all values take. 1: each line by itself, as it is."""
-    window: Positive = 10.0
-    """Length of the sliding window, or the time in which the past fades."""
-    time_unit: Literal["s", "m", "h", "D", "W"] = "D"
-    """Unit of time for stamps that are dates: seconds to weeks."""
-    t0: str | None = None
-    """Earliest stamp that can come, a number or an ISO date; None: the first that does."""
+    """First lines, which wait for their step and seasons."""
 
     def check(self) -> None:
-        """Refuse an unknown method or time to fit, and what is no stamp."""
-        super().check()
-        check_name("method", self.method, _LIVE)
-        defaults = ("fixed", "first", type(self).hyperparameters)
-        if self.hyperparameters in defaults and self.t0 is None:
-            return
-        from ohsvgp import Refit  # late: these load torch
-        from ohsvgp.stream.clock import parse_stamp
+        """Refuse periods that are no positive numbers."""
+        words = (AUTO, NONE) if len(self.season) == 1 else ()
+        for text in self.season:
+            number = text.replace(".", "", 1).isdecimal() and float(text) > 0.0
+            refusal = f"season must be {AUTO}, {NONE}, or positive numbers, got {text!r}"
+            require(number or text in words, refusal)
 
-        for name, read in (("hyperparameters", Refit), ("t0", parse_stamp)):
-            value = getattr(self, name)
-            try:
-                read(value) if value not in (None, "fixed") else None
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
+    @property
+    def seasons(self) -> Literal["auto"] | tuple[float, ...] | None:
+        """Seasons as a stream takes them."""
+        if self.season in ((AUTO,), (NONE,)):
+            return "auto" if self.season == (AUTO,) else None
+        return tuple(map(float, self.season))
 
 
 class LiveSettings(Settings):
@@ -398,16 +376,12 @@ class LiveSettings(Settings):
     """File of the stream from its first line; None: standard input."""
     replay: bool = False
     """Standard input starts at the stream's first line: skip those that the state has absorbed."""
-    threads: Count = 1
-    """CPU threads of torch; more make updates of a line no faster."""
     separator: str = ","
     """Between stamp and value."""
     decimal: Literal[".", ","] = "."
     """Mark of decimals in numbers."""
     encoding: str = "utf-8-sig"
     """Of the lines, such as utf-8-sig or latin-1."""
-    widen: bool = True
-    """Widen intervals by what the stream has shown; else they are the model's."""
     page: str | None = None
     """Port of a page that draws the stream, for browsers on this machine only; HOST:PORT for
     others, too. It stays when the stream has ended, until Ctrl-C."""

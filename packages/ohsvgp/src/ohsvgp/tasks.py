@@ -24,7 +24,6 @@ from probseq.metrics import coverage_calibration_error, rmse
 Split = tuple[NDArray[np.intp], NDArray[np.intp]]
 # Inducing points, and predictions on a grid by name.
 GridPrediction = tuple[Tensor | None, dict[str, Tensor]]
-_START_SHARES = (1.0 / 3.0, 1.0 / 10.0, 1.0 / 30.0)
 # Of a task: one point for evaluation, and two that make a curve.
 _MIN_TASK_POINTS = 3
 # Standard deviations from the mean within which 95 % of a Gaussian lie.
@@ -228,20 +227,6 @@ def learn(model: OnlineGP | ExactGP, task: Task, refit_steps: int | None = None)
         warnings.simplefilter("ignore", LostInformationWarning)
         warnings.simplefilter("ignore", PriorMismatchWarning)
         return float(model.update(task.x, task.y).lost_information.sum())
-
-
-def starting_lengthscales(times: Tensor) -> tuple[float, ...]:
-    """Return where the search for a lengthscale may start where the unit of times is unknown.
-
-    Far from its optimum the evidence is flat. These are shares of the times' span, none below their
-    median gap.
-    """
-    stamps = times.unique()
-    if len(stamps) < 2:
-        return ()
-    span, gap = float(stamps[-1] - stamps[0]), float(stamps.diff().median())
-    shares = (max(span * share, gap) for share in _START_SHARES)
-    return tuple(dict.fromkeys(shares))
 
 
 def scores(records: Sequence[Mapping[str, Any]], num_tasks: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Stamps that follow the calendar, and lines that are written in other ways."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,13 +54,9 @@ def test_other_stamps_step_by_their_gaps() -> None:
         assert calendar_ahead(1_704_067_200.0, gaps, 3) is None
 
 
-def stream(**options: Any) -> LiveStream:
-    return LiveStream(OnlineGP(RBF(1, lengthscale=90.0), Gaussian(0.1), Cosine(10)), **options)
-
-
 def test_streams_forecast_months_in_the_zone_of_the_latest_line() -> None:
     months = pd.date_range("2023-06", periods=14, freq="MS", tz="Europe/Berlin")
-    live = stream(warmup=12, horizon=2)
+    live = LiveStream(warmup=12, horizon=2)
     answers = [live.answer(f"{month.isoformat()},{k % 5}") or {} for k, month in enumerate(months)]
     ahead = [forecast["t"] for forecast in answers[11]["forecasts"]]
     assert [answers[5]["t"], *ahead] == [
@@ -136,14 +131,14 @@ def test_stamps_with_and_without_a_zone_are_refused_together() -> None:
     ],
 )
 def test_the_last_of_these_lines_is_no_stamp_like_those_before(lines: list[str]) -> None:
-    live = stream()
+    live = LiveStream()
     refused = ["refused" in (live.answer(line) or {}) for line in lines]
     assert refused == [*[False] * (len(lines) - 1), True]
 
 
 def test_lines_of_semicolons_and_decimal_commas() -> None:
     def answer(line: str, **marks: str) -> dict[str, object]:
-        return stream(**marks).answer(line) or {}
+        return LiveStream(**marks).answer(line) or {}
 
     plain = answer("2024-01-01;18,9")
     assert "--separator ';' separates its cells" in str(plain["refused"])

@@ -1,1 +1,1 @@
-"""Extensions of the paper: means, forecasts, a monitor, priors by name."""
+"""Extensions of the paper: means, forecasts, state-space filters, priors by name."""

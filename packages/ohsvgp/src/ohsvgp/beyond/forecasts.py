@@ -138,11 +138,26 @@ def forecast(gp: OnlineGP, t: Any, *, step: float | None = None, stacklevel: int
             once a model.
     """
     x = stamps_ahead(gp, t, step)
-    now = passing_forecast(gp, x)
     # Later fits change parameters in place.
     kernel, likelihood = copy.deepcopy((gp.kernel, gp.likelihood))
-    still, state = replace(gp.process, kernel=kernel, likelihood=likelihood), gp.state
-    ahead = replace(now, likelihood=likelihood, joint=lambda: still.predict_joint(state, x))
+    process, state = replace(gp.process, kernel=kernel, likelihood=likelihood), gp.state
+    with torch.no_grad():
+        marginal = process.predict(state, x)
+        # Most kernels are neither noise nor a mean in part, and all three the same.
+        kernels = (process.prior, continuous(process.prior), process_of(process.prior))
+        distinct = {id(kernel): kernel for kernel in kernels}
+        variances = {key: kernel.diag(x) for key, kernel in distinct.items()}
+        prior, smooth, beside = (variances[id(kernel)] for kernel in kernels)
+    ahead = Forecast(
+        gp.user_inputs(x),
+        marginal,
+        prior,
+        smooth,
+        beside,
+        likelihood,
+        lambda: process.predict_joint(state, x),
+        gp.dtype,
+    )
     last = gp.spacing.last
     if last is not None and len(x) and ExtrapolationWarning not in gp.warned:
         lost = ahead.beyond & (x[:, 0] > last)
@@ -157,28 +172,6 @@ def forecast(gp: OnlineGP, t: Any, *, step: float | None = None, stacklevel: int
                 stacklevel=stacklevel,
             )
     return ahead
-
-
-def passing_forecast(gp: OnlineGP, x: Tensor) -> Forecast:
-    """Return a forecast that holds until the hyperparameters change, and never warns."""
-    process, state = gp.process, gp.state
-    with torch.no_grad():
-        marginal = process.predict(state, x)
-        # Most kernels are neither noise nor a mean in part, and all three the same.
-        kernels = (process.prior, continuous(process.prior), process_of(process.prior))
-        distinct = {id(kernel): kernel for kernel in kernels}
-        variances = {key: kernel.diag(x) for key, kernel in distinct.items()}
-        prior, smooth, beside = (variances[id(kernel)] for kernel in kernels)
-    return Forecast(
-        gp.user_inputs(x),
-        marginal,
-        prior,
-        smooth,
-        beside,
-        gp.likelihood,
-        lambda: process.predict_joint(state, x),
-        gp.dtype,
-    )
 
 
 def stamps_ahead(gp: OnlineGP, t: Any, step: float | None) -> Tensor:

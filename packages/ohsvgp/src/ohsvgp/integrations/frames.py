@@ -1,38 +1,26 @@
 """Forecast of a group of a table, for pandas, dask, Ray and Spark alike. Not in the papers."""
 
-import warnings
 from collections.abc import Sequence
 from datetime import date
 from statistics import median_low
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ohsvgp.bases import Fading
-from ohsvgp.beyond.forecasts import passing_forecast
-from ohsvgp.beyond.means import Trend
-from ohsvgp.information_loss import LostInformationWarning
-from ohsvgp.likelihoods import Gaussian
-from ohsvgp.mismatch import PriorMismatchWarning
-from ohsvgp.online import OnlineGP
+from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, filter_rows
+from ohsvgp.beyond.state_space import StateSpace
+from ohsvgp.integrations.live.intervals import DEVIATIONS
+from ohsvgp.integrations.live.regimes import Regimes, advance, learn
 from ohsvgp.stream.calendar import calendar_ahead
 from ohsvgp.stream.spacing import GAPS
 from probseq.checks import check_counts
-from probseq.kernels import RBF, Kernel, Walk
-from probseq.linalg import safe_cholesky
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Values that a series must have, and the latest ones by which a model is chosen.
-_MIN_VALUES, _LATEST = 10, 200
+# Values that a series must have; the latest by which seasons are chosen; errors that are alarms.
+_MIN_VALUES, _LATEST, _ALARM = 10, 600, 3.0
 _ANSWER = ("mean", "low", "high", "reason")
-# Default priors of standardised values: lengthscales in steps, variances of the noise and of the
-# level from step to step; and noise over the level's steps, of a level without swings.
-_LENGTHSCALES, _NOISES, _WANDERS = (2.0, 6.0, 20.0, 60.0), (0.03, 0.3, 3.0), (1e-3, 0.1)
-_LEVEL_NOISES = (0.03, 1.0, 30.0, 1000.0)
 
 
 def forecast_group(
@@ -42,14 +30,13 @@ def forecast_group(
     target: str,
     horizon: int,
     by: Sequence[str] = (),
-    models: Sequence[OnlineGP] = (),
+    likelihood: Literal["gaussian", "poisson", "negative-binomial"] = "gaussian",
 ) -> "pd.DataFrame":
     """Return the forecast of one series after its latest stamp.
 
     Stamps go on in months, quarters, years or business days where the latest ones come so, else in
-    steps of the median of their gaps. Values are standardised by their mean and, under Gaussian
-    noise, by the scale of greatest evidence, in closed form; hyperparameters are those of the model
-    of greatest evidence of the latest 200 values.
+    steps of the median of their gaps. The model is that of ``LiveStream``: levels, slopes, swings
+    and the seasons of greatest evidence, filtered exactly; outliers are not believed.
 
     Args:
         group: a row an observation, in any order.
@@ -57,9 +44,7 @@ def forecast_group(
         target: column of numbers; NaN is a missing value.
         horizon: number h of steps.
         by: columns of the group's key, which the answer has too.
-        models: of standardised values, with Gaussian noise, or a single one; they have learned
-            nothing, and stay so. Without, 32 with ``Fading(100)``: a level that wanders, ``Walk``,
-            beside swings of 2 to 60 steps, a line, or nothing.
+        likelihood: of numbers, or of counts.
 
     Returns:
         Columns ``by``, ``time``, "mean", "low", "high" (ends of the interval of 95 %) and "reason",
@@ -74,7 +59,7 @@ def forecast_group(
     reason, rows = "", np.full((3, 1), np.nan)
     try:
         ahead = _stamps_ahead(stamps, horizon)
-        rows = _forecast(stamps, y, ahead, models)
+        rows = _forecast(stamps, y, ahead, None if likelihood == "gaussian" else likelihood)
     except ValueError as error:
         ahead, reason = stamps[-1:], str(error)
     answer = ordered.loc[[0] * len(ahead), keys].reset_index(drop=True)
@@ -147,68 +132,30 @@ def _elapsed(stamps: np.ndarray, start: np.datetime64, unit: str) -> np.ndarray:
 
 
 def _forecast(
-    stamps: np.ndarray, values: np.ndarray, ahead: np.ndarray, models: Sequence[OnlineGP]
+    stamps: np.ndarray, values: np.ndarray, ahead: np.ndarray, counts: str | None
 ) -> np.ndarray:
-    """Return mean, low and high at the stamps ahead, by the model of greatest evidence."""
+    """Return mean, low and high at the stamps ahead."""
     observed = ~np.isnan(values)
-    y = torch.from_numpy(values[observed])
-    if len(y) < _MIN_VALUES or not y.isfinite().all():
+    y = values[observed]
+    if len(y) < _MIN_VALUES or not np.isfinite(y).all():
         raise ValueError(f"values must be finite, and at least {_MIN_VALUES}, got {len(y)}")
-    models = models or _default_models(stamps)
-    model, centre, scale = models[0], y.new_zeros(()), y.new_ones(())
-    if model.likelihood.continuous:
-        centre, scale = y.mean(), y.std(correction=0)
-        if not scale > torch.finfo(y.dtype).eps * len(y) * y.abs().max():
-            return np.full((3, len(ahead)), float(y[-1]))
-    y = (y - centre) / scale
-    if stamps.dtype.kind == "M" and model.clock is None:
-        # Of dates outside the years that a clock counts in nanoseconds, too.
-        start = stamps[observed][0]
-        stamps, ahead = (_elapsed(each, start, model.time_unit) for each in (stamps, ahead))
-    if isinstance(model.likelihood, Gaussian):
-        x = model.inputs(stamps[observed])
-        scored = [(*_evidence(each, x[-_LATEST:], y[-_LATEST:]), each) for each in models]
-        _, size, model = max(scored, key=lambda score: score[0])
-        y, scale = y / size, scale * size
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LostInformationWarning)
-        warnings.simplefilter("ignore", PriorMismatchWarning)  # values are standardised
-        gp = model.updated(stamps[observed], y)
-    predicted = passing_forecast(gp, gp.inputs(ahead))
-    standard = torch.stack([predicted.mean, *predicted.interval(0.95)]).double()
-    return (centre + scale * standard).numpy()
-
-
-def _evidence(model: OnlineGP, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Return the log evidence of targets at their best scale s, but for a constant, and s.
-
-    N(y; 0, s²K), K with the noise, is greatest at s² = yᵀK⁻¹y/n: −½ (n log s² + log|K|).
-    """
-    with torch.no_grad():
-        noise = cast("Gaussian", model.likelihood).noise
-        K = model.process.prior(x, x) + torch.diag_embed(noise.expand(len(x)))
-        L = safe_cholesky(K, jitter=torch.finfo(K.dtype).eps, max_tries=8)
-        square = torch.linalg.solve_triangular(L, y[:, None], upper=False).square().mean()
-        log_root = L.diagonal().log().sum()  # ½ log|K|
-    return float(-0.5 * len(x) * square.log() - log_root), float(square.sqrt())
-
-
-def _default_models(stamps: np.ndarray) -> list[OnlineGP]:
-    """Return the candidates for series with these stamps."""
-    step = median_low(np.diff(np.unique(stamps)[-GAPS - 1 :]))
-    step = float(step / np.timedelta64(1, "D") if stamps.dtype.kind == "M" else step)
-
-    def model(kernel: Kernel, noise: float, mean: Trend | None = None) -> OnlineGP:
-        return OnlineGP(kernel, Gaussian(noise), Fading(100), mean=mean)
-
-    def wander(variance: float) -> Walk:  # of a step; see ``Walk``
-        return Walk(step=step, outputscale=500 * variance)
-
-    swings = [
-        model(RBF(1, lengthscale=length * step) + wander(variance), noise)
-        for length in _LENGTHSCALES
-        for variance in _WANDERS
-        for noise in _NOISES
-    ]
-    means = (None, Trend(level=100.0, slope=1.0 / step))
-    return swings + [model(wander(1.0), noise, mean) for noise in _LEVEL_NOISES for mean in means]
+    if counts is not None and ((y < 0) | (y % 1 > 0)).any():
+        raise ValueError(f"values must be counts 0, 1, 2, … for {counts}")
+    if y.min() == y.max():
+        return np.full((3, len(ahead)), y[-1])
+    times, unit = stamps[observed], None
+    if stamps.dtype.kind == "M":
+        start = times[0]
+        times, ahead = (_elapsed(each, start, "s") for each in (times, ahead))
+        unit = float(median_low(np.diff(np.unique(times))))
+    step = unit or float(median_low(np.diff(np.unique(times))))
+    rows = [SeriesRow(t / step, float(v)) for t, v in zip(times, y, strict=True)]
+    floor = float(np.diff(np.unique(y)).min()) ** 2 / 12.0  # of rounding
+    periods, _ = choose_seasons(rows[-_LATEST:], unit, floor, counts)
+    space, first = StateSpace(candidates(periods), floor, counts), rows[:_MIN_VALUES]
+    state, last = Regimes(filter_rows(space, first)[0]), first[-1].time
+    for time, value, _ in rows[_MIN_VALUES:]:
+        state = learn(space, advance(space, state, time - last), value, _ALARM)[0]
+        last = time
+    mean, variance = space.ahead(state.leader, (ahead / step - last).tolist())
+    return np.stack([mean, *space.interval(mean, variance, DEVIATIONS)])

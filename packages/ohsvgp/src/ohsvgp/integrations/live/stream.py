@@ -1,12 +1,13 @@
-"""A stream that is learned line by line, forecasts, and survives being killed.
+"""A stream of lines that is learned, forecast, and survives being killed.
 
 A line is ``t,y``: a number or an ISO date, and a number, or nothing (NA, NaN, null) where the value
-is missing. A line that cannot be understood is refused in its answer, and does not stop the stream.
+is missing. A line that cannot be understood is refused in its answer, and does not stop the stream;
+nothing changes before its answer is there.
 
-The first lines wait and are learned at once: they give the hyperparameters, and the mean and
-deviation by which real numbers are standardised. Then each line is learned by itself.
-
-Fits and new starts are decided in ``refitting``, the width of intervals in ``intervals``.
+The first lines wait, and give the step and the seasons; then each line is learned by itself. What a
+line is, regular, an outlier or the first of something new, is decided in ``regimes``. A stamp too
+far ahead waits until the next line confirms it; a late line is told and not learned; the clock has
+gone back where several in a row go on from one to the next.
 
 The state is written after the update and before its answer is given: no answer is ever lost.
 After a crash the stream goes on with the lines that were not absorbed, or from its beginning, those
@@ -15,70 +16,62 @@ absorbed skipped; answers are then those of an uninterrupted run to the last bit
 Not in the papers.
 """
 
-import copy
 import json
-import math
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, pstdev
-from typing import Any
+from statistics import median_low
+from typing import Any, Literal
 
 import numpy as np
-import torch
+from scipy.special import ndtri
 
-from ohsvgp.beyond.forecasts import passing_forecast
-from ohsvgp.beyond.monitor import Monitor
-from ohsvgp.information_loss import InformationLoss, LostInformationWarning
-from ohsvgp.integrations.live.intervals import judge_intervals, widened_interval
-from ohsvgp.integrations.live.lines import LineReader
-from ohsvgp.integrations.live.refitting import (
-    LATEST,
-    lines_to_restart_from,
-    refit_due,
-    refit_to_lines,
-)
+from ohsvgp.beyond import seasons as kinds
+from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, filter_rows
+from ohsvgp.beyond.state_space import Array, StateSpace
+from ohsvgp.integrations.live.intervals import DEVIATIONS, judge_intervals
+from ohsvgp.integrations.live.lines import Line, LineReader
+from ohsvgp.integrations.live.regimes import Regimes, advance, learn
 from ohsvgp.integrations.live.state import FORMAT, read_state
-from ohsvgp.integrations.live.stream_state import NANOSECONDS, StreamState, as_json, as_times
-from ohsvgp.online import OnlineGP
+from ohsvgp.integrations.live.stream_state import StreamState, as_json
 from ohsvgp.stream.calendar import calendar_ahead
-from probseq.checks import check_counts, check_positive
-from probseq.files import pack_tensors, unpack_tensors, write_atomic
+from ohsvgp.stream.spacing import GAPS
+from probseq.checks import check_choice, check_counts, check_positive
+from probseq.files import pack_arrays, unpack_arrays, write_atomic
 
-# A window that has grown to a wild stamp never shrinks: all that was learned would lie in one point
-# of it. Counted in spans of the stream so far.
-_MAX_SPANS = 1e6
-# Where there is no span yet: after so many lengthscales, stamps in float64 are no finer than one.
-_MAX_LENGTHSCALES = 1e15
-# Values whose deviation is less than this share of their size are equal.
-_ROUND_OFF = 1e-12
+# Steps ahead beyond which a stamp waits for the next; late lines that turn the clock back.
+_FAR, _LATE = 30.0, 5
+# Values from a new level until seasons are compared again.
+_SOON = 60
+# Latest lines that seasons are compared on; values of a Gaussian that differ by less are equal.
+_ROWS, _ROUND_OFF = 600, 1e-12
+
+_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (1.0, "s"))
+Likelihood = Literal["gaussian", "poisson", "negative-binomial"]
 
 
 class LiveStream:
-    """A model and its place in a stream of lines, kept in a file.
+    """A stream of lines, kept in a file.
 
     Args:
-        model: times in, one series; it has seen nothing yet. ``rebase="grow:1.05"`` saves it most
-            factorisations; without ``refit`` its hyperparameters stay.
         file: of the state; taken up if it is there, else made. None keeps the state in memory.
-        settings: of the model, as JSON can hold them; the file refuses others.
-        warmup: lines that are learned at once at the beginning; if they are two or more, real
-            numbers are standardised by their mean and deviation, hence not before two differ.
+        likelihood: of real values, or of counts: "poisson" or "negative-binomial".
+        seasons: periods, in the unit of the stamps, of dates in seconds; "auto" compares those that
+            the data suggest, by evidence; none without.
+        false_alarms: share of quiet lines that are told as outliers.
+        warmup: lines that wait at the beginning.
         horizon: stamps to forecast after each line.
-        step: time between them; if None, as in ``ohsvgp.forecast``.
+        step: between them, as the periods; if None, as in ``ohsvgp.forecast``.
         separator: between the cells of a line.
         decimal: mark of decimals in numbers, "." or ",".
-        widen: whether intervals are widened by their misses so far.
 
     Raises:
         OSError: the file cannot be read or written.
 
     Example:
-        >>> from ohsvgp import Gaussian, LegS, OnlineGP, Refit
         >>> from ohsvgp.integrations.live import LiveStream
-        >>> from probseq.kernels import RBF
-        >>> model = OnlineGP(RBF(1), Gaussian(0.1), LegS(20), rebase="grow:1.05", refit=Refit())
-        >>> stream = LiveStream(model, warmup=3)
+        >>> stream = LiveStream(warmup=3)
         >>> answers = [stream.answer(line) for line in ["0,1.0", "0.5,1.2", "1,0.9", "1.5,"]]
         >>> [len(answer["forecasts"]) for answer in answers], answers[-1]["alerts"][0]
         ([0, 0, 1, 1], 'missing')
@@ -86,33 +79,38 @@ class LiveStream:
 
     def __init__(
         self,
-        model: OnlineGP,
         file: Path | None = None,
         *,
-        settings: Mapping[str, Any] | None = None,
+        likelihood: Likelihood = "gaussian",
+        seasons: Literal["auto"] | Sequence[float] | None = "auto",
+        false_alarms: float = 0.002,
         warmup: int = 20,
         horizon: int = 1,
         step: float | None = None,
         separator: str = ",",
         decimal: str = ".",
-        widen: bool = True,
     ) -> None:
         self._reader = LineReader(separator, decimal)
-        if not model.of_time:
-            raise ValueError(f"model must be one of times, got points of dim {model.kernel.dim}")
         check_counts(warmup=warmup, horizon=horizon)
-        if step is not None:
-            check_positive(step=step)
-        self.model, self.file, self.position, self.monitor = model, file, StreamState(), Monitor()
+        check_choice("likelihood", likelihood, Likelihood)
+        if not 0.0 < false_alarms < 1.0:
+            raise ValueError(f"false_alarms must be above 0 and below 1, got {false_alarms}")
+        periods = [] if seasons in (None, "auto") else [float(period) for period in seasons]
+        check_positive(seasons=min(periods, default=1.0), step=1.0 if step is None else step)
+        self.file, self.state, self.regimes = file, StreamState(), None
         self.warmup, self.horizon, self.step = warmup, horizon, step
-        self._refit, self._widen, model.refit = model.refit, widen, None
-        self._blank = copy.deepcopy(model)
-        self._settings = json.loads(json.dumps(dict(settings or {})))
-        if (clock := model.clock) is not None:
-            self.position.calendar = clock.unit is not None
-            self.position.start = clock.origin / (1 if clock.unit is None else NANOSECONDS)
-        if file is not None and (state := read_state(file)) is not None:
-            self._restore(state, str(file))
+        self.counts = None if likelihood == "gaussian" else likelihood
+        self.periods, self.auto = periods, seasons == "auto"
+        self.threshold = -float(ndtri(0.5 * false_alarms))
+        self._space: StateSpace | None = None
+        self.settings = {
+            "likelihood": likelihood,
+            "season": ["auto"] if self.auto else [f"{p:g}" for p in periods] or ["none"],
+            "false_alarms": false_alarms,
+            "warmup": warmup,
+        }
+        if file is not None and (content := read_state(file)) is not None:
+            self._restore(content, str(file))
         self.save()  # a file that cannot be written is refused before anything is learned
 
     def follow(
@@ -130,16 +128,16 @@ class LiveStream:
         Raises:
             OSError: the state cannot be written.
         """
-        skip = self.position.lines if replay else 0
-        if skip and self.position.answer:
-            yield self.position.answer
+        skip = self.state.lines if replay else 0
+        if skip and self.state.answer:
+            yield self.state.answer
         unsaved = 0
         for number, line in enumerate(lines, 1):
             if number <= skip:
                 continue
             answer = self.answer(line)
             text = json.dumps(answer) if answer else ""
-            self.position.answer = text or self.position.answer
+            self.state.answer = text or self.state.answer
             unsaved += 1
             if unsaved == every:
                 self.save()
@@ -154,25 +152,28 @@ class LiveStream:
 
         Returns:
             None if there is nothing in it; else values that JSON can hold: ``line``, its number;
-            ``t``; ``y``, None if it is missing; ``error``, its standardised error (of
-            ``standard_errors``), None if there was no forecast; ``alerts``: of
-            "missing", "drift" (``Monitor``), "lost information" (as ``LostInformationWarning``, at
-            the line where it begins), "anew" (the model has started anew) and "extrapolation" (the
-            prior forecasts); and ``forecasts`` with ``horizon``, ``t``, ``mean``, ``low`` and
-            ``high`` each, ends of the interval of 95 %: none before the first lines are learned. Or
-            ``line`` and ``refused``, why it was not learned.
+            ``t``; ``y``, None if it is missing; ``error``, its standardised error, None if there
+            was no forecast; ``alerts``: of "missing", "outlier", "new level" (the stream has begun
+            something new), "late" (not learned) and "clock" (the stamp is too far
+            ahead and waits for the next, or the clock has gone back); and ``forecasts`` with
+            ``horizon``, ``t``, ``mean``, ``low`` and ``high`` each, ends of the interval of 95 %:
+            none before the first lines are learned. Where seasons are chosen, ``season``: their
+            ``periods``, and the ``nats`` of evidence over none. Or ``line`` and ``refused``, why
+            it was not learned.
         """
-        self.position.lines += 1
-        text = line.strip()
+        self.state.lines += 1
+        number, text = {"line": self.state.lines}, line.strip()
         if not text or text.startswith("#"):
             return None
-        number: dict[str, Any] = {"line": self.position.lines}
-        with warnings.catch_warnings():  # they are among the alerts
-            warnings.simplefilter("ignore", LostInformationWarning)
-            try:
-                return number | self._learn(text)
-            except ValueError as error:
-                return number | {"refused": str(error)}
+        try:
+            draft = _Draft(self, copy(self.state), self.regimes, self._space)
+            answer = number | draft.learn(self._reader.read(text))
+        except OverflowError:
+            return number | {"refused": "forecasts must lie before the year 10000"}
+        except ValueError as error:
+            return number | {"refused": str(error)}
+        self.state, self.regimes, self._space = draft.state, draft.regimes, draft.space
+        return answer
 
     def save(self) -> None:
         """Write the state, all or nothing; nothing without a file."""
@@ -185,154 +186,18 @@ class LiveStream:
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the state file, for an engine that keeps states by itself."""
-        head = {
-            "model": self._settings,
-            "position": vars(self.position),
-            "monitor": self.monitor.state_dict(),
-        }
-        return pack_tensors(FORMAT, head, self.model.state_dict())
+        head, arrays = {"model": self.settings, "position": vars(self.state)}, dict[str, Array]()
+        if self.regimes is not None:
+            head["regimes"], arrays = self.regimes.split()
+        return pack_arrays(FORMAT, head, arrays)
 
     def load_bytes(self, state: bytes) -> None:
         """Take over what ``to_bytes`` gave, and forget all else; answers go on to the last bit."""
         self._restore(state, "state")
 
-    def _learn(self, text: str) -> dict[str, Any]:
-        """Learn a line that is not empty."""
-        cell, stamp, (_, form, zone), value = self._reader.read(text)
-        calendar = form != "number"
-        state = self.position
-        if state.calendar not in (None, calendar):
-            kinds = ("numbers", "dates")
-            raise ValueError(
-                f"stamps must be {kinds[not calendar]} like those before, got {cell!r}"
-            )
-        if state.form not in (None, form):
-            raise ValueError(f"stamps must each be a {state.form} like those before, got {cell!r}")
-        self._check_reach(stamp, cell)
-        times, error, alerts = as_times([stamp], calendar), None, list[str]()
-        was_large = InformationLoss(*state.losses).large
-        if value is None:
-            alerts.append("missing")
-        elif self.model.updates == 0:
-            self.model.likelihood.check_targets(torch.tensor([value], dtype=torch.float64))
-            self._keep(stamp, value, calendar)
-        else:
-            target = [(value - state.centre) / state.scale]
-            if self.monitor.observe(self.model, times, target):
-                alerts.append("drift")
-            (error,) = self.monitor.errors
-            state.recent = [*state.recent, [stamp, value, error]][-max(2 * self.warmup, LATEST) :]
-            state.since += 1
-            if self._refit is not None and refit_due(state, self._refit):
-                refit_to_lines(self.model, self._refit, state, self._in_stamps(1.0))
-            state.losses = [*InformationLoss(*state.losses).after(self.model.update(times, target))]
-            judge_intervals(state, stamp, value, 0.25 * (self._step() or 0.0))
-            restart = None if self._refit is None else lines_to_restart_from(state, self.warmup)
-            if restart is not None:
-                alerts.append("anew")
-                self._restart_from(restart)
-        if InformationLoss(*state.losses).large and not was_large:  # news, and not a state
-            alerts.append("lost information")
-        state.calendar, state.form, state.zone = calendar, form, zone
-        state.observe(stamp)
-        forecasts, beyond = self._forecasts()
-        if beyond:
-            alerts.append("extrapolation")
-        t = as_json(stamp, calendar, zone)
-        return {"t": t, "y": value, "error": error, "alerts": alerts, "forecasts": forecasts}
-
-    def _keep(self, stamp: float, value: float, calendar: bool) -> None:
-        """Keep one of the first lines, and learn them at once when they are enough."""
-        state = self.position
-        state.first_lines.append([stamp, value])
-        if len(state.first_lines) < self.warmup:
-            return
-        stamps, values = zip(*sorted(state.first_lines), strict=True)
-        if self.warmup > 1 and self.model.likelihood.continuous:
-            centre, scale = fmean(values), pstdev(values)
-            # The oldest of equal values, but for round-off, says no more than the others.
-            if not scale > _ROUND_OFF * max(map(abs, values)):
-                del state.first_lines[0]
-                return
-            state.centre, state.scale = centre, scale
-        if self.model.clock is None:
-            state.start = stamps[0]
-        state.recent = [[stamp, value, 0.0] for stamp, value in state.first_lines]
-        if self._refit is not None:
-            refit_to_lines(self.model, self._refit, state, self._in_stamps(1.0), first=True)
-        targets = [(value - state.centre) / state.scale for value in values]
-        info = self.model.update(as_times(stamps, calendar), targets)
-        state.losses, state.first_lines = [*InformationLoss().after(info)], []
-
-    def _restart_from(self, lines: list[list[float]]) -> None:
-        """Forget all but these lines, and learn them as the first ones of a stream."""
-        state = self.position
-        state.pending, state.reach, state.centre, state.scale = [], [], 0.0, 1.0
-        self.model = copy.deepcopy(self._blank)
-        *state.first_lines, (stamp, value) = [row[:2] for row in lines]
-        state.recent = []
-        self._keep(stamp, value, bool(state.calendar))
-
-    def _forecasts(self) -> tuple[list[dict[str, Any]], bool]:
-        """Return forecasts, none before stamps have a distance, and whether the prior answers."""
-        state, step = self.position, self._step()
-        if self.model.updates == 0 or state.last is None or step is None:
-            return [], False
-        calendar = bool(state.calendar)
-        stamps = None
-        if calendar and self.step is None:
-            stamps = calendar_ahead(state.last, state.gaps, self.horizon, state.zone)
-        if stamps is None:
-            stamps = [state.last + step * (k + 1) for k in range(self.horizon)]
-        ahead = passing_forecast(self.model, self.model.inputs(as_times(stamps, calendar)))
-        ends = widened_interval(state, ahead, self.horizon, widen=self._widen)
-        rows = zip(*(values.tolist() for values in (ahead.mean, *ends)), strict=True)
-        answers: list[dict[str, Any]] = []
-        for k, (stamp, row) in enumerate(zip(stamps, rows, strict=True), 1):
-            numbers = [state.centre + state.scale * number for number in row]
-            named = zip(("mean", "low", "high"), numbers, strict=True)
-            answers.append({"horizon": k, "t": as_json(stamp, calendar, state.zone)} | dict(named))
-            state.pending.append([k - 1.0, stamp, *numbers[1:]])
-        return answers, bool(ahead.beyond.any())
-
-    def _check_reach(self, stamp: float, text: str) -> None:
-        """Refuse a stamp before t0, and one that would stretch the window beyond all use."""
-        start, last, calendar = self.position.start, self.position.last, self.position.calendar
-        if start is None:
-            return
-        # The clock's t0 in seconds may be off by one digit of float64.
-        if stamp < math.nextafter(start, -math.inf):
-            raise ValueError(
-                f"the stamp must not lie before {as_json(start, bool(calendar))}, got {text!r}:"
-                " give the earliest that can come as t0 when the stream begins"
-            )
-        latest = start if last is None else last
-        lengthscale = self._in_stamps(float(self.model.kernel.resolution.detach().max()))
-        # A first gap may happen to be tiny; the lengthscale is the other measure of time.
-        farthest = _MAX_SPANS * max(latest - start, lengthscale)
-        reach = farthest if self.position.gaps else _MAX_LENGTHSCALES * lengthscale
-        if stamp - latest > reach:
-            unit = " seconds" if calendar else ""
-            raise ValueError(
-                f"the stamp must lie within {reach:g}{unit} of the latest, "
-                f"{as_json(latest, bool(calendar))}, to go by the stream so far, got {text!r}"
-            )
-
-    def _in_stamps(self, time: float) -> float:
-        """Return a time in the model's unit, as a difference of stamps."""
-        if not self.position.calendar:
-            return time
-        unit = np.timedelta64(1, self.model.time_unit)
-        return time * float(unit / np.timedelta64(1, "s"))
-
-    def _step(self) -> float | None:
-        if self.step is not None:
-            return self._in_stamps(self.step)
-        return self.position.step
-
-    def _restore(self, state: bytes, source: str) -> None:
-        head, tensors = unpack_tensors(state, FORMAT, source)
-        saved, now = head["model"], self._settings
+    def _restore(self, content: bytes, source: str) -> None:
+        head, arrays = unpack_arrays(content, FORMAT, source)
+        saved, now = head["model"], self.settings
         if saved != now:
             changed = [
                 f"{k} {saved.get(k)} instead of {now[k]}" for k in now if saved.get(k) != now[k]
@@ -342,8 +207,192 @@ class LiveStream:
                 "or name another file"
             )
         try:
-            self.model.load_state_dict(tensors)
-            self.position = StreamState(**head["position"])
-            self.monitor.load_state_dict(head["monitor"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            self.state = StreamState(**head["position"])
+            self.regimes = Regimes.join(head["regimes"], arrays) if arrays else None
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{source} is damaged: {error}") from error
+        bank = candidates(self.state.periods)
+        self._space = StateSpace(bank, self.state.floor, self.counts) if arrays else None
+
+
+class _Draft:
+    """Changes of a line, which are taken once its answer is there."""
+
+    def __init__(
+        self,
+        stream: LiveStream,
+        state: StreamState,
+        regimes: Regimes | None,
+        space: StateSpace | None,
+    ) -> None:
+        self.stream, self.state, self.regimes, self.space = stream, state, regimes, space
+        self.alerts, self.error, self.changed = list[str](), None, False
+
+    def learn(self, line: Line) -> dict[str, Any]:
+        """Learn a line, and return what answers it but its number."""
+        text, stamp, form, value = line.text, line.time, line.stamp.form, line.value
+        state, calendar = self.state, form != "number"
+        if state.calendar not in (None, calendar):
+            words = ("numbers", "dates")
+            raise ValueError(
+                f"stamps must be {words[not calendar]} like those before, got {text!r}"
+            )
+        if state.form not in (None, form):
+            raise ValueError(f"stamps must each be a {state.form} like those before, got {text!r}")
+        if self.stream.counts and value is not None and (value < 0 or value % 1):
+            raise ValueError(f"y must be a count 0, 1, 2, … for {self.stream.counts}, got {value}")
+        state.calendar, state.form, state.zone = calendar, form, line.stamp.zone
+        if value is None:
+            self.alerts.append("missing")
+        if self.regimes is None:
+            self._wait(stamp, value)
+        else:
+            self._follow(stamp, value)
+        head = {"t": as_json(stamp, calendar, state.zone), "y": value, "error": self.error}
+        answer: dict[str, Any] = head | {"alerts": self.alerts, "forecasts": self._forecasts()}
+        if self.changed:
+            periods = [self._period(period) for period in state.periods]
+            answer["season"] = {"periods": periods, "nats": round(state.nats, 1)}
+        return answer
+
+    def _wait(self, stamp: float, value: float | None) -> None:
+        """Keep one of the first lines, and learn them at once when they are enough."""
+        state, warmup = self.state, self.stream.warmup
+        state.observe(stamp)
+        if value is None or [stamp, value] in state.first_lines:
+            return  # a line that was delivered twice is one
+        state.first_lines = [*state.first_lines, [stamp, value]][-_ROWS:]
+        lines = sorted(state.first_lines, key=lambda row: row[0])
+        gaps = [b[0] - a[0] for a, b in pairwise(lines) if b[0] > a[0]]
+        unit = self.stream.step or (median_low(gaps) if gaps else None)
+        if len(lines) < warmup or unit is None:
+            return
+        # Stamps that are far from all others are those of a wrong clock.
+        pairs = enumerate(pairwise(lines), 1)
+        starts = [k for k, (a, b) in pairs if b[0] - a[0] > _FAR * unit]
+        ends = pairwise([0, *starts, len(lines)])
+        longest = max((lines[a:b] for a, b in ends), key=len)
+        lines = longest if len(longest) >= 0.75 * len(lines) else lines
+        first, state.last = lines[0][0], lines[-1][0]
+        state.unit, state.first_lines, state.gaps = unit, [], gaps[-GAPS:]
+        state.time = (state.last - first) / unit
+        state.rows = [[(t - first) / unit, y, kinds.REGULAR] for t, y in lines]
+        state.learned, state.check_at = len(lines), len(lines)
+        for (_, a), (_, b) in pairwise(lines):
+            self._resolve(a, b)
+        self._compare_seasons()
+
+    def _follow(self, stamp: float, value: float | None) -> None:
+        """Place a stamp in time, and learn its value."""
+        state, unit = self.state, self.state.unit or 1.0
+        far = _FAR * max(unit, state.step or 0.0)
+        if state.waiting is not None:
+            at, before = state.waiting
+            state.waiting = None
+            if at is not None and 0.0 <= stamp - at <= far:
+                self._step(at, before)
+        if stamp - (state.last or 0.0) > far:
+            state.waiting = [stamp, value]
+            self.alerts.append("clock")
+            return
+        if stamp >= (state.last or 0.0):
+            state.late = []
+            self._step(stamp, value)
+            return
+        state.late = [*state.late, stamp] if not state.late or stamp >= state.late[-1] else [stamp]
+        if len(state.late) >= _LATE and state.late[0] < state.late[-1]:
+            self.alerts.append("clock")
+            steps = len(state.late) * (self.stream.step or state.step or unit) / unit
+            state.late, state.pending, state.last = [], [], stamp
+            self._step(stamp, value, steps)
+            return
+        self.alerts.append("late")
+
+    def _step(self, stamp: float, value: float | None, steps: float | None = None) -> None:
+        """Go on to a stamp, and learn its value."""
+        state, space, last = self.state, self.space, self.state.last or 0.0
+        if self.regimes is None or space is None:
+            return
+        steps = (stamp - last) / (state.unit or 1.0) if steps is None else steps
+        state.time += steps
+        state.observe(stamp)
+        self.regimes = advance(space, self.regimes, steps)
+        if value is None or (steps == 0.0 and state.rows and state.rows[-1][1] == value):
+            return
+        if state.rows:
+            self._resolve(state.rows[-1][1], value)
+        space.floor = state.floor
+        self.regimes, verdict = learn(space, self.regimes, value, self.stream.threshold)
+        self.error = verdict.error
+        self.alerts += verdict.alerts
+        judge_intervals(state, stamp, value, 0.25 * (self.stream.step or state.step or 0.0))
+        kind = kinds.OUTLIER if verdict.outlier else kinds.REGULAR
+        state.rows = [*state.rows, [state.time, value, kind]][-_ROWS:]
+        if verdict.restart is not None and verdict.restart < len(state.rows):
+            back = len(state.rows) - 1 - verdict.restart
+            later = [[*row[:2], kinds.REGULAR] for row in state.rows[back + 1 :]]
+            state.rows = [*state.rows[:back], [*state.rows[back][:2], kinds.RESTART], *later]
+            state.check_at = min(state.check_at, state.learned + _SOON)
+        state.learned += 1
+        if state.learned >= state.check_at:
+            self._compare_seasons()
+
+    def _resolve(self, before: float, value: float) -> None:
+        """Take up the difference of two values in a row."""
+        size, state = abs(value - before), self.state
+        if size > _ROUND_OFF * max(abs(value), abs(before)):
+            state.resolution = size if state.resolution is None else min(size, state.resolution)
+
+    def _compare_seasons(self) -> None:
+        """Choose seasons, and begin with them where they are others than before."""
+        state, stream = self.state, self.stream
+        state.check_at = state.learned + max(min(state.learned // 2, _ROWS), 1)
+        rows = [SeriesRow(time, value, int(kind)) for time, value, kind in state.rows]
+        periods, nats = tuple(state.periods), 0.0
+        if stream.auto:
+            step = state.unit if state.calendar else None
+            periods, nats = choose_seasons(rows, step, state.floor, stream.counts, periods)
+        elif self.regimes is None:
+            periods = tuple(period / (state.unit or 1.0) for period in stream.periods)
+        near = len(periods) == len(state.periods) and all(
+            abs(a - b) < 0.02 * b for a, b in zip(periods, state.periods, strict=True)
+        )
+        if near and self.regimes is not None:
+            return
+        state.periods, state.nats, self.changed = [*periods], nats, True
+        self.space = StateSpace(candidates(periods), state.floor, stream.counts)
+        self.regimes = Regimes(filter_rows(self.space, rows)[0])
+
+    def _forecasts(self) -> list[dict[str, Any]]:
+        """Return forecasts, none before stamps have a distance."""
+        state, horizon = self.state, self.stream.horizon
+        if self.regimes is None or self.space is None or state.last is None:
+            return []
+        distance = self.stream.step or state.step or state.unit or 1.0
+        calendar, stamps = bool(state.calendar), None
+        if calendar and self.stream.step is None:
+            stamps = calendar_ahead(state.last, state.gaps, horizon, state.zone)
+        if stamps is None:
+            stamps = [state.last + distance * (k + 1) for k in range(horizon)]
+        steps = [(stamp - state.last) / (state.unit or 1.0) for stamp in stamps]
+        mean, variance = self.space.ahead(self.regimes.leader, steps)
+        reach = [*state.reach, *[1.0] * (horizon - len(state.reach))]
+        state.reach = reach
+        low, high = self.space.interval(mean, variance, DEVIATIONS * np.array(reach[:horizon]))
+        rows = zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)
+        answers, pending = list[dict[str, Any]](), list[list[float]]()
+        for k, (stamp, (center, *ends)) in enumerate(zip(stamps, rows, strict=True), 1):
+            numbers = {"mean": center, "low": ends[0], "high": ends[1]}
+            answers.append({"horizon": k, "t": as_json(stamp, calendar, state.zone)} | numbers)
+            pending.append([k - 1.0, stamp, *ends])
+        if state.waiting is None and not state.late:
+            state.pending = [*state.pending, *pending]
+        return answers
+
+    def _period(self, steps: float) -> float | str:
+        """Return a period in stamps, of dates in days, hours or seconds."""
+        length = steps * (self.state.unit or 1.0)
+        if not self.state.calendar:
+            return float(f"{length:.6g}")
+        size, name = next(u for u in _UNITS if length >= 2 * u[0] or u[1] == "s")
+        return f"{length / size:.6g}{name}"

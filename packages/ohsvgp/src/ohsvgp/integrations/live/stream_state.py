@@ -1,58 +1,53 @@
 """Progress of a live stream."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from decimal import Decimal
 
-import numpy as np
-
-from ohsvgp.information_loss import InformationLoss
 from ohsvgp.stream.clock import stamp_text
 from ohsvgp.stream.spacing import StampSpacing
-
-NANOSECONDS = 1_000_000_000
-# What int64 nanoseconds since 1970 reach, in seconds.
-_LAST_SECOND = np.iinfo(np.int64).max // NANOSECONDS
 
 
 @dataclass
 class StreamState(StampSpacing):
-    """Progress of a stream; stamps of dates are in seconds since 1970."""
+    """Progress of a stream; stamps of dates are in seconds since 1970.
+
+    A line's changes are made in a copy, whose lists are replaced and never changed.
+    """
 
     lines: int = 0  # lines of input that were read, those passed over too
     calendar: bool | None = None  # whether stamps are dates; None before it is known
     form: str | None = None  # of all stamps: "date", "date with zone" ...
     zone: str | None = None  # of the latest stamp, as ``Stamp`` has it
-    start: float | None = None  # t0
     # Stamps and values of the first lines, until they are learned
     first_lines: list[list[float]] = field(default_factory=list[list[float]])
-    centre: float = 0.0  # subtracted from values before they are learned
-    scale: float = 1.0  # what they are divided by then
-    # Of the updates so far, as ``InformationLoss``
-    losses: list[Any] = field(default_factory=lambda: list[Any](InformationLoss()))
-    # Latest stamps, values and errors
-    recent: list[list[float]] = field(default_factory=list[list[float]])
-    fitted: int = 0  # lines that the latest fit saw
-    since: int = 0  # lines since then
+    unit: float | None = None  # a step of the model, in stamps; None before it begins
+    time: float = 0.0  # of the model, in steps
+    # Latest lines: times in steps, values, and ``SeriesRow``'s kinds
+    rows: list[list[float | int]] = field(default_factory=list[list[float | int]])
+    learned: int = 0  # values so far
+    resolution: float | None = None  # the smallest difference of two values in a row
+    periods: list[float] = field(default_factory=list[float])  # of seasons, in steps
+    nats: float = 0.0  # evidence of the seasons over none
+    check_at: int = 0  # values at which seasons are compared again
+    waiting: list[float | None] | None = None  # stamp and value of a line too far ahead
+    late: list[float] = field(default_factory=list[float])  # stamps of late lines in a row
     # horizon, stamp, low and high end of intervals whose values have not come
     pending: list[list[float]] = field(default_factory=list[list[float]])
     # Of the interval of each horizon, in units of the model's
     reach: list[float] = field(default_factory=list[float])
     answer: str = ""  # the last one that was given
 
-    def observe(self, stamp: float) -> None:
-        """Take up a stamp; a late one changes nothing."""
-        super().observe(stamp)
-        self.start = stamp if self.start is None else self.start
+    @property
+    def floor(self) -> float:
+        """Least variance of values: that of rounding them to their resolution.
 
-
-def as_times(stamps: Sequence[float], calendar: bool) -> np.ndarray:
-    """Return stamps as the model takes them."""
-    if not calendar:
-        return np.array(stamps)
-    if any(abs(stamp) > _LAST_SECOND for stamp in stamps):
-        raise ValueError("dates must lie between the years 1678 and 2261")
-    return np.array([round(stamp * NANOSECONDS) for stamp in stamps], dtype="datetime64[ns]")
+        Where all values are equal, it is what the last of their digits says.
+        """
+        width = self.resolution
+        if width is None:
+            digits = Decimal(f"{self.rows[-1][1] if self.rows else 0.0:.12g}").as_tuple().exponent
+            width = 10.0 ** (digits if isinstance(digits, int) else 0)
+        return width * width / 12.0
 
 
 def as_json(stamp: float, calendar: bool, zone: str | None = None) -> float | str:

@@ -1,0 +1,242 @@
+"""Seasons of a series, chosen by evidence among those of the calendar and of its autocorrelation.
+
+Not in the papers.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ohsvgp.beyond.state_space import Array, Belief, Candidates, StateSpace
+
+REGULAR, OUTLIER, RESTART = 0, 1, 2
+"""Kinds of rows."""
+# Seconds of a day, a week, and a year.
+CALENDAR = (86_400.0, 604_800.0, 31_557_600.0)
+# Steps in the shortest season; repeats of the longest that a series must hold.
+_SHORTEST, _REPEATS = 3.0, 1.9
+# Periods that people's clocks have, in steps.
+_COMMON = (4, 7, 12, 24, 48, 52, 60, 96, 144, 168, 288, 365.25)
+# Nats that a season must be better than none.
+_LEAST_NATS = 5.0
+# Seasons that are compared by evidence at a time.
+_COMPARED = 3
+
+# Level, slope, fading, swing, rate: walks, trends, curves, and swings about a level.
+_WALKS = [(level, 0.0, 1.0, 0.0, 1.0) for level in (1e-4, 1e-2, 0.1, 1.0, 10.0)]
+_TRENDS = [(0.01, 1e-6, 1e-3, 0.0, 1.0), (0.1, 1e-4, 1e-3, 0.0, 1.0), (1.0, 1e-5, 1e-3, 0.0, 1.0)]
+_CURVES = [
+    (level, slope, fading, 0.0, 1.0)
+    for level, slope, fading in (
+        *((0.01, 0.01, 0.05), (0.01, 1.0, 0.1), (0.01, 100.0, 0.2)),
+        (1.0, 0.1, 0.05),
+    )
+]
+_SWINGS = [
+    (1e-4, 0.0, 1.0, size, rate) for size, rate in ((1, 0.3), (4, 0.1), (30, 0.3), (30, 0.05))
+]
+GRID = [*_WALKS, *_TRENDS, *_CURVES, *_SWINGS]
+_COARSE = [_WALKS[1], _WALKS[3], _TRENDS[0], _CURVES[1], _SWINGS[1], _SWINGS[2]]
+
+# Variance of steps, and damping: seasons that last, and cycles that do not.
+_SEASONS = ((1e-5, 0.0), (3e-3, 0.0))
+_CYCLES = [(1e-3, 0.0, 1.0, 0.0, 1.0, walk, 0.03) for walk in (0.1, 10.0)]
+
+
+class SeriesRow(NamedTuple):
+    """A line that was learned."""
+
+    time: float  # in steps
+    value: float
+    kind: int = REGULAR
+
+
+def candidates(periods: Sequence[float], *, coarse: bool = False) -> Candidates:
+    """Return the hyperparameters of a bank of models with some seasons, in steps."""
+    frequencies = harmonics(periods)
+    walks = _SEASONS if periods else _SEASONS[:1]
+    base = _COARSE if coarse else GRID
+    rows = [(*row, *walk) for row in base for walk in walks]
+    rows += _CYCLES if periods else []
+    level, slope, fading, swing, rate, walk, damping = np.array(rows).T.copy()
+    return Candidates(
+        level, slope, fading, swing, rate, walk, damping, np.tile(frequencies, (len(rows), 1))
+    )
+
+
+def harmonics(periods: Sequence[float]) -> Array:
+    """Return angular frequencies, up to half a step each."""
+    counts = [min(math.floor(period / 2), 6 if period <= 13 else 4) for period in periods]
+    pairs = ((p, j) for p, J in zip(periods, counts, strict=True) for j in range(1, J + 1))
+    return np.array([2 * math.pi * j / period for period, j in pairs])
+
+
+def filter_rows(space: StateSpace, rows: Sequence[SeriesRow]) -> tuple[Belief, Array]:
+    """Return what a bank knows after some rows, and the log evidence of each model."""
+    y = np.array([row.value for row in rows if row.kind != OUTLIER])
+    variance, steps = float(y.var()), np.abs(np.diff(y))
+    median, large = np.quantile(steps, [0.5, 0.95]).tolist() if len(steps) else (0.0, 0.0)
+    # In a quiet stretch the noise is no smaller than a tenth of the largest differences.
+    floor, space.floor = space.floor, max(space.floor, (0.1 * large) ** 2)
+    noise = max(median**2, 1e-4 * variance)
+    if space.counts is not None:
+        variance /= max(float(y.mean()), 0.1)
+        noise = 1.0 if space.counts == "poisson" else max(variance, 1.0)
+    belief = space.begin(float(np.median(y[:5])), variance, noise)
+    evidence, last = np.zeros(len(belief.draws)), rows[0].time
+    for row in rows:
+        belief, last = space.advance(belief, row.time - last), row.time
+        if row.kind == RESTART:
+            belief = space.restart(belief, row.value)
+        elif row.kind == REGULAR:
+            belief, logs, _ = space.observe(belief, row.value)
+            evidence += logs
+    space.floor = floor
+    return belief, evidence
+
+
+def suggested_periods(
+    rows: Sequence[SeriesRow], step: float | None, chosen: Sequence[float] = ()
+) -> list[float]:
+    """Return periods in steps that a series may have beside those chosen, the best first.
+
+    Of the calendar, if a step's seconds are given, the autocorrelation of differences, and the
+    periodogram; ordered by what differences of harmonics explain of those of values.
+    """
+    rows = [row for row in rows if row.kind != OUTLIER]
+    times, values, _ = np.array(sorted(rows)).reshape(-1, 3).T
+    length = int(times[-1] - times[0]) if len(times) else 0
+    if length < 2 * _SHORTEST or length > 20 * len(times):
+        return []
+    grid = np.arange(length + 1.0) + times[0]
+    y = np.interp(grid, times, values)
+    change = np.diff(y)
+    size = float(np.median(np.abs(change - np.median(change)))) or float(np.std(change))
+    if size == 0.0:
+        return []
+    change = np.clip(change, *(np.median(change) + 8 * size * np.array([-1.0, 1.0])))
+    longest = length / _REPEATS
+    if chosen:
+        change = change - _explained(change, chosen)
+        y = y[0] + np.concatenate([[0.0], np.cumsum(change)])
+    periods = [] if step is None else [seconds / step for seconds in CALENDAR]
+    periods += [_common(period, length) for period in _peaks(change, y, longest)]
+    scores, total = list[tuple[float, float]](), float(((change - change.mean()) ** 2).sum())
+    for k, period in enumerate(periods):
+        others = [*periods[:k], *chosen]
+        twice = any(abs(period - other) < 0.03 * other for other in others)
+        if twice or total == 0.0 or not _SHORTEST <= period <= longest:
+            continue
+        left = float(((change - _explained(change, [period])) ** 2).sum())
+        # Schwarz's criterion
+        size = 2 * len(harmonics([period]))
+        score = len(change) * math.log(total / max(left, 1e-12 * total)) - size * math.log(length)
+        scores.append((score, period))
+    return [period for score, period in sorted(scores, reverse=True) if score > 0.0][:_COMPARED]
+
+
+def _explained(change: Array, periods: Sequence[float]) -> Array:
+    """Return what differences of harmonics explain of differences."""
+    angles = np.outer(np.arange(len(change) + 1.0), harmonics(periods))
+    design = np.diff(np.hstack([np.cos(angles), np.sin(angles)]), axis=0)
+    return np.asarray(design @ np.linalg.lstsq(design, change, rcond=None)[0], dtype=np.float64)
+
+
+def _common(period: float, length: int) -> float:
+    """Return the common period that a series of this length cannot tell from another."""
+    for common in (*_COMMON, round(period)):
+        if abs(period - common) <= min(0.5 * period**2 / length, 0.08 * period):
+            return float(common)
+    return period
+
+
+def _peaks(change: Array, y: Array, longest: float) -> list[float]:
+    """Return the period of the highest autocorrelation, and that of the highest power."""
+    periods, n = list[float](), len(change)
+    power = np.abs(np.fft.rfft(change - change.mean(), 2 * n)) ** 2
+    correlation = np.fft.irfft(power)[:n] / np.arange(n, 0, -1.0)
+    last = min(int(longest), n - 2)
+    lags = np.arange(3, last + 1)
+    if len(lags):
+        peaks = lags[
+            (correlation[lags] >= correlation[lags - 1])
+            & (correlation[lags] >= correlation[lags + 1])
+        ]
+        peaks = peaks[correlation[peaks] > 0.0]
+        if len(peaks):
+            # The first of those that are about as high: its multiples are no shorter seasons.
+            high = peaks[correlation[peaks] >= 0.85 * correlation[peaks].max()]
+            periods.append(_vertex(correlation, int(high[0])))
+    line = y - np.polyval(np.polyfit(np.arange(len(y)), y, 1), np.arange(len(y)))
+    spectrum = np.abs(np.fft.rfft(line * np.hanning(len(y)), 8 * len(y))) ** 2
+    first = max(2, math.ceil(8 * len(y) / max(longest, 1.0)))
+    final = int(8 * len(y) / _SHORTEST)
+    if final > first:
+        k = first + int(spectrum[first:final].argmax())
+        periods.append(8 * len(y) / _vertex(spectrum, k))
+    return periods
+
+
+def _vertex(values: Array, k: int) -> float:
+    """Return where the parabola through three values has its top."""
+    if not 0 < k < len(values) - 1:
+        return float(k)
+    a, b, c = values[k - 1 : k + 2]
+    bend = a - 2 * b + c
+    return float(k) if bend >= 0 else k + float(0.5 * (a - c) / bend)
+
+
+def choose_seasons(
+    rows: Sequence[SeriesRow],
+    step: float | None,
+    floor: float,
+    counts: str | None,
+    current: tuple[float, ...] = (),
+) -> tuple[tuple[float, ...], float]:
+    """Return the periods of greatest evidence, none, one or two, and their nats over none.
+
+    Those that are chosen already stay where others are not better by some nats.
+    """
+    periods, total = tuple[float, ...](), 0.0
+    while len(periods) < 2:
+        others = [(*periods, p) for p in suggested_periods(rows, step, periods)]
+        stay = current[: len(periods) + 1]
+        others += [stay] if len(stay) > len(periods) and stay[: len(periods)] == periods else []
+        if not others:
+            break
+        base, *scores = _evidence(rows, [periods, *others], floor, counts)
+        # What is chosen already need not be chosen again.
+        favours = [
+            score + _LEAST_NATS * (o == stay) for o, score in zip(others, scores, strict=True)
+        ]
+        k = int(np.argmax(favours))
+        if favours[k] - base < _LEAST_NATS:
+            break
+        periods, total = others[k], total + scores[k] - base
+    return periods, total
+
+
+def _evidence(
+    rows: Sequence[SeriesRow],
+    options: Sequence[tuple[float, ...]],
+    floor: float,
+    counts: str | None,
+) -> list[float]:
+    """Return the log evidence of some seasons, in one run of all."""
+    banks = [candidates(periods, coarse=True) for periods in options]
+    J = max(bank.frequencies.shape[1] for bank in banks)
+    frequencies = [
+        np.pad(bank.frequencies, ((0, 0), (0, J - bank.frequencies.shape[1]))) for bank in banks
+    ]
+    columns = [
+        np.concatenate(column) for column in zip(*(bank[:-1] for bank in banks), strict=True)
+    ]
+    space = StateSpace(Candidates._make([*columns, np.concatenate(frequencies)]), floor, counts)
+    _, evidence = filter_rows(space, rows)
+    ends = np.cumsum([len(bank.level) for bank in banks])[:-1]
+    return [
+        float(np.logaddexp.reduce(models)) - math.log(len(models))
+        for models in np.split(evidence, ends)
+    ]

@@ -1,0 +1,275 @@
+"""Exact filter of sums of state-space components, for many hyperparameters at once.
+
+    y_t = level_t + swing_t + Σ_j season_jt + ε_t,  ε_t ~ N(0, v),
+
+a level that walks and has a slope that fades, a swing about it (Matérn-1/2), and oscillators whose
+amplitudes and phases walk. Each is the solution of a linear stochastic differential equation, so
+steps of any length are exact. Variances are in units of v, whose inverse is gamma distributed, and
+forgotten: predictions are Student's t (West and Harrison 1997, sections 4.5 and 10.8).
+
+In numpy, in float64: a step of a bank of K models with D states takes O(K D³). Not in the papers.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc, gammaln, nbdtrik, ndtr, ndtri
+
+Array = NDArray[np.float64]
+
+# Share of what is known of the noise's variance, and of the models' weights, that a line leaves.
+_KEEP_VARIANCE, _KEEP_WEIGHTS = 0.98, 0.99
+# Probability that a line is an outlier, and the scale of the Cauchy density of one, in deviations.
+OUTLIERS, _BREADTH = 0.005, 10.0
+# Rate of fading up to which a slope goes on.
+_LASTING = 1e-3
+# Draws of the noise that are left where it may have changed.
+_FEW = 3.0
+# Of counts: the least mean, as a share of the noise's variance.
+_LEAST_MEAN = 0.02
+
+
+class Candidates(NamedTuple):
+    """Hyperparameters of K models, each (K,); variances in units of the noise's, a unit of time."""
+
+    level: Array  # variance of the level's steps
+    slope: Array  # of the slope's
+    fading: Array  # rate at which the slope fades
+    swing: Array  # variance of the swing
+    rate: Array  # one over its lengthscale
+    season: Array  # variance of the steps of the first oscillator; of the j-th over j²
+    damping: Array  # rate at which the oscillators fade
+    frequencies: Array  # of the oscillators, in radians a unit of time, (K, J); 0 for none
+
+
+class Belief(NamedTuple):
+    """Posteriors of K models: state ~ N(mean, v cov), and n draws of v whose sum is `total`."""
+
+    mean: Array  # (K, D)
+    cov: Array  # (K, D, D)
+    draws: Array  # n, (K,)
+    total: Array  # (K,)
+    weights: Array  # logarithms of the models' weights, which sum to one, (K,)
+
+    @property
+    def noise(self) -> Array:
+        """Estimates of v, (K,)."""
+        return self.total / self.draws
+
+
+class Prediction(NamedTuple):
+    """Distribution of a value: of each model (K,), and moments of their mixture."""
+
+    mean: Array
+    spread: Array  # variance in units of v
+    gain: Array  # covariance of states and value, (K, D)
+    center: float
+    variance: float
+
+
+class StateSpace:
+    """A bank of models.
+
+    The noise's variance is at least ``floor``, such as that of rounding. Of counts, "poisson" or
+    "negative-binomial", variances are in units of the mean, and the prediction is the negative
+    binomial with mean and variance of the Gaussian one.
+    """
+
+    def __init__(self, candidates: Candidates, floor: float, counts: str | None = None) -> None:
+        self.candidates, self.floor, self.counts = candidates, floor, counts
+        self.row = np.array([1.0, 0.0, 1.0, *[1.0, 0.0] * candidates.frequencies.shape[1]])
+        self._cached = lru_cache(256)(self._transition)
+
+    def begin(self, value: float, variance: float, noise: float) -> Belief:
+        """Return the prior of a series that has about this value, variance, and noise."""
+        c, noise = self.candidates, max(noise, self.floor)
+        spread = min(max(variance / noise, 1.0), 1e8)
+        K, J = c.frequencies.shape
+        diagonal = np.zeros((K, len(self.row)))
+        diagonal[:, 0] = spread
+        lasting = np.where(c.slope > 0, 0.25, 0.0)
+        diagonal[:, 1] = np.where(c.fading > _LASTING, c.slope / (2 * c.fading), lasting)
+        diagonal[:, 2] = c.swing
+        shares = (c.frequencies > 0) / np.arange(1, J + 1) ** 2 if J else c.frequencies
+        diagonal[:, 3:] = np.repeat(spread * shares, 2, axis=1)
+        mean = np.zeros((K, len(self.row)))
+        mean[:, 0] = value
+        total = np.full(K, noise)
+        cov = diagonal[:, :, None] * np.eye(len(self.row))
+        return Belief(mean, cov, np.ones(K), total, np.full(K, -math.log(K)))
+
+    def _matrices(self, dt: float) -> tuple[Array, Array]:
+        return self._cached(float(f"{dt:.12g}"))
+
+    def _transition(self, dt: float) -> tuple[Array, Array]:
+        """Return what states become after a time, F of shape (K, D, D), and what is added, Q."""
+        c = self.candidates
+        K, D = len(c.level), len(self.row)
+        F, Q = np.zeros((K, D, D)), np.zeros((K, D, D))
+        # dlevel = slope dt + √level dW, dslope = −κ slope dt + √slope dW'.
+        kappa = np.maximum(c.fading, _LASTING)
+        left = -np.expm1(-kappa * dt)  # 1 − e^{−κ dt}
+        twice = -np.expm1(-2 * kappa * dt)
+        F[:, 0, 0], F[:, 0, 1], F[:, 1, 1] = 1.0, left / kappa, 1.0 - left
+        Q[:, 0, 0] = c.level * dt + c.slope / kappa**2 * (
+            dt - 2 * left / kappa + twice / (2 * kappa)
+        )
+        Q[:, 0, 1] = Q[:, 1, 0] = c.slope / kappa**2 * (left - 0.5 * twice)
+        Q[:, 1, 1] = c.slope * twice / (2 * kappa)
+        # Matérn-1/2: stationary of variance swing.
+        F[:, 2, 2] = np.exp(-c.rate * dt)
+        Q[:, 2, 2] = c.swing * -np.expm1(-2 * c.rate * dt)
+        # Rotations that fade at a rate γ, whose noise is the same in all directions.
+        fade, twice = np.exp(-c.damping * dt), 2 * np.maximum(c.damping, 1e-9)
+        walk = c.season * -np.expm1(-twice * dt) / twice
+        for j, frequency in enumerate(c.frequencies.T):
+            i = 3 + 2 * j
+            F[:, i, i] = F[:, i + 1, i + 1] = fade * np.cos(frequency * dt)
+            F[:, i, i + 1] = fade * np.sin(frequency * dt)
+            F[:, i + 1, i] = -F[:, i, i + 1]
+            Q[:, i, i] = Q[:, i + 1, i + 1] = np.where(frequency > 0, walk / (j + 1) ** 2, 0.0)
+        return F, Q
+
+    def advance(self, belief: Belief, dt: float) -> Belief:
+        """Return the belief a time later; variances of counts are those at their mean."""
+        if dt == 0.0:
+            return belief
+        F, Q = self._matrices(dt)
+        mean = (F @ belief.mean[..., None])[..., 0]
+        cov = F @ belief.cov @ F.transpose(0, 2, 1) + Q * self._weight(belief)
+        return belief._replace(mean=mean, cov=cov)
+
+    def predict(self, belief: Belief) -> Prediction:
+        """Return the distribution of a value now."""
+        weight, gain = self._weight(belief), belief.cov @ self.row
+        mean, spread = belief.mean @ self.row, gain @ self.row + weight
+        return Prediction(mean, spread, gain, *self._mixture(belief, mean, spread))
+
+    def ahead(self, belief: Belief, times: Sequence[float]) -> tuple[Array, Array]:
+        """Return means and variances of values after some times."""
+        moments, weight = list[tuple[float, float]](), self._weight(belief)
+        for dt in times:
+            F, Q = self._matrices(dt)
+            rows = self.row @ F  # (K, D)
+            mean = (rows * belief.mean).sum(1)
+            spread = ((belief.cov @ rows[..., None])[..., 0] * rows).sum(1)
+            spread += weight * (1.0 + Q @ self.row @ self.row)
+            moments.append(self._mixture(belief, mean, spread))
+        means, variances = np.array(moments).T
+        return means, variances
+
+    def observe(self, belief: Belief, y: float) -> tuple[Belief, Array, float]:
+        """Return what follows from a value: posterior, log densities, probability of an outlier.
+
+        p(y | f) = (1 − ε) N(y; f, v) + ε C(y), with a Cauchy density that knows nothing of f. The
+        posterior is a mixture of what was before and of the Kalman filter's, and has its moments.
+        """
+        prediction = self.predict(belief)
+        log_regular = math.log1p(-OUTLIERS) + self._log_densities(belief, prediction, y)
+        broad = _BREADTH**2 * prediction.variance
+        distance = (y - prediction.center) ** 2 / broad
+        log_broad = math.log(OUTLIERS / math.pi) - 0.5 * math.log(broad) - math.log1p(distance)
+        log_sum = np.logaddexp(log_regular, log_broad)
+        regular = np.exp(log_regular - log_sum)  # π, (K,)
+        error, gain = y - prediction.mean, prediction.gain / prediction.spread[:, None]
+        step = gain * error[:, None]
+        mean = belief.mean + regular[:, None] * step
+        both = regular * (1.0 - regular) / np.maximum(belief.noise, self.floor)
+        cov = (
+            belief.cov
+            - (regular[:, None] * gain)[:, :, None] * prediction.gain[:, None, :]
+            + (both[:, None] * step)[:, :, None] * step[:, None, :]
+        )
+        cov = 0.5 * (cov + cov.transpose(0, 2, 1))
+        # What is forgotten of v is so by regular lines only.
+        draws = belief.draws + regular * (1.0 - (1.0 - _KEEP_VARIANCE) * belief.draws)
+        square = error * error / prediction.spread
+        total = belief.total + regular * (square - (1.0 - _KEEP_VARIANCE) * belief.total)
+        total = np.maximum(total, draws * (self.floor if self.counts is None else 1.0))
+        total = draws if self.counts == "poisson" else total
+        weights = _KEEP_WEIGHTS * belief.weights + log_sum
+        weights -= np.logaddexp.reduce(weights)
+        outlier = 1.0 - float(np.exp(belief.weights) @ regular)
+        return Belief(mean, cov, draws, total, weights), log_sum, outlier
+
+    def restart(self, belief: Belief, y: float) -> Belief:
+        """Return the posterior after the first value of a new level, of which nothing was known.
+
+        The level is y less all else. Little is known of the noise, too.
+        """
+        others = self.row.copy()
+        others[0] = 0.0
+        mean, cov = belief.mean.copy(), belief.cov.copy()
+        reach = cov @ others
+        reach[:, 0] = 0.0
+        mean[:, 0] = y - mean @ others
+        cov[:, 0, :] = cov[:, :, 0] = -reach
+        cov[:, 0, 0] = self._weight(belief) + reach @ others
+        draws = np.minimum(belief.draws, _FEW)
+        return belief._replace(mean=mean, cov=cov, draws=draws, total=draws * belief.noise)
+
+    def interval(self, mean: Array, variance: Array, z: Array | float) -> tuple[Array, Array]:
+        """Return the ends that z deviations below and above have of a Gaussian; of counts theirs.
+
+        Those are the least whole numbers of at least the probability.
+        """
+        if self.counts is None:
+            reach = z * np.sqrt(variance)
+            return mean - reach, mean + reach
+        r = _size(mean, variance)
+        low, high = (nbdtrik(ndtr(sign * z), r, r / (r + mean)) for sign in (-1.0, 1.0))
+        return np.ceil(np.fmax(low, 0.0)), np.ceil(np.fmax(high, 0.0))
+
+    def standard_error(self, prediction: Prediction, y: float) -> float:
+        """Return the error of a value, standard normal where the prediction holds."""
+        mean, variance = prediction.center, prediction.variance
+        if self.counts is None:
+            return (y - mean) / math.sqrt(variance)
+        # The middle of the step that the distribution function has at a count.
+        r = _size(mean, variance)
+        below = betainc(r, y, r / (r + mean)) if y > 0 else 0.0
+        share = 0.5 * (below + betainc(r, y + 1, r / (r + mean)))
+        return float(ndtri(np.clip(share, 1e-16, 1 - 1e-16)))
+
+    def _weight(self, belief: Belief) -> float:
+        """Return the unit of variances: of counts it is their mean."""
+        if self.counts is None:
+            return 1.0
+        chances = np.exp(belief.weights)
+        return max(float(chances @ (belief.mean @ self.row)), _LEAST_MEAN)
+
+    def _mixture(self, belief: Belief, mean: Array, spread: Array) -> tuple[float, float]:
+        """Return mean and variance of the models' Student's t together."""
+        chances = np.exp(belief.weights)
+        center = float(chances @ mean)
+        # n/(n − 2), for the few degrees of freedom of a beginning that of three.
+        dof = np.maximum(belief.draws, _FEW)
+        variance = spread * belief.noise * dof / (dof - 2.0) + (mean - center) ** 2
+        if self.counts is None:
+            return center, float(chances @ variance)
+        center = max(center, _LEAST_MEAN)
+        return center, max(float(chances @ variance), center)
+
+    def _log_densities(self, belief: Belief, prediction: Prediction, y: float) -> Array:
+        """Return log densities of a regular value, (K,): Student's, or those of counts."""
+        n, scale = belief.draws, belief.noise * prediction.spread
+        if self.counts is not None:
+            return _count_log_density(y, np.maximum(prediction.mean, _LEAST_MEAN), scale)
+        tail = 0.5 * (n + 1) * np.log1p((y - prediction.mean) ** 2 / (n * scale))
+        return gammaln(0.5 * (n + 1)) - gammaln(0.5 * n) - 0.5 * np.log(math.pi * n * scale) - tail
+
+
+def _count_log_density(y: float, mean: Array, variance: Array) -> Array:
+    """Return log probabilities of a count."""
+    r = _size(mean, variance)
+    ways = gammaln(y + r) - gammaln(r) - gammaln(y + 1)
+    return ways + r * np.log(r / (r + mean)) + y * np.log(mean / (r + mean))
+
+
+def _size(mean: Any, variance: Any) -> Any:
+    """Return r of the negative binomial, mean²/(variance − mean); the Poisson's is large."""
+    return mean * mean / np.maximum(variance - mean, 1e-6 * mean)

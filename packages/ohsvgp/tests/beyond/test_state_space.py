@@ -1,0 +1,163 @@
+"""The bank of state-space models against dense conditioning, quadrature and enumeration."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.linalg import expm
+from scipy.stats import nbinom, poisson
+from scipy.stats import t as student
+
+from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, harmonics
+from ohsvgp.beyond.state_space import OUTLIERS, Candidates, StateSpace
+from ohsvgp.integrations.live.regimes import Regimes, advance, learn
+
+PERIOD = 5.5
+
+
+def one_model(*, slope: float = 0.02, season: float = 0.03, J: int = 2) -> Candidates:
+    numbers = [0.3, slope, 0.2, 1.5, 0.4, season, 0.05]
+    return Candidates(*np.array(numbers)[:, None], harmonics([PERIOD])[None, :J])
+
+
+def dense(c: Candidates, space: StateSpace, start, times: np.ndarray):
+    """Mean and covariance of values, from integrals of the differential equation's noise."""
+    D, n = len(space.row), len(times)
+    A, B = np.zeros((D, D)), np.zeros(D)
+    A[0, 1], A[1, 1], A[2, 2] = 1.0, -c.fading[0], -c.rate[0]
+    B[:3] = c.level[0], c.slope[0], 2 * c.swing[0] * c.rate[0]
+    for j, w in enumerate(c.frequencies[0]):
+        i = 3 + 2 * j
+        A[i : i + 2, i : i + 2] = [[-c.damping[0], w], [-w, -c.damping[0]]]
+        B[i : i + 2] = c.season[0] / (j + 1) ** 2
+    rows = np.stack([space.row @ expm(A * t) for t in times])
+    K = rows @ start.cov[0] @ rows.T
+    nodes, weights = np.polynomial.legendre.leggauss(40)
+    for a, b in product(range(n), repeat=2):
+        end = min(times[a], times[b])
+        for u, w in zip(0.5 * end * (nodes + 1), 0.5 * end * weights, strict=True):
+            left, right = (space.row @ expm(A * (times[k] - u)) for k in (a, b))
+            K[a, b] += w * (left * B) @ right
+    return rows @ start.mean[0], K
+
+
+def test_filter_and_evidence_are_those_of_dense_conditioning() -> None:
+    # Irregular steps, and a repeated stamp.
+    times, y = np.array([0.0, 0.7, 0.7, 2.0, 5.5]), np.array([1.0, 0.4, 0.6, -0.5, 1.2])
+    c = one_model()
+    space = StateSpace(c, 1e-12)
+    belief = start = space.begin(0.5, 2.0, 0.7)
+    mean, K = dense(c, space, start, np.append(times, 8.0))
+    last = 0.0
+    draws, total = 1.0, 0.7
+    for k, (t, value) in enumerate(zip(times, y, strict=True)):
+        belief, last = space.advance(belief, t - last), t
+        prediction = space.predict(belief)
+        S = K[:k, :k] + np.eye(k)
+        gain = np.linalg.solve(S, K[:k, k]) if k else np.zeros(0)
+        center = mean[k] + gain @ (y[:k] - mean[:k])
+        spread = K[k, k] + 1.0 - gain @ K[:k, k]
+        np.testing.assert_allclose([prediction.mean[0], prediction.spread[0]], [center, spread])
+        _, logs, chance = space.observe(belief, value)
+        regular = student.logpdf(value, draws, center, math.sqrt(spread * total / draws))
+        # All values are regular, so that the filter's posterior is the exact one.
+        np.testing.assert_allclose(
+            logs[0] + math.log1p(-chance), math.log1p(-OUTLIERS) + regular, atol=1e-12
+        )
+        belief = condition(space, belief, prediction, value)
+        draws, total = draws + 1, total + (value - center) ** 2 / spread
+    forecast = space.ahead(belief, [2.5])
+    S = np.linalg.inv(K[:5, :5] + np.eye(5))
+    assert forecast[0][0] == pytest.approx(mean[5] + K[5, :5] @ S @ (y - mean[:5]))
+
+
+def condition(space: StateSpace, belief, prediction, value: float):
+    """The Kalman filter's update, and a draw of the noise."""
+    gain, error = prediction.gain / prediction.spread[:, None], value - prediction.mean
+    return belief._replace(
+        mean=belief.mean + gain * error[:, None],
+        cov=belief.cov - gain[:, :, None] * prediction.gain[:, None, :],
+        draws=belief.draws + 1,
+        total=belief.total + error**2 / prediction.spread,
+    )
+
+
+@pytest.mark.parametrize("value", [0.5, 4.5, 8.0, -300.0])
+def test_an_outliers_moments_are_those_of_quadrature(value: float) -> None:
+    # One state, known noise: p(f | y) ∝ N(f) [(1 − ε) N(y; f, v) + ε C(y)].
+    c = one_model(slope=0.0, season=0.0, J=0)
+    space = StateSpace(c._replace(swing=np.zeros(1)), 1e-12)
+    belief = space.begin(0.3, 3.0, 2.0)
+    belief = belief._replace(draws=np.array([1e9]), total=np.array([2e9]))
+    prediction = space.predict(belief)
+    after = space.observe(belief, value)[0]
+    f, width = np.linspace(0.3 - 40, 0.3 + 40, 400_001, retstep=True)
+    v, variance = 2.0, 2.0 * belief.cov[0, 0, 0]
+    prior = np.exp(-0.5 * (f - 0.3) ** 2 / variance) / math.sqrt(2 * math.pi * variance)
+    regular = np.exp(-0.5 * (value - f) ** 2 / v) / math.sqrt(2 * math.pi * v)
+    scale = 10.0 * math.sqrt(prediction.variance)
+    broad = 1.0 / (math.pi * scale * (1.0 + ((value - prediction.center) / scale) ** 2))
+    density = prior * ((1 - OUTLIERS) * regular + OUTLIERS * broad)
+    density /= density.sum() * width
+    mean = float((f * density).sum() * width)
+    square = float((((f - mean) ** 2) * density).sum() * width)
+    assert after.mean[0, 0] == pytest.approx(mean, rel=1e-6)
+    assert 2.0 * after.cov[0, 0, 0] == pytest.approx(square, rel=1e-6)
+
+
+def test_the_odds_of_a_new_regime_are_those_of_enumeration() -> None:
+    # Values of one level, then of another: of the second of them on, the two run lengths' joint
+    # densities are multiplied up value by value.
+    rng = np.random.default_rng(0)
+    space = StateSpace(candidates([], coarse=True), 1e-9)
+    belief = space.begin(0.0, 2.0, 1.0)
+    state = Regimes(belief)
+    for value in rng.normal(size=40):
+        state, verdict = learn(space, advance(space, state, 1.0), float(value), 3.1)
+        assert not verdict.outlier
+    before = space.advance(state.main, 1.0)
+    state, verdict = learn(space, advance(space, state, 1.0), 7.0, 3.1)
+    assert verdict.alerts == ["outlier"]
+    assert state.rival is not None
+    ends, odds = [before, space.restart(before, 7.0)], math.log(0.1)
+    ends[0] = space.observe(before, 7.0)[0]
+    assert (state.odds, state.age) == (pytest.approx(odds), 0)
+    for end, twin in zip(ends, (state.main, state.rival), strict=True):
+        np.testing.assert_allclose(end.mean, twin.mean)
+    joint = []
+    for end in ends:
+        now = space.advance(end, 1.0)
+        logs = space.observe(now, 7.5)[1]
+        joint.append(math.log(float(np.exp(now.weights) @ np.exp(logs))))
+    after, verdict = learn(space, advance(space, state, 1.0), 7.5, 3.1)
+    assert after.odds == pytest.approx(odds + joint[1] - joint[0])
+    assert odds + joint[1] - joint[0] > 3.0
+    assert (verdict.restart, verdict.alerts, after.rival) == (1, ["new level"], None)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(0.9, 3.0), (4.0, 4.0), (30.0, 45.0)])
+def test_intervals_of_counts_are_quantiles(mean: float, variance: float) -> None:
+    space = StateSpace(candidates([], coarse=True), 1e-9, "negative-binomial")
+    r = mean * mean / max(variance - mean, 1e-9)
+    exact = nbinom(r, r / (r + mean)) if variance > mean else poisson(mean)
+    found = space.interval(np.array([mean]), np.array([variance]), 1.959963984540054)
+    assert [float(end[0]) for end in found] == [exact.ppf(0.025), exact.ppf(0.975)]
+
+
+@pytest.mark.parametrize(
+    ("wave", "period"),
+    [
+        (lambda k: 3 * np.sin(2 * math.pi * k / 24), 24),
+        (lambda k: 4.0 * (k % 7 == 0), 7),
+        (None, 0),
+    ],
+)
+def test_seasons_are_chosen_by_evidence(wave, period: int) -> None:
+    noise = np.random.default_rng(1).normal(size=200)
+    k = np.arange(200)
+    y = np.cumsum(0.2 * noise) + 0.5 * noise[::-1] + (0.0 if wave is None else wave(k))
+    rows = [SeriesRow(float(t), value) for t, value in zip(k, y.tolist(), strict=True)]
+    periods, nats = choose_seasons(rows, None, 1e-9, None)
+    assert periods == ((float(period),) if period else ())
+    assert (nats > 20.0) == bool(period)
