@@ -218,7 +218,7 @@ def _hidden_groups(settings: Settings) -> Settings:
     values, kind = vars(settings), type(settings)
     hidden = {name: Suppress[type(values[name])] for name in _groups(settings)}
     body = {name: values[name] for name in hidden}
-    body |= {"__annotations__": hidden, "__doc__": kind.__doc__, "check": lambda _: None}
+    body |= {"__annotations__": hidden, "__doc__": kind.__doc__, "__post_init__": lambda _: None}
     return type(kind.__name__, (kind,), body)(**values)
 
 

@@ -7,7 +7,7 @@ from ohsvgp.tasks import Task
 from ohsvgp.vae import MLPDecoder, MLPEncoder
 from probseq.files import DamagedFileError
 from probseq.kernels import RBF
-from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, save_progress
+from probseq_apps.experiments.online_vae import evaluate_vae, load_progress, save_progress
 
 
 def make():

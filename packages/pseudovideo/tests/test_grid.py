@@ -23,7 +23,7 @@ def test_grids_differ_when_only_their_order_does() -> None:
     ("size", "shape", "message"),
     [
         (1, (1, 1, 1), "codebook_size must be a whole number of at least 2, got 1"),
-        (8, (1, 0, 2), r"shape must be .*, got \(1, 0, 2\)"),
+        (8, (1, 0, 2), r"shape must be .*, got 1, 0, 2"),
         (8, (4, 4), r"shape of the grid must be \(time, height, width\).*got \(4, 4\)"),
     ],
 )

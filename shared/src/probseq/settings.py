@@ -88,10 +88,12 @@ class Settings:
                 object.__setattr__(self, name, _fit(kind, value))
             except _MisfitError:
                 raise ValueError(f"{name} must be {_words(kind)}, got {_text(value)}") from None
-        self.check()
+        for kind in reversed(type(self).__mro__):
+            if "check" in vars(kind):
+                kind.check(self)
 
     def check(self) -> None:
-        """Refuse values that do not go together; a subclass says which."""
+        """Refuse values that do not go together; after the bases' own, a subclass says which."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as a plain dictionary, ready for JSON."""

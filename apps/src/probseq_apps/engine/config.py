@@ -100,7 +100,7 @@ class TrainConfig(EpochTraining):
     """Of the batch order and of all noise."""
 
     def check(self) -> None:
-        """Refuse a length given twice or not at all, and what `EpochTraining` refuses."""
+        """Refuse a length given twice or not at all."""
         unit, other = ("epochs", "steps") if self.steps is None else ("steps", "epochs")
         length = getattr(self, unit)
         if not length:
@@ -111,7 +111,6 @@ class TrainConfig(EpochTraining):
                     f"{name} must be left out where {unit}={length} tells the length, "
                     f"got {getattr(self, name)!r}"
                 )
-        super().check()
         if self.steps is not None and self.warmup_steps >= self.steps:
             raise ValueError(
                 f"warmup_steps must be less than steps={self.steps}, got {self.warmup_steps}"

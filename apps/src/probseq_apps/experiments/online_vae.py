@@ -1,19 +1,23 @@
 """`probseq online vae`: learn many channels task by task with a GP-VAE, see what it forgets."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from ohsvgp import LegS, OnlineSVGPVAE, PivotedCholesky, RandomSubset
 from ohsvgp.bases import Basis
 from ohsvgp.plots import frames_plot
-from ohsvgp.tasks import Task, cut_channels, scores
+from ohsvgp.tasks import Task, cut_channels, measure_tasks, scores
 from ohsvgp.vae import MLPDecoder, MLPEncoder, SharedSet
+from probseq.files import Format, read_tensors, write_tensors
 from probseq.kernels import RBF
+from probseq.metrics import rmse
 from probseq_apps.data.names import user_path
 from probseq_apps.data.series import (
     ChannelSeries,
@@ -39,7 +43,6 @@ from probseq_apps.experiments.online import (
     naming,
     sizes,
 )
-from probseq_apps.experiments.vae_progress import evaluate_vae, load_progress, save_progress
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
 from probseq_apps.settings.online import (
@@ -51,6 +54,8 @@ from probseq_apps.settings.online import (
 )
 
 MODELS, FRAMES = "models", "frames"
+_EXTRA = "extra."  # entries of progress that are not of the model
+_FORMAT = Format("progress of an online VAE", 3)
 
 
 class Channels:
@@ -133,6 +138,42 @@ def learn_channels(
     truth = torch.stack([task.test_y[middle_step(task)] for task in tasks])
     save_arrays(at.path / FRAMES / f"{job.name}.npz", {"truth": truth, **extra})
     return scores(records, len(tasks))
+
+
+def evaluate_vae(
+    model: OnlineSVGPVAE, tasks: Sequence[Task], num_samples: int, generator: torch.Generator
+) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Return NLPD and RMSE per value on the test steps of each task, and on all of them."""
+    t, y = (torch.cat([task[index] for task in tasks]) for index in (2, 3))
+    mean = model.predict(t, num_samples=num_samples, generator=generator).mean
+    density = model.log_prob(t, y, num_samples=num_samples, generator=generator)
+    return measure_tasks(
+        tasks, lambda rows: {"nlpd": -density[rows].mean(), "rmse": rmse(mean[rows], y[rows])}
+    )
+
+
+def save_progress(
+    path: Path,
+    model: OnlineSVGPVAE,
+    records: Sequence[Mapping[str, Any]],
+    extra: Mapping[str, Tensor],
+) -> None:
+    """Write a model, what was measured so far, and further tensors."""
+    tensors = dict(model.state_dict()) | {f"{_EXTRA}{name}": x for name, x in extra.items()}
+    write_tensors(path, _FORMAT, {"records": list(records)}, tensors)
+
+
+def load_progress(
+    path: Path, model: OnlineSVGPVAE
+) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Take over what `save_progress` wrote: records and further tensors; none without a file."""
+    if not path.exists():
+        return [], {}
+    head, tensors = read_tensors(path, _FORMAT)
+    extra = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_EXTRA)}
+    model.load_state_dict(tensors)
+    model.eval()
+    return head["records"], {name.removeprefix(_EXTRA): tensor for name, tensor in extra.items()}
 
 
 def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: RunFolder) -> str:

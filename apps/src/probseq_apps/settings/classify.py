@@ -112,7 +112,6 @@ class ClassifySettings(MethodSettings):
     def check(self) -> None:
         """Refuse unknown data, and settings that don't go together."""
         kind = data_kind(self.data)
-        super().check()
         shift, ood, training = self.evaluation.shift, self.evaluation.ood, self.training
         augment = training.augment != "none"
         for name, used in {"shift": shift, "ood": ood, "augment": augment}.items():
@@ -172,7 +171,6 @@ class RegressSettings(MethodSettings):
         """Refuse unknown data, and methods for classes."""
         if user_path(self.data) is None or not self.data.startswith(CSV_PREFIX):
             check_name("data set", self.data, (ZINC, f"{CSV_PREFIX}PATH"))
-        super().check()
         for name in self.method:
             row = self.row(name)
             require(

@@ -146,11 +146,6 @@ class PriorTraining(TransformerSizes, StepTraining):
     ema_decay: Fraction | None = None
     """Decay of a moving average of the weights, which then is what is stored."""
 
-    def check(self) -> None:
-        """Refuse what makes no transformer or no training."""
-        TransformerSizes.check(self)
-        StepTraining.check(self)
-
 
 class PriorChoice(Settings):
     """Priors of `generate run`."""
@@ -225,7 +220,6 @@ class GenerateSettings(OnImages):
 
     def check(self) -> None:
         """Refuse settings that don't go together, and priors on tokenizers that aren't trained."""
-        super().check()
         size, side = self.tokenizer.codebook_size, self.tokenizer.patch_size
         require(size <= 2**15, f"codebook_size must be at most 32768, got {size}")  # of 16 bits
         halved = self.controls and max(self.frames) > 1

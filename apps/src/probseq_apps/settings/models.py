@@ -139,7 +139,6 @@ class DiffusionSettings(_Models):
 
     def check(self) -> None:
         """Refuse unknown names and settings that don't go together."""
-        super().check()
         variants = [DiffusionVariant.parse(name) for name in self.variants]
         videos = all(variant.is_video for variant in variants)
         for variant in variants:

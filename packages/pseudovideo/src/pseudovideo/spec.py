@@ -88,7 +88,6 @@ class PseudoVideoConfig(CorruptionSpec):
 
     def check(self) -> None:
         """Refuse what makes no video."""
-        super().check()
         if self.blur_rate is None:
             rate = _SHORT_RATE if self.num_frames <= _SHORT else _LONG_RATE
             object.__setattr__(self, "blur_rate", rate)
@@ -237,7 +236,6 @@ class TokenizerConfig(_TokenizerSettings):
 
     def check(self) -> None:
         """Refuse what makes no tokenizer."""
-        super().check()
         if self.num_frames % self.temporal_patch:
             raise ValueError(
                 f"num_frames must be a multiple of temporal_patch={self.temporal_patch}, "
@@ -303,9 +301,7 @@ class PriorConfig(TransformerSizes, ClassSpec):
     fits."""
 
     def check(self) -> None:
-        """Refuse what makes no grid or no transformer."""
-        TransformerSizes.check(self)
-        ClassSpec.check(self)
+        """Refuse what makes no grid."""
         _ = self.token_grid  # refuses what is no grid
 
     @property
@@ -377,11 +373,6 @@ class DiffusionSpec(Settings):
 class ImageDiffusionConfig(UNetConfig, DiffusionSpec):
     """A diffusion model of images; the defaults are those of thesis Table D.4 for CIFAR-10."""
 
-    def check(self) -> None:
-        """Refuse what makes no UNet or no process."""
-        UNetConfig.check(self)
-        DiffusionSpec.check(self)
-
 
 class VideoSpec(Settings):
     """Settings of frames that are generated from others."""
@@ -402,7 +393,6 @@ class VideoDiffusionConfig(ImageDiffusionConfig, VideoSpec):
 
     def check(self) -> None:
         """Refuse what leaves no frame to be generated from others."""
-        super().check()
         check_context(self.context, self.num_frames)
 
 
@@ -440,11 +430,6 @@ class HVAESpec(Settings):
 
 class HVAEConfig(UNetConfig, HVAESpec):
     """Settings of an HVAE of T latent frames as large as the image."""
-
-    def check(self) -> None:
-        """Refuse what makes no UNet or no levels."""
-        UNetConfig.check(self)
-        HVAESpec.check(self)
 
 
 def _check_heads(dim: int, num_heads: int) -> None:

@@ -99,8 +99,6 @@ class UNetConfig(UNetSpec, ClassSpec):
 
     def check(self) -> None:
         """Refuse what makes no UNet."""
-        UNetSpec.check(self)
-        ClassSpec.check(self)
         levels = len(self.channel_multipliers)
         if self.image_size % 2 ** (levels - 1):
             raise ValueError(
