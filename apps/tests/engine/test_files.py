@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 
+from damage import full_disk
 from probseq.files import DamagedFileError
 from probseq_apps.engine.checkpoints import Checkpoint, save_checkpoint
 from probseq_apps.engine.files import (
@@ -112,24 +113,18 @@ def test_arrays_come_back_in_groups(tmp_path):
 
 
 def test_a_full_disk_names_the_file(tmp_path):
-    """Files may not be longer than 100 bytes for a while, as if the disk was full."""
-    resource = pytest.importorskip("resource")
     long, log, said = torch.zeros(1000), MetricsLog(tmp_path, step=0), []
     end = Checkpoint(1, {"long": long}, None, {})
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-    try:
-        for write in (
-            lambda: write_json(tmp_path / "results.json", {"long": "x" * 1000}),
-            lambda: save_arrays(tmp_path / "samples.npz", {"long": long}),
-            lambda: save_checkpoint(tmp_path / "checkpoints", end),
-            lambda: log.write({"step": 1, "long": "x" * 1000}),
-        ):
-            with pytest.raises(OSError, match="File too large") as caught:
-                write()
-            said.append(caught.value.filename)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    for write in (
+        lambda: write_json(tmp_path / "results.json", {"long": "x" * 1000}),
+        lambda: save_arrays(tmp_path / "samples.npz", {"long": long}),
+        lambda: save_checkpoint(tmp_path / "checkpoints", end),
+        lambda: log.write({"step": 1, "long": "x" * 1000}),
+    ):
+        with pytest.raises(OSError, match="File too large") as caught, full_disk(100):
+            write()
+        said.append(caught.value.filename)
+    with full_disk(100):
         log.close()
     files = ("results.json", "samples.npz", "checkpoints/step-000001.safetensors", "metrics.jsonl")
     assert said == [str(tmp_path / name) for name in files]

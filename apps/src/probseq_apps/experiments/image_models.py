@@ -21,7 +21,6 @@ from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.experiment import RESULTS, Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import generate_common as common
 from probseq_apps.report.generate import generate_report
-from probseq_apps.report.generate_plots import ModelSamples
 from probseq_apps.settings.common import saved_settings
 from probseq_apps.settings.models import (
     DIFFUSION_MODEL,
@@ -329,13 +328,12 @@ def train_and_measure(
 def report(settings: ModelSettings, run: common.ImageRun, results: Results, at: RunFolder) -> str:
     """Write the report and return it as text."""
     logs, makers = dict[str, list[Path]](), makers_of(settings)
-    of_models: dict[str, ModelSamples] = {}
+    of_models: dict[str, common.Samples] = {}
     for job in makers:
         logs.setdefault(job.row, []).append(at.path / MODELS / job.name)
         if job.seed == settings.seeds[0]:
             file = at.path / common.SAMPLES / f"{job.name}.npz"
-            samples = common.load_samples(at.made_by(job, file))
-            of_models[job.row] = ModelSamples(samples.images, samples.videos, samples.labels)
+            of_models[job.row] = common.load_samples(at.made_by(job, file))
     is_diffusion = isinstance(settings, DiffusionSettings)
     return generate_report(
         GENERATE_DIFFUSION if is_diffusion else GENERATE_HVAE,

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from probseq.figures import GUIDE, TrainingCurves, line_style, training_plot
+from probseq.figures import TrainingCurves, line_style, training_plot
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine.log import read_metrics
 from probseq_apps.report.report import PAGES, save_figures
@@ -39,10 +39,8 @@ from pseudovideo.plots import (
 _STRIPS, _FILM = 3, 16
 # Samples of a grid; classes of a picture, and samples of each.
 _SAMPLES, _CLASSES, _OF_CLASS = 64, 20, 10
-# Videos below each other; samples of each model
-# beside others.
+# Videos below each other; samples of each model beside others.
 _VIDEOS, _GRID = 4, 36
-_STEM_LINES = ("-", "--", ":")
 
 
 class Quantity(NamedTuple):
@@ -57,14 +55,6 @@ class Quantity(NamedTuple):
 
 
 CURVES = {name: [Quantity(**panel) for panel in panels] for name, panels in PAGES["curves"].items()}
-
-
-class ModelSamples(NamedTuple):
-    """Samples of a model."""
-
-    images: UInt8[Tensor, "n c h w"]  # samples
-    videos: UInt8[Tensor, "m t c h w"]  # a few of them with all their frames
-    labels: Int64[Tensor, " n"] | None = None  # classes of the samples, if they have any
 
 
 def draw_tokens(
@@ -133,24 +123,25 @@ def draw_models(
     *,
     kind: Literal["diffusion", "hvae"],
     seed: int,
-    samples: Mapping[str, ModelSamples],
+    samples: Mapping[str, Any],
     logs: Mapping[str, Sequence[Path]],
     videos: Mapping[str, tuple[PseudoVideoConfig, int]] | None = None,
 ) -> list[Path]:
     """Draw what a run of `generate diffusion` or `generate hvae` made.
 
-    Samples, and folders of all seeds, are by the model's name; `videos` has settings and
-    context length of the models of videos.
+    Samples with their videos and labels, and folders of all seeds, are by the model's name;
+    `videos` has settings and context length of the models of videos.
     """
     errors = {group.name: _frame_errors(group) for group in frame_groups(results)}
     figures = {"frame-errors": frame_errors_plot(errors)} if errors else {}
     files = save_figures(figures, plots)
     by_title = {words(name): of_model.images for name, of_model in samples.items()}
     files.append(_save_beside_real(by_title, data, plots, seed=seed))
-    for name, (images, _, labels) in samples.items():
-        if labels is not None:
+    for name, of_model in samples.items():
+        if of_model.labels is not None:
             file, title = plots / f"classes-{name}.png", f"{words(name)}, seed {seed}: by class"
-            files.append(_save_classes(images, labels, data.class_names, file, title=title))
+            row = of_model.images, of_model.labels, data.class_names
+            files.append(_save_classes(*row, file, title=title))
     for name, (config, _) in (videos or {}).items():
         rows = to_unit(samples[name].videos)
         file, heads = plots / f"videos-{name}.png", frame_heads(rows.shape[1])
@@ -178,24 +169,17 @@ def save_curves(
 ) -> list[Path]:
     """Write what the logs of all runs hold: a panel a number, a line a run, mean over its seeds.
 
-    Seeds whose logs have other steps, as those that have just begun, have lines of their own.
-
-    Runs are folders of their seeds by `VARIANT`, `VARIANT, STEM` or `VARIANT, STEM, PRIOR`: a
-    colour a variant, a line style a stem. Quantities are drawn where any run has them.
+    Seeds whose logs have other steps, as those that have just begun, have lines of their own. Runs
+    are folders of their seeds by `VARIANT`, `VARIANT, STEM` or `VARIANT, STEM, PRIOR`. Quantities
+    are drawn where any run has them.
     """
-    names = [(*label.split(", "), "", "")[:3] for label in runs]
-    logs = [[read_metrics(folder) for folder in folders] for folders in runs.values()]
-    variants, stems = (list(dict.fromkeys(name[index] for name in names)) for index in (0, 1))
-
-    def style(variant: str, stem: str) -> dict[str, Any]:
-        dashes = {"linestyle": _STEM_LINES[stems.index(stem) % len(_STEM_LINES)]} if stem else {}
-        return line_style(variants.index(variant)) | dashes
-
+    logs = {label: [read_metrics(folder) for folder in folders] for label, folders in runs.items()}
+    styles = {label: line_style(number) for number, label in enumerate(runs)}
     curves = {
         quantity: [
-            (x, y, style(variant, stem))
-            for (variant, stem, prior), several in zip(names, logs, strict=True)
-            if quantity.prior in ("", prior)
+            (x, y, styles[label])
+            for label, several in logs.items()
+            if label.endswith(quantity.prior)
             for x, y in _curves(several, quantity)
         ]
         for quantity in quantities
@@ -204,13 +188,7 @@ def save_curves(
     if not curves:
         return []
     numbers = [TrainingCurves(q.title, q.label, lines, q.wide) for q, lines in curves.items()]
-    legend = {variant: style(variant, stems[0]) for variant in variants}
-    for stem in filter(None, stems):
-        legend[f"stem {stem}"] = {
-            "color": GUIDE,
-            "linestyle": style(variants[0], stem)["linestyle"],
-        }
-    return save_figures({file.stem: training_plot(numbers, legend)}, file.parent)
+    return save_figures({file.stem: training_plot(numbers, styles)}, file.parent)
 
 
 def _curves(

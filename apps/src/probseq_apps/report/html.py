@@ -96,10 +96,7 @@ class _Renderer(RendererHTML):
 
 
 def _packed(path: Path) -> tuple[str, bytes, str]:
-    """Return kind, content and title of a picture or a film, as small WebP where that is smaller.
-
-    The title is `PLOT` or "photo".
-    """
+    """Return kind and content of a picture, as WebP if smaller, and `PLOT` or "photo"."""
     content, packed = path.read_bytes(), BytesIO()
     with Image.open(path) as image:
         title = PLOT if image.info.get("Title") == PLOT else "photo"

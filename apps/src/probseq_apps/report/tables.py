@@ -42,7 +42,6 @@ class Measure(NamedTuple):
     label: str  # what it is called
     direction: Direction | None = None  # its good end; None for a number without one
     path: tuple[str, ...] = ()  # keys that lead to it in a result
-    unit: str = ""  # of its values, with a space before; empty for none
     chance: float | None = None  # what guesses reach, where that is known
 
     @property
