@@ -20,13 +20,14 @@ LISTED = """
     --sgpa.sample --sgpa.no-sample --kepsvgp.sample --kepsvgp.no-sample --ensemble-size
     --kernel-noise.noise --kernel-noise.kernel --trend --no-trend --season --inputs
     --hyperparameters --lines --kernel-noise.initial-variance --kernel-noise.symmetric
-    --process.prediction --metrics --skip-unreadable --no-skip-unreadable --separator --decimal
+    --process.prediction --log-to --skip-unreadable --no-skip-unreadable --separator --decimal
     --encoding --widen --no-widen --page --accumulate --executor --ray.cpus --ray.gpus --unknown
     --num-unknown --error-rate speakers speakers-choices own-sequences
     --png folder-hvae --labels --no-labels --label-dropout
     --guidance --kernel-noise.no-symmetric digits-few digits-few-choices digits-few-all
     digit-sets digit-sets-choices digit-sets-all digit-sets-ensembles cifar10-cpu rotated-mnist
-    gaussian-diffusion fair-diffusion fair-tokens
+    gaussian-diffusion fair-diffusion fair-tokens --autoregressive.final-learning-rate
+    --autoregressive.grad-clip --masked.final-learning-rate --masked.grad-clip
 """
 NEW = {*LISTED.split(), *(f"fair-hvae-{noise}" for noise in (".02", ".05", ".1", ".3"))}
 NEW |= {("--sgpa.covariance", "inducing"), ("--method", "fading"), ("--pooling", "flatten")}
@@ -49,6 +50,7 @@ def golden():
 def told(monkeypatch, capsys):
     """What a command prints before it ends."""
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("tyro._fmtlib._FORCE_UTF8_BOXES", True)  # else its frames are others
 
     def tell(arguments):
         with contextlib.suppress(SystemExit):
