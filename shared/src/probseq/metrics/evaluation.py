@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -68,7 +69,9 @@ def evaluate(probs: Any, labels: Any = None) -> dict[str, float | None]:
 
 def _probabilities(rows: Any) -> Tensor:
     rows = rows.get("probs") if isinstance(rows, Mapping) else rows
-    return as_probs(torch.tensor(rows, dtype=torch.float64) if isinstance(rows, list) else rows)
+    rows = np.array(rows, dtype=np.float64) if isinstance(rows, list) else rows
+    array = isinstance(rows, np.ndarray)
+    return as_probs(torch.from_numpy(np.array(rows, order="C")) if array else rows)
 
 
 def evaluate_ood(
