@@ -205,10 +205,10 @@ def test_a_model_of_another_class_is_refused(tmp_path: Path) -> None:
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change `config.json` with its hash, as a writer of another version would."""
-    head = read_json(folder / CONFIG, Format("model", 2))
+    head = read_json(folder / CONFIG, Format("model", 3))
     head["files"][WEIGHTS] = sha256(folder / WEIGHTS)
     change(head)
-    write_json(folder / CONFIG, Format("model", 2), head)
+    write_json(folder / CONFIG, Format("model", 3), head)
 
 
 def test_a_model_goes_to_the_hub_and_comes_back_with_its_hashes_checked(

@@ -29,12 +29,11 @@ from probseq.files import (
     unwrap,
     write_json,
 )
-from pseudovideo.spec import ClassSpec
 
 # Not `typing.Self`, which the tests' shape checks cannot read in a decorated method.
 Model = TypeVar("Model", bound="Pretrained")
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-_FORMAT = Format("model", 2)
+_FORMAT = Format("model", 3)
 # Names under which torch.compile and DistributedDataParallel hold what they are around.
 _WRAPPERS = ("_orig_mod", "module")
 # Classes that a folder may hold; imported when one does.
@@ -48,8 +47,6 @@ _MODELS = (
     "HeatHVAE",
     "LearnedEncoderHVAE",
 )
-# Settings that a folder names only where there are classes.
-_OF_CLASSES = frozenset(field.name for field in fields(ClassSpec))
 
 
 class Pretrained(nn.Module):
@@ -80,14 +77,13 @@ class Pretrained(nn.Module):
         Parts may be compiled, parametrised, as by `weight_norm`, or in the `module` of a wrapper:
         the plain weights are stored. What was written is loaded once before the folder has it.
         """
-        settings = _settings(self)
         with torch.random.fork_rng(devices=[]):  # its weights are drawn, and thrown away
             plain = type(self)(self.config)
         tensors = {
             name: tensor.detach().to("cpu", copy=True).contiguous()
             for name, tensor in unwrapped_state_dict(self, plain.state_dict()).items()
         }
-        head = {"class": type(self).__name__, "config": settings}
+        head = {"class": type(self).__name__, "config": self.config.to_dict()}
         with replace_files(Path(folder), CONFIG) as aside:
             save_file(tensors, aside / WEIGHTS)
             _fill(plain, load_file(aside / WEIGHTS), folder)
@@ -123,7 +119,7 @@ class Pretrained(nn.Module):
         if name != cls.__name__:
             raise ValueError(f"{folder} holds a {name}, not a {cls.__name__}")
         names = {field.name for field in fields(cls.config_class)}
-        if not names - _OF_CLASSES <= settings.keys() <= names:
+        if settings.keys() != names:
             raise ValueError(
                 f"{folder / CONFIG} must have the settings {sorted(names)}, got "
                 f"{sorted(settings)}: it was written by another version"
@@ -256,14 +252,6 @@ def fingerprint(model: nn.Module) -> str:
     """
     text, model = "", unwrap(model)
     if isinstance(model, Pretrained):
-        settings = {"class": type(model).__name__, "config": _settings(model)}
+        settings = {"class": type(model).__name__, "config": model.config.to_dict()}
         text = json.dumps(settings, sort_keys=True)
     return hash_module(model, text.encode())[:32]
-
-
-def _settings(model: Pretrained) -> dict[str, Any]:
-    """Return settings by name, for JSON."""
-    values = model.config.to_dict()
-    if values.get("num_classes", 0) is None:
-        values = {name: value for name, value in values.items() if name not in _OF_CLASSES}
-    return values

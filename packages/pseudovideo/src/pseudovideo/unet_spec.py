@@ -47,7 +47,7 @@ class UNetSpec(Settings):
 
 
 class ClassSpec(Settings):
-    """Classes of what a model learns; a folder of a model without any does not name these."""
+    """Classes of what a model learns."""
 
     num_classes: Count | None = None
     """Classes K, with labels 0..K-1; None: the model knows none and takes no labels."""
