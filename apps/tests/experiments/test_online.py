@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from sklearn.model_selection import train_test_split
 
 from ohsvgp import AdamSteps, OnlineGP, RandomSubset
 from ohsvgp.tasks import Task
+from probseq.files import sole_use
 from probseq_apps.cli import main, parse
 from probseq_apps.data.series import Series
 from probseq_apps.data.tables import PointTable
@@ -31,7 +33,6 @@ from probseq_apps.settings.online import (
     METHODS,
     ONLINE_RECIPES,
     GPSettings,
-    LiveModel,
     OnlineSettings,
     StreamSettings,
 )
@@ -143,7 +144,7 @@ def test_a_run_goes_on_with_what_is_missing_and_gives_the_same_report(
         (["--data", "csv:none.csv"], "none.csv"),
         (["--likelihood", "poisson", "--method", "ohsvgp"], "does not suit '"),
         (["--num-tasks", "200"], "no point for evaluation"),
-        (["--data", "csv:own.csv"], "column 'time' for the time"),
+        (["--data", "csv:own.csv"], "column 'time' (stamps, --time)"),
         (["--data", "csv:own.csv", "--time", "dya"], "did you mean 'day'?"),
         (["--data", "csv:own.csv", "--time", "day"], "own.csv, line 3: a time stamp must be"),
         (["--data", "csv:own.csv", *POINTS, "--time", "day"], "own.csv, line 3: a time stamp"),
@@ -348,8 +349,8 @@ def test_what_comes_at_once_is_one_update_with_the_steps_of_all_tasks(tmp_path):
 # -- online live ----------------------------------------------------------------------------------
 
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
+HOURS = [datetime(2024, 1, 1) + timedelta(hours=k) for k in range(30)]
 FLAGS = ["--season", "none", "--warmup", "10"]
-MODEL = LiveModel(season=("none",), warmup=10)
 
 
 @pytest.fixture
@@ -408,10 +409,40 @@ def test_a_file_of_lines_is_followed_like_standard_input_and_from_where_it_was(t
 def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_path, follow):
     state = str(tmp_path / "state")
     follow(LINES[:5], "--state", state)
-    assert parse(["online", "live", "--state", state]).settings.model == MODEL
+    settings = parse(["online", "live", "--state", state]).settings
+    assert (settings.season, settings.warmup) == (("none",), 10)
     code, answers, error = follow([], "--state", state, "--warmup", "5")
     assert (code, answers, error.count("\n")) == (1, [], 1)
     assert "warmup 10 instead of 5" in error
+
+
+def test_lengths_of_time_have_a_unit_where_stamps_are_dates(tmp_path, follow):
+    hours = [f"{hour.isoformat()},{k % 24}\n" for k, hour in enumerate(HOURS)]
+    state = ("--state", str(tmp_path / "state"))
+    code, answers, _ = follow(hours, "--season", "24h", "--step", "PT2H", *state)
+    assert code == 0
+    assert answers[-1]["forecasts"][0]["t"] == (HOURS[-1] + timedelta(hours=2)).isoformat()
+    assert main(["online", "live", *state]) == 0  # the season of the state needs no unit
+    for name, text in (("season", "24"), ("step", "1"), ("step", "1 m"), ("season", "-24h")):
+        code, answers, error = follow(hours, f"--{name}={text}")
+        assert (code, answers) == (1, [])
+        assert f"{name} must be a length of time with its unit, such as 24h" in error
+    assert follow(LINES, "--season", "24h")[0] == 1  # of numbers: a number
+    assert follow(LINES, "--season", "2.5", "--step", "0.25")[0] == 0
+
+
+def test_nothing_learned_or_a_state_at_work_is_a_failure(tmp_path, follow):
+    code, answers, error = follow(["time,sensor,value\n", "2024-01-01,a,1\n"])
+    assert (code, ["refused" in answer for answer in answers]) == (1, [True, True])
+    assert "nothing was learned" in error
+    assert "missing" in follow(["0,1\n", "1,#N/A\n"])[1][1]["alerts"]
+    state = tmp_path / "state"
+    follow(LINES[:5], "--state", str(state))
+    with sole_use(state):
+        before = state.read_bytes()
+        code, answers, error = follow(LINES[5:], "--state", str(state))
+        assert (code, answers, state.read_bytes()) == (1, [], before)
+        assert f"another process works in {state}" in error
 
 
 @pytest.mark.parametrize("given", [True, False])

@@ -3,12 +3,12 @@
 import copy
 import sys
 import time
-import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from io import TextIOWrapper
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,11 @@ from matplotlib.figure import Figure
 from ohsvgp import AdamSteps, ExactGP, Gaussian, OnlineGP, PivotedCholesky
 from ohsvgp.beyond.prior import PRIOR_OPTIONS, make_mean, make_prior
 from ohsvgp.integrations.live import LivePage, LiveStream
+from ohsvgp.integrations.live.lines import LineReader
+from ohsvgp.integrations.live.state import saved_settings
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.plots import coefficients_plot, prediction_figures
+from ohsvgp.stream.durations import parse_duration
 from ohsvgp.tasks import (
     GridPrediction,
     Task,
@@ -30,6 +33,8 @@ from ohsvgp.tasks import (
     predict_on_grid,
     scores,
 )
+from probseq.checks import parse_number
+from probseq.files import sole_use
 from probseq.kernels import Kernel
 from probseq.metrics import rmse
 from probseq_apps.data.fetch import download_online
@@ -360,7 +365,7 @@ def warm_up(method: str, stream: TaskStream, settings: OnlineSettings) -> None:
 
 def live_command(settings: LiveSettings) -> None:
     """Follow the stream to its end, and print what answers each line."""
-    file, model, whole = settings.lines, settings.model, settings.replay or bool(settings.lines)
+    file, whole = settings.lines, settings.replay or bool(settings.lines)
     # What is no UTF-8 is refused in the answer to its line; a mark before the first is passed over.
     if file is None and isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding=settings.encoding, errors="replace")
@@ -368,33 +373,56 @@ def live_command(settings: LiveSettings) -> None:
     with (
         # First: an address in use is refused before anything is read.
         nullcontext() if settings.page is None else LivePage(settings.page) as page,
+        nullcontext() if settings.state is None else sole_use(settings.state),
         nullcontext(sys.stdin)
         if file is None
-        else file.open(encoding=settings.encoding, errors="replace") as lines,
-        warnings.catch_warnings(),
+        else file.open(encoding=settings.encoding, errors="replace") as source,
     ):
         if page:
             tell(f"page: {page.url}")
-        # A plain line, without a place in our sources.
-        warnings.showwarning = lambda message, *_: tell(f"warning: {message}")
+        seasons, step, lines = _lengths(settings, source)
         stream = LiveStream(
             settings.state,
-            likelihood=model.likelihood,
-            seasons=model.seasons,
-            false_alarms=model.false_alarms,
-            warmup=model.warmup,
+            likelihood=settings.likelihood,
+            seasons=seasons,
+            false_alarms=settings.false_alarms,
+            warmup=settings.warmup,
             horizon=settings.horizon,
-            step=settings.step,
+            step=step,
             separator=settings.separator,
             decimal=settings.decimal,
         )
+        answer = ""
         for answer in stream.follow(lines, every=settings.every, replay=whole):
             print(answer, flush=True)
             if page:
                 page.show(answer)
+        if answer and stream.state.calendar is None:  # all were refused
+            raise ValueError(f"nothing was learned; the last answer is {answer}")
         if page:
             page.end()
             tell(f"the stream has ended; its page stays at {page.url} until Ctrl-C")
             with suppress(KeyboardInterrupt):
                 while True:
                     time.sleep(3600)
+
+
+def _lengths(settings: LiveSettings, lines: Iterable[str]) -> tuple[Any, Any, Iterable[str]]:
+    """Return seasons and step in the unit of the stamps, of dates in seconds, and all lines."""
+    lines, first, step = iter(lines), list[str](), settings.step
+    words = {"auto": "auto", "none": None}
+    seasons: Any = words.get(settings.season[0], settings.season)
+    saved = (settings.state and saved_settings(settings.state)) or {}
+    if list(settings.season) == saved.get("season") and isinstance(seasons, tuple):
+        seasons = [float(text) for text in seasons]
+    if step is not None or isinstance(seasons, tuple):
+        reader, dates = LineReader(settings.separator, settings.decimal), False
+        for line in lines:  # until one tells whether stamps are dates
+            first.append(line)
+            with suppress(ValueError):
+                dates = reader.read(line.strip()).stamp.calendar
+                break
+        read = parse_duration if dates else lambda text, _: parse_number(text)
+        seasons = [read(x, "season") for x in seasons] if isinstance(seasons, tuple) else seasons
+        step = step and read(step, "step")
+    return seasons, step, chain(first, lines)

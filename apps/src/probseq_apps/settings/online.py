@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ohsvgp.bases import Basis
 
 ONLINE, ONLINE_VAE = "online", "online-vae"
-AUTO, NONE = "auto", "none"
 MOVING_DIGITS, ROTATED_MNIST = "moving-digits", "rotated-mnist"
 
 LikelihoodName = Literal["gaussian", "student-t", "poisson", "negative-binomial", "bernoulli"]
@@ -328,45 +327,24 @@ class OnlineSettings(OnlineComparison):
             )
 
 
-class LiveModel(Settings):
-    """Model."""
+class LiveSettings(Settings):
+    """Live stream."""
 
     likelihood: Literal["gaussian", "poisson", "negative-binomial"] = "gaussian"
     """Of real values, or of counts."""
-    season: Annotated[tuple[str, ...], SOME] = (AUTO,)
-    """Periods of patterns that repeat, in the unit of the stamps, of dates in seconds; auto: those
-    of the calendar and of the data are compared by evidence, which the answers tell; or none."""
+    season: Annotated[tuple[str, ...], SOME] = ("auto",)
+    """Periods of patterns that repeat: where stamps are dates with a unit, as 24h, 7d or P1Y, else
+    numbers; auto: those of the calendar and of the data are compared by evidence; or none."""
     false_alarms: Annotated[float, Bound("above 0 and below 1", lambda value: 0 < value < 1)] = (
         0.002
     )
     """Share of quiet lines that are told as outliers."""
     warmup: Count = 20
     """First lines, which wait for their step and seasons."""
-
-    def check(self) -> None:
-        """Refuse periods that are no positive numbers."""
-        words = (AUTO, NONE) if len(self.season) == 1 else ()
-        for text in self.season:
-            number = text.replace(".", "", 1).isdecimal() and float(text) > 0.0
-            refusal = f"season must be {AUTO}, {NONE}, or positive numbers, got {text!r}"
-            require(number or text in words, refusal)
-
-    @property
-    def seasons(self) -> Literal["auto"] | tuple[float, ...] | None:
-        """Seasons as a stream takes them."""
-        if self.season in ((AUTO,), (NONE,)):
-            return "auto" if self.season == (AUTO,) else None
-        return tuple(map(float, self.season))
-
-
-class LiveSettings(Settings):
-    """Live stream."""
-
-    model: Flat[LiveModel] = LiveModel()
     horizon: Count = 1
     """Stamps to forecast after each line."""
-    step: Positive | None = None
-    """Time between them; None: the median of the latest gaps between stamps."""
+    step: str | None = None
+    """Time between them, as the periods; None: the median of the latest gaps between stamps."""
     state: Path | None = None
     """File of the state: made if it isn't there, else taken up with the model in it, whose flags
     may be left out and must not differ."""
@@ -471,11 +449,8 @@ def live_defaults(selectors: DefaultSelectors) -> LiveSettings:
     """Return the settings with the model of the state that is named."""
     # A file that cannot be read is no wrong usage: the stream refuses it when it begins.
     with suppress(ValueError, OSError, TypeError):
-        if (
-            selectors.state is not None
-            and (values := saved_settings(Path(selectors.state))) is not None
-        ):
-            return LiveSettings(model=LiveModel.from_dict(values))
+        saved = selectors.state and saved_settings(Path(selectors.state))
+        return LiveSettings.from_dict(saved or {})
     return LiveSettings()
 
 

@@ -191,11 +191,9 @@ def _times(points: Tensor) -> Tensor:
 
 
 def _seed(random_state: Any) -> int:
-    return (
-        random_state
-        if isinstance(random_state, int)
-        else (int(validation.check_random_state(random_state).randint(2**31 - 1)))
-    )
+    if isinstance(random_state, int):
+        return random_state
+    return int(validation.check_random_state(random_state).randint(2**31 - 1))
 
 
 def days(column: Any, name: str = "X") -> np.ndarray:

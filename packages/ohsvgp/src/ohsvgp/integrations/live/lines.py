@@ -10,7 +10,7 @@ from probseq.checks import parse_number
 _NANOSECONDS = 1_000_000_000
 # The squares of larger values, and scores made of them, are no numbers any more.
 _LARGEST = 1e100
-_MISSING = ("", "na", "nan", "null", "none")
+_MISSING = ("", "na", "nan", "null", "none", "n/a", "#n/a", "-")
 
 
 class Line(NamedTuple):
