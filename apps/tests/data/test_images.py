@@ -100,7 +100,7 @@ def test_folders_that_make_no_data_set_are_refused_with_the_reason(save, tmp_pat
     Image.fromarray(np.full((8, 8), 60_000, dtype=np.uint16)).save(tmp_path / "deep.png")
     refused(load_generation_data, r"deep\.png has more than 8 bits")
     save("deep.png", size=(20, 10))
-    refused(load_generation_data, r"8x8 pixels, .*deep\.png has 20x10; set image_size")
+    refused(load_generation_data, r"8x8 pixels, .*deep\.png has 20x10 pixels; set image_size")
     assert load_generation_data(name, image_size=6).train.shape[1:] == (3, 6, 6)
     save("more/x.png")
     refused(load_generation_data, r"images and folders of images \(more\)", image_size=8)
