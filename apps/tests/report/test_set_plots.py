@@ -49,8 +49,8 @@ def test_curves_of_classes_pool_the_seeds_and_risks_are_their_means():
     for sets in seeds:
         confidence, predicted = sets["test"].log_probs.exp().max(-1)
         risk = risk_coverage_curve(confidence, predicted == sets["test"].labels)[1]
-        risks.append(risk[len(risk) * 2 // 5 - 1])
-        least = confidence.sort().values[-len(confidence) * 2 // 5]
+        risks.append(risk[len(risk) * 3 // 5 - 1])
+        least = confidence.sort().values[-len(confidence) * 3 // 5]
         accepted.append((sets[outside].log_probs.exp().amax(-1) >= least).double().mean())
     for axes, expected in zip(figures["trusted"].axes, (risks, accepted), strict=False):
         curve = axes.containers[0].lines[0]

@@ -29,7 +29,7 @@ NumberSets = Mapping[str, tuple[LaplaceMixture, Tensor]]
 _SHIFTS = {"shift": "Corrupted test examples", "cifar-c": "Published corruptions (CIFAR-C)"}
 _UNDER_SHIFT = ("accuracy", "nll", "ece")
 _OUTSIDE = "ood/"
-_ACCEPTED = (0.2, 0.4, 0.6, 0.8, 1.0)
+_ACCEPTED = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def class_figures(
@@ -47,8 +47,13 @@ def class_figures(
         label: {method: _accepted(seeds, name) for method, seeds in methods.items()}
         for name, label in labels.items()
     }
-    x_label = "Share of the test set that is accepted, the surest first"
-    figures = _curves("trusted", curves, "What can be trusted", x_label)
+    x_label = "Share accepted, the surest first"
+    figures = _curves(
+        "trusted",
+        curves,
+        "What can be trusted: errors, and other examples that are as sure",
+        x_label,
+    )
     figures["reliability"] = reliability_diagram(bins)
     for name in _others(methods):
         curves = {
