@@ -431,6 +431,23 @@ def test_lengths_of_time_have_a_unit_where_stamps_are_dates(tmp_path, follow):
     assert follow(LINES, "--season", "2.5", "--step", "0.25")[0] == 0
 
 
+def test_columns_of_a_table_are_named(follow):
+    form = "%d.%m.%Y %H:%M"
+    table = ["sensor;when;temp (°C)\n"]
+    table += [
+        f'"a";{h.strftime(form)};{-9999 if k == 3 else 20 + k}\n' for k, h in enumerate(HOURS)
+    ]
+    flags = ("--separator", ";", "--date-format", form, "--missing", "-9999")
+    code, answers, _ = follow(table, "--time", "when", "--target", "temp (°C)", *flags)
+    assert code == 0
+    assert [answer["t"] for answer in answers] == [hour.isoformat() for hour in HOURS]
+    assert [answer["y"] for answer in answers] == [20, 21, 22, None, *range(24, 50)]
+    assert [answer["line"] for answer in answers] == [*range(2, 32)]
+    code, _, error = follow(table, "--time", "when", "--target", "temp", *flags)
+    assert code == 1
+    assert "columns of 'sensor;when;temp (°C)', got 'temp'" in error
+
+
 def test_nothing_learned_or_a_state_at_work_is_a_failure(tmp_path, follow):
     code, answers, error = follow(["time,sensor,value\n", "2024-01-01,a,1\n"])
     assert (code, ["refused" in answer for answer in answers]) == (1, [True, True])

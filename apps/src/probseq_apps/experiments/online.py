@@ -3,7 +3,7 @@
 import copy
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from ohsvgp import AdamSteps, ExactGP, Gaussian, OnlineGP, PivotedCholesky
 from ohsvgp.beyond.prior import PRIOR_OPTIONS, make_mean, make_prior
 from ohsvgp.integrations.live import LivePage, LiveStream
-from ohsvgp.integrations.live.lines import LineReader
+from ohsvgp.integrations.live.lines import LineReader, split_cells
 from ohsvgp.integrations.live.state import saved_settings
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.plots import coefficients_plot, prediction_figures
@@ -380,7 +380,8 @@ def live_command(settings: LiveSettings) -> None:
     ):
         if page:
             tell(f"page: {page.url}")
-        seasons, step, lines = _lengths(settings, source)
+        reader, lines = _columns(settings, iter(source))
+        seasons, step, lines = _lengths(settings, reader, lines)
         stream = LiveStream(
             settings.state,
             likelihood=settings.likelihood,
@@ -389,8 +390,7 @@ def live_command(settings: LiveSettings) -> None:
             warmup=settings.warmup,
             horizon=settings.horizon,
             step=step,
-            separator=settings.separator,
-            decimal=settings.decimal,
+            reader=reader,
         )
         answer = ""
         for answer in stream.follow(lines, every=settings.every, replay=whole):
@@ -407,16 +407,38 @@ def live_command(settings: LiveSettings) -> None:
                     time.sleep(3600)
 
 
-def _lengths(settings: LiveSettings, lines: Iterable[str]) -> tuple[Any, Any, Iterable[str]]:
+def _columns(settings: LiveSettings, lines: Iterator[str]) -> tuple[LineReader, Iterator[str]]:
+    """Return what reads the columns that are named, and all lines, the header as a remark."""
+    reader = LineReader(
+        settings.separator,
+        settings.decimal,
+        missing=settings.missing,
+        date_format=settings.date_format,
+    )
+    if settings.target is None:
+        return reader, lines
+    header = next(lines, "").strip()
+    names = split_cells(header, settings.separator)
+    for name in filter(None, (settings.time, settings.target)):
+        if name not in names:
+            raise ValueError(f"--time and --target must name columns of {header!r}, got {name!r}")
+    at = names.index(settings.time) if settings.time else 0
+    reader = replace(reader, time=at, target=names.index(settings.target), width=len(names))
+    return reader, chain([f"#{header}"], lines)
+
+
+def _lengths(
+    settings: LiveSettings, reader: LineReader, lines: Iterator[str]
+) -> tuple[Any, Any, Iterator[str]]:
     """Return seasons and step in the unit of the stamps, of dates in seconds, and all lines."""
-    lines, first, step = iter(lines), list[str](), settings.step
+    first, step = list[str](), settings.step
     words = {"auto": "auto", "none": None}
     seasons: Any = words.get(settings.season[0], settings.season)
     saved = (settings.state and saved_settings(settings.state)) or {}
     if list(settings.season) == saved.get("season") and isinstance(seasons, tuple):
         seasons = [float(text) for text in seasons]
     if step is not None or isinstance(seasons, tuple):
-        reader, dates = LineReader(settings.separator, settings.decimal), False
+        dates = False
         for line in lines:  # until one tells whether stamps are dates
             first.append(line)
             with suppress(ValueError):

@@ -354,6 +354,14 @@ class LiveSettings(Settings):
     """File of the stream from its first line; None: standard input."""
     replay: bool = False
     """Standard input starts at the stream's first line: skip those that the state has absorbed."""
+    time: str | None = None
+    """Column of the stamps, by its name in the first line; None: the first column."""
+    target: str | None = None
+    """Column of the values; None: lines are `t,y`, without a header."""
+    date_format: str | None = None
+    """Of the stamps, such as "%d.%m.%Y %H:%M"; None: ISO 8601, or numbers."""
+    missing: tuple[str, ...] = ()
+    """Values that stand for none, such as -9999, beside NA, N/A, NaN, null, none, - and nothing."""
     separator: str = ","
     """Between stamp and value."""
     decimal: Literal[".", ","] = "."

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from ohsvgp import Cosine, Gaussian, OnlineGP, forecast
-from ohsvgp.integrations.live import LiveStream
+from ohsvgp.integrations.live import LineReader, LiveStream
 from ohsvgp.stream.calendar import calendar_ahead
 from ohsvgp.stream.clock import Clock, parse_stamp, stamps
 from probseq.kernels import RBF
@@ -138,7 +138,7 @@ def test_the_last_of_these_lines_is_no_stamp_like_those_before(lines: list[str])
 
 def test_lines_of_semicolons_and_decimal_commas() -> None:
     def answer(line: str, **marks: str) -> dict[str, object]:
-        return LiveStream(**marks).answer(line) or {}
+        return LiveStream(reader=LineReader(**marks)).answer(line) or {}
 
     plain = answer("2024-01-01;18,9")
     assert "--separator ';' separates its cells" in str(plain["refused"])

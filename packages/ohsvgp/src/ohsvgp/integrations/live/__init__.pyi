@@ -1,4 +1,5 @@
+from .lines import LineReader
 from .page import LivePage
 from .stream import LiveStream
 
-__all__ = ["LivePage", "LiveStream"]
+__all__ = ["LineReader", "LivePage", "LiveStream"]

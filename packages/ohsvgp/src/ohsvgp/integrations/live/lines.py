@@ -1,6 +1,9 @@
 """Stamps and values from lines of text."""
 
+import csv
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
 from ohsvgp.integrations.live.state import check_marks
@@ -24,28 +27,58 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class LineReader:
-    """Reads lines ``t,y``."""
+    """Reads stamp and value from lines of cells."""
 
     separator: str = ","
     decimal: str = "."
+    # Numbers of the cells of stamp and value, from 0, and how many there are
+    time: int = 0
+    target: int = 1
+    width: int = 2
+    missing: tuple[str, ...] = ()  # values that stand for none, such as -9999
+    date_format: str | None = None  # of stamps, as Python's ``strptime`` has it; None for ISO 8601
 
     def __post_init__(self) -> None:
         check_marks(self.separator, self.decimal)
 
     def read(self, text: str) -> Line:
         """Read a line that is not empty."""
-        cells = [cell.strip() for cell in text.split(self.separator)]
-        marks = ";\t|" if len(cells) == 2 else ";\t|,"
+        cells = split_cells(text, self.separator)
+        marks = ";\t|" if len(cells) == self.width else ";\t|,"
         others = [mark for mark in marks if mark in text and mark != self.separator]
-        if len(cells) != 2 or others:
+        if len(cells) != self.width or (others and self.width == 2):
             hint = f": --separator {others[0]!r} separates its cells" if others else ""
-            raise ValueError(f"a line must be t{self.separator}y, got {text!r}{hint}")
-        stamp = self._stamp(cells[0])
+            form = f"t{self.separator}y" if self.width == 2 else f"{self.width} cells"
+            raise ValueError(f"a line must be {form}, got {text!r}{hint}")
+        stamp = self.stamp(cells[self.time])
         time = stamp.value / _NANOSECONDS if stamp.calendar else stamp.value
-        value = None if cells[1].lower() in _MISSING else self._number(cells[1])
-        if value is not None and abs(value) > _LARGEST:
-            raise ValueError(f"y must lie within ±{_LARGEST:g}, got {cells[1]!r}")
-        return Line(cells[0], time, stamp, value)
+        return Line(cells[self.time], time, stamp, self.value(cells[self.target]))
+
+    def value(self, cell: str) -> float | None:
+        """Read a number; None of one that is missing."""
+        if cell.lower() in _MISSING or cell in self.missing:
+            return None
+        value = self._number(cell)
+        if abs(value) > _LARGEST:
+            raise ValueError(f"y must lie within ±{_LARGEST:g}, got {cell!r}")
+        for code in self.missing:
+            with suppress(ValueError):
+                if float(code) == value:
+                    return None
+        return value
+
+    def stamp(self, cell: str) -> Stamp:
+        """Read a number, a date or a time."""
+        if self.date_format is not None:
+            try:
+                return parse_stamp(datetime.strptime(cell, self.date_format).isoformat())
+            except ValueError:
+                raise ValueError(
+                    f"a time stamp must have the form {self.date_format!r}, got {cell!r}"
+                ) from None
+        if self.decimal == "," and cell.count(",") == 1 and "-" not in cell[1:]:
+            return Stamp(self._number(cell), "number")
+        return parse_stamp(cell)
 
     def _number(self, cell: str) -> float:
         if self.decimal == ",":
@@ -58,7 +91,8 @@ class LineReader:
             hint = ": --decimal , reads it so" if cell.count(",") == 1 else ""
             raise ValueError(f"{error}{hint}") from None
 
-    def _stamp(self, cell: str) -> Stamp:
-        if self.decimal == "," and cell.count(",") == 1 and "-" not in cell[1:]:
-            return Stamp(self._number(cell), "number")
-        return parse_stamp(cell)
+
+def split_cells(text: str, separator: str) -> list[str]:
+    """Return the cells of a line of CSV, without spaces around them."""
+    cells = next(csv.reader([text], delimiter=separator)) if '"' in text else text.split(separator)
+    return [cell.strip() for cell in cells]

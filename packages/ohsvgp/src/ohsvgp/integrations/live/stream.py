@@ -63,8 +63,7 @@ class LiveStream:
         warmup: lines that wait at the beginning.
         horizon: stamps to forecast after each line.
         step: between them, as the periods; if None, as in ``ohsvgp.forecast``.
-        separator: between the cells of a line.
-        decimal: mark of decimals in numbers, "." or ",".
+        reader: of stamp and value in a line; ``t,y`` if None.
 
     Raises:
         OSError: the file cannot be read or written.
@@ -87,10 +86,9 @@ class LiveStream:
         warmup: int = 20,
         horizon: int = 1,
         step: float | None = None,
-        separator: str = ",",
-        decimal: str = ".",
+        reader: LineReader | None = None,
     ) -> None:
-        self._reader = LineReader(separator, decimal)
+        self._reader = reader or LineReader()
         check_counts(warmup=warmup, horizon=horizon)
         check_choice("likelihood", likelihood, Likelihood)
         if not 0.0 < false_alarms < 1.0:
