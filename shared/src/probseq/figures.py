@@ -229,7 +229,7 @@ def curves_plot(
         for position, (name, (x, y, errors, _)) in enumerate(curves.items()):
             style: dict[str, Any] = {"markersize": 4, "linewidth": 1.6, "capsize": 2}
             axes.errorbar(x, y, yerr=errors, label=name, **(line_style(position) | style))
-            axes.set(xlabel=x_label, ylabel=label, xticks=np.asarray(x))
+            axes.set(xlabel=textwrap.fill(x_label, 30), ylabel=label, xticks=np.asarray(x))
         light_grid(axes)
     figure.suptitle(title, fontsize=10)
     legend(figure, grid)

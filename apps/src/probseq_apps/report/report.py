@@ -117,7 +117,9 @@ class Report:
         )
         first = self.headline
         after = self._words.get("next", "")
-        headline = [] if first is None else [first.markdown(), first.key, after, DETAILS]
+        headline: list[str] = []
+        if first is not None:  # a star at the begin would be an entry of a list
+            headline = [first.markdown(), re.sub(r"^\*", r"\\*", first.key), after, DETAILS]
         tables = [table.markdown() for table in self.tables]
         return [
             f"# {self.data['name']}: {self.title or self._words['title']}",
