@@ -296,7 +296,9 @@ def test_dropout_that_drops_nothing_is_refused_before_anything_is_trained(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["digit-sets", "digits-few", "digits-small", "imdb-small"])
+@pytest.mark.parametrize(
+    "recipe", ["speakers", "digit-sets", "digits-few", "digits-small", "imdb-small"]
+)
 def test_softmax_attention_is_at_least_as_good_as_logistic_regression(
     recipe, tmp_path, report_of, request
 ):
