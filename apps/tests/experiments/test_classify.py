@@ -22,7 +22,7 @@ from probseq_apps.experiments.classify import (
     warm_start_config,
 )
 from probseq_apps.options import Options
-from probseq_apps.settings.classify import EvaluationSettings
+from probseq_apps.settings.classify import RECIPES, EvaluationSettings
 
 TINY = [
     *("--data", "digits"),
@@ -251,9 +251,9 @@ def test_the_warm_start_ends_where_the_full_schedule_would_be(schedule):
 
 
 def make(data, folder=None, **settings):
-    return make_test_sets(
-        data, EvaluationSettings(shift=True, **settings), Options(data_dir=folder)
-    )
+    evaluation = EvaluationSettings(shift=True, **settings)
+    whole = replace(RECIPES.load("digits-small"), data=data.name, evaluation=evaluation)
+    return make_test_sets(data, whole, Options(data_dir=folder))
 
 
 def test_images_too_small_to_corrupt_are_refused_before_anything_is_trained():
