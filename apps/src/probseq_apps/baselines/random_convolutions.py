@@ -46,7 +46,7 @@ class RandomConvolutions:
 
     def __call__(
         self, x: Float32[Tensor, "n t c"], frame: Bool[Tensor, "n t"]
-    ) -> Float32[Tensor, "n 2*k"]:
+    ) -> Float32[Tensor, "n m"]:
         """Return for each kernel the share of frames above its bias, and its largest value."""
         shares, largest = torch.zeros(2, len(x), len(self._biases))
         for dilation, which in self._groups():
