@@ -171,6 +171,44 @@ def test_a_stamp_too_far_ahead_waits_for_the_next() -> None:
     assert [a["forecasts"][0]["t"] for a in answers[-5:]] == [100, 1002, 1003, 1004, 1005]
 
 
+@pytest.mark.parametrize("times", [60, 1440])
+def test_a_stream_whose_stamps_come_more_rarely_goes_on(times: int) -> None:
+    stamps = [*range(100), *(100 + times * k for k in range(1, 30))]
+    answers = run(lines_of(5.0 + 0.1 * NOISE[:129], stamps), warmup=20)
+    # Five of the nine latest gaps make a step.
+    assert alerts(answers, "clock") == [*range(101, 107)]
+    assert answers[-1]["forecasts"][0]["t"] == stamps[-1] + times
+    assert answers[-1]["forecasts"][0]["mean"] == pytest.approx(5.0, abs=0.5)
+
+
+def test_more_lines_may_wait_than_seasons_are_compared_on() -> None:
+    answers = run(lines_of(np.tile(NOISE, 2)[:705]), warmup=702)
+    assert [len(a["forecasts"]) for a in answers[-5:]] == [0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e-99, 1e99])
+def test_values_of_any_size_are_answered(size: float) -> None:
+    ahead = [a["forecasts"][0] for a in run(lines_of(size * NOISE[:60]), warmup=20)[19:]]
+    assert all(abs(row["mean"]) < 3.0 * max(size, 1e-99) for row in ahead)
+    assert all(0.0 < row["high"] - row["low"] < 20.0 * max(size, 1e-99) for row in ahead)
+
+
+@pytest.mark.parametrize("value", [1e15, 2.5e14])
+def test_a_large_value_that_stays_is_known_to_its_digits(value: float) -> None:
+    answers = run(lines_of(np.full(60, value)), warmup=20)
+    assert 0.0 < width(answers[-1]) < 1e-10 * value
+
+
+def test_a_step_beside_that_of_the_stamps_forecasts_as_that_horizon_does() -> None:
+    y = 5.0 * np.sin(2 * math.pi * np.arange(120) / 12) + 0.3 * NOISE[:120]
+    rows = run(lines_of(y), warmup=20, horizon=8)
+    far, near = run(lines_of(y), warmup=20, step=8.0), run(lines_of(y), warmup=20, step=0.25)
+    for a, b in zip(rows[19:], far[19:], strict=True):
+        row = a["forecasts"][-1]
+        assert b["forecasts"][0] == pytest.approx({**row, "horizon": 1})
+    assert [a["forecasts"][0]["t"] for a in near[19:]] == [k + 0.25 for k in range(19, 120)]
+
+
 def test_late_lines_are_told_and_the_clock_may_go_back() -> None:
     lines = lines_of(5.0 + NOISE[:100])
     plain, late = run([*lines, "100,5.0\n"], warmup=20), run([*lines, "97.5,9.0\n"], warmup=20)

@@ -231,10 +231,8 @@ class _Draft:
         text, stamp, form, value = line.text, line.time, line.stamp.form, line.value
         state, calendar = self.state, form != "number"
         if state.calendar not in (None, calendar):
-            words = ("numbers", "dates")
-            raise ValueError(
-                f"stamps must be {words[not calendar]} like those before, got {text!r}"
-            )
+            words = "numbers" if calendar else "dates"
+            raise ValueError(f"stamps must be {words} like those before, got {text!r}")
         if state.form not in (None, form):
             raise ValueError(f"stamps must each be a {state.form} like those before, got {text!r}")
         if self.stream.counts and value is not None and (value < 0 or value % 1):
@@ -259,10 +257,10 @@ class _Draft:
         state.observe(stamp)
         if value is None or [stamp, value] in state.first_lines:
             return  # a line that was delivered twice is one
-        state.first_lines = [*state.first_lines, [stamp, value]][-_ROWS:]
+        state.first_lines = [*state.first_lines, [stamp, value]][-max(_ROWS, warmup) :]
         lines = sorted(state.first_lines, key=lambda row: row[0])
         gaps = [b[0] - a[0] for a, b in pairwise(lines) if b[0] > a[0]]
-        unit = self.stream.step or (median_low(gaps) if gaps else None)
+        unit = median_low(gaps) if gaps else self.stream.step
         if len(lines) < warmup or unit is None:
             return
         # Stamps that are far from all others are those of a wrong clock.
@@ -287,7 +285,7 @@ class _Draft:
         if state.waiting is not None:
             at, before = state.waiting
             state.waiting = None
-            if at is not None and 0.0 <= stamp - at <= far:
+            if at is not None and 0.0 <= stamp - at <= max(far, at - (state.last or 0.0)):
                 self._step(at, before)
         if stamp - (state.last or 0.0) > far:
             state.waiting = [stamp, value]
@@ -300,7 +298,7 @@ class _Draft:
         state.late = [*state.late, stamp] if not state.late or stamp >= state.late[-1] else [stamp]
         if len(state.late) >= _LATE and state.late[0] < state.late[-1]:
             self.alerts.append("clock")
-            steps = len(state.late) * (self.stream.step or state.step or unit) / unit
+            steps = len(state.late) * (state.step or unit) / unit
             state.late, state.pending, state.last = [], [], stamp
             self._step(stamp, value, steps)
             return
@@ -323,7 +321,8 @@ class _Draft:
         self.regimes, verdict = learn(space, self.regimes, value, self.stream.threshold)
         self.error = verdict.error
         self.alerts += verdict.alerts
-        judge_intervals(state, stamp, value, 0.25 * (self.stream.step or state.step or 0.0))
+        distances = [distance for distance in (self.stream.step, state.step) if distance]
+        judge_intervals(state, stamp, value, 0.25 * min(distances, default=0.0))
         kind = kinds.OUTLIER if verdict.outlier else kinds.REGULAR
         state.rows = [*state.rows, [state.time, value, kind]][-_ROWS:]
         if verdict.restart is not None and verdict.restart < len(state.rows):

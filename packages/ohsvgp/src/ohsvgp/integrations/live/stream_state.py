@@ -45,9 +45,10 @@ class StreamState(StampSpacing):
         """
         width = self.resolution
         if width is None:
-            digits = Decimal(f"{self.rows[-1][1] if self.rows else 0.0:.12g}").as_tuple().exponent
-            width = 10.0 ** (digits if isinstance(digits, int) else 0)
-        return width * width / 12.0
+            value = abs(self.rows[-1][1]) if self.rows else 0.0
+            exponent = int(Decimal(f"{value:.12g}").as_tuple().exponent)
+            width = max(10.0 ** min(exponent, 0), 1e-12 * value)
+        return max(width * width / 12.0, 1e-200)
 
 
 def as_json(stamp: float, calendar: bool, zone: str | None = None) -> float | str:
