@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from probseq_apps.data.names import DataError
+from probseq_apps.data.parts import number_classes
 from probseq_apps.data.sequences import corrupt_sequences, is_frame, load_sequences
 from probseq_apps.data.sets import load_data, unknown_classes, unknown_part, without_classes
 from probseq_apps.data.settings import DataSettings
@@ -70,6 +71,10 @@ def test_damaged_sequences_are_refused_by_their_fault(tmp_path):
     for changes, fault in (
         ({"labels": [0, 1]}, "labels of shape"),
         ({"lengths": [3, 0, 2, 3]}, "from 0"),
+        ({"lengths": [3, 1, 2, 4]}, "to 4"),
+        ({"lengths": [3, 1.5, 2, 3]}, "lengths of shape"),
+        ({"labels": [0, 0, 1, np.nan]}, "missing"),
+        ({"labels": ["a", "a", "b", " "]}, "missing"),
         ({"values": np.ones(4)}, "values are"),
         ({"values": np.full((4, 3, 2), np.inf)}, "finite"),
         ({"test": [True] * 4}, "not of all"),
@@ -78,9 +83,10 @@ def test_damaged_sequences_are_refused_by_their_fault(tmp_path):
         with pytest.raises(DataError, match=fault):
             load_sequences(f"sequences:{path}", "label")
     table = tmp_path / "own.csv"
-    table.write_text("id,time,label,x\na,0,u,1\na,1,v,1\n")
-    with pytest.raises(DataError, match=r"line 3.*one label"):
-        load_sequences(f"sequences:{table}", "label")
+    for row, fault in (("a,1,v,1", "one label"), (",1,u,1", "missing"), ("a,1,NaN,1", "missing")):
+        table.write_text(f"id,time,label,x\na,0,u,1\n{row}\n")
+        with pytest.raises(DataError, match=f"line 3.*{fault}"):
+            load_sequences(f"sequences:{table}", "label")
 
 
 def test_speakers_are_the_published_utterances_and_two_are_unknown_to_each_seed():
@@ -106,6 +112,11 @@ def test_speakers_are_the_published_utterances_and_two_are_unknown_to_each_seed(
     assert len(unknown_part(test, pairs[3])) == len(test) - len(left.test)
     with pytest.raises(DataError, match=r"must name classes .* got '0'"):
         unknown_classes(data, DataSettings(unknown=("0",)), seed=0)
+
+
+def test_equal_numbers_are_classes_in_the_same_order_in_every_process():
+    names = tuple(f"1.{'0' * zeros}" for zeros in range(9))
+    assert number_classes(["2", *names], "own")[0] == (*names, "2")
 
 
 @pytest.mark.parametrize("severity", [1, 5])

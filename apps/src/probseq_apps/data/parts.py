@@ -74,11 +74,11 @@ def number_classes(
     labels: Sequence[str], source: object
 ) -> tuple[tuple[str, ...], Int64[Tensor, " n"]]:
     """Return the classes in order, as numbers if all are, and the number of each label's."""
-    names = set(labels)
+    names = sorted(set(labels))  # of equal numbers, 1 and 1.0, too
     try:
         classes = tuple(sorted(names, key=float))
     except ValueError:
-        classes = tuple(sorted(names))
+        classes = tuple(names)
     if len(classes) < 2:
         raise DataError(f"{source} needs rows of at least two classes, it has {classes}")
     numbers = {name: number for number, name in enumerate(classes)}

@@ -19,6 +19,7 @@ of 7 to 29 frames of 12 cepstral coefficients. Letters: T frames of a sequence a
 
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from probseq_apps.data.tables import csv_header, read_rows
 
 _SPEAKERS = Path(__file__).with_name("speakers.npz")
 _VALIDATION = 0.3  # of the sequences that are not for testing
-_NPZ = "sequences, an .npz of values (N, T, C) or (R, C), labels (N,) and lengths (N,)"
+_NPZ = "sequences, an .npz of values (N, T, C) or (R, C), labels (N,) and lengths (N,), no objects"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +87,7 @@ def load_sequences(name: str, label_column: str) -> SequenceData:
         arrays = _read_npz(path or _SPEAKERS)
     with reading(path, _NPZ):
         inputs, labels, test = _padded(**arrays)
-    classes, targets = number_classes([*map(str, labels.tolist())], name)
+    classes, targets = number_classes(labels.tolist(), name)
     whole = Part(inputs, targets)
     if test is None:
         rows = stratified(targets, 0.2, classes)
@@ -118,8 +119,8 @@ def _read_table(path: Path, label_column: str) -> dict[str, Any]:
     label_of = dict[str, str]()
 
     def parse(name: str, time: str, label: str, *cells: str) -> None:
-        if not (label := label.strip()):
-            raise ValueError("the label is missing")
+        if (label := label.strip()).lower() in ("", "nan") or not name.strip():
+            raise ValueError("the id or the label is missing")
         if label_of.setdefault(name, label) != label:
             raise ValueError(
                 f"sequence {name!r} must have one label, got {label_of[name]!r} and {label!r}"
@@ -131,14 +132,12 @@ def _read_table(path: Path, label_column: str) -> dict[str, Any]:
     read_rows(path, [*columns, *((channel, "channel") for channel in channels)], parse)
     if not sequences:
         raise DataError(f"{path} holds no sequences")
-    frames = [values for each in sequences.values() for _, values in sorted(each, key=_time)]
+    frames = [
+        values for each in sequences.values() for _, values in sorted(each, key=itemgetter(0))
+    ]
     lengths = np.array([len(each) for each in sequences.values()])
     labels = np.array([label_of[name] for name in sequences])
     return {"values": np.array(frames), "labels": labels, "lengths": lengths, "test": None}
-
-
-def _time(frame: tuple[float, list[float]]) -> float:
-    return frame[0]
 
 
 def _padded(
@@ -153,13 +152,19 @@ def _padded(
             raise ValueError("values of shape (R, C) need lengths")
         # One more than the place of the last frame that holds a number.
         lengths = (np.isfinite(values).any(-1) * np.arange(1, values.shape[1] + 1)).max(-1)
-    lengths = np.asarray(lengths, dtype=np.int64)
+    lengths = np.asarray(lengths, dtype=np.float64)
     consistent = lengths.sum() == len(values) if flat else len(values) == count
-    if not consistent or labels.shape != (count,) or lengths.shape != (count,) or lengths.min() < 1:
+    whole = np.isin(lengths, np.arange(1, values.shape[0 if flat else 1] + 1)).all()
+    if not (consistent and whole) or labels.shape != (count,) or lengths.shape != (count,):
         raise ValueError(
             f"labels of shape {labels.shape} and lengths of shape {lengths.shape}, from "
-            f"{lengths.min()}, do not describe values of shape {values.shape}"
+            f"{lengths.min():g} to {lengths.max():g}, do not describe values of shape "
+            f"{values.shape}"
         )
+    labels = np.char.strip(labels.astype(str))
+    if np.isin(np.char.lower(labels), ("", "nan")).any():
+        raise ValueError("labels must not be missing")
+    lengths = lengths.astype(np.int64)
     frame = np.arange(lengths.max()) < lengths[:, None]
     frames = (values if flat else values[:, : lengths.max()][frame]).astype(np.float32)
     if not np.isfinite(frames).all():
