@@ -115,3 +115,8 @@ def test_sequences_are_means_and_deviations_of_their_frames_and_shares_of_convol
     alone = features((x * frame[..., None])[:1], frame[:1])
     torch.testing.assert_close(alone, torch.cat([shares, largest], 1))
     assert ((4 * shares) % 1 == 0).all()
+    # A kernel has one of two channels, the other, or both.
+    scaled = [features(x * frame[..., None] * scale, frame) for scale in 1 + torch.eye(2)]
+    plain = features(x * frame[..., None], frame)
+    seen = torch.stack([(each != plain)[:, 20:].any(0) for each in scaled], 1).tolist()
+    assert {*map(tuple, seen)} == {(True, False), (False, True), (True, True)}

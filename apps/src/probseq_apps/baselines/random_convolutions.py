@@ -30,7 +30,7 @@ class RandomConvolutions:
         taps = self._uniform(num_kernels, _TAPS).argsort(1)
         taps = torch.where(taps < 3, 2.0, -1.0)
         # Few channels are as likely as many: 2^U of them, U uniform.
-        sizes = (channels ** self._uniform(num_kernels, 1)).ceil()
+        sizes = ((channels + 1) ** self._uniform(num_kernels, 1)).long()
         chosen = self._uniform(num_kernels, channels).argsort(1).argsort(1) < sizes
         self._kernels = taps[:, None] * chosen[..., None]
         widest = max(1.0, (x.shape[1] - 1) / (_TAPS - 1))
