@@ -452,6 +452,9 @@ def test_nothing_learned_or_a_state_at_work_is_a_failure(tmp_path, follow):
     code, answers, error = follow(["time,sensor,value\n", "2024-01-01,a,1\n"])
     assert (code, ["refused" in answer for answer in answers]) == (1, [True, True])
     assert "nothing was learned" in error
+    for flags in (["--season", "24h"], ["--step", "60"]):
+        code, _, error = follow(["2024-01-01,a,1\n"], *flags)
+        assert (code, "no line has stamp and value, got '2024-01-01,a,1'" in error) == (1, True)
     assert "missing" in follow(["0,1\n", "1,#N/A\n"])[1][1]["alerts"]
     state = tmp_path / "state"
     follow(LINES[:5], "--state", str(state))

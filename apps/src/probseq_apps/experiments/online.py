@@ -431,19 +431,19 @@ def _lengths(
     settings: LiveSettings, reader: LineReader, lines: Iterator[str]
 ) -> tuple[Any, Any, Iterator[str]]:
     """Return seasons and step in the unit of the stamps, of dates in seconds, and all lines."""
-    first, step = list[str](), settings.step
-    words = {"auto": "auto", "none": None}
+    first, step, words = list[str](), settings.step, {"auto": "auto", "none": None}
     seasons: Any = words.get(settings.season[0], settings.season)
     saved = (settings.state and saved_settings(settings.state)) or {}
     if list(settings.season) == saved.get("season") and isinstance(seasons, tuple):
         seasons = [float(text) for text in seasons]
     if step is not None or isinstance(seasons, tuple):
-        dates = False
         for line in lines:  # until one tells whether stamps are dates
             first.append(line)
             with suppress(ValueError):
                 dates = reader.read(line.strip()).stamp.calendar
                 break
+        else:
+            raise ValueError(f"no line has stamp and value, got {''.join(first[-1:]).strip()!r}")
         read = parse_duration if dates else lambda text, _: parse_number(text)
         seasons = [read(x, "season") for x in seasons] if isinstance(seasons, tuple) else seasons
         step = step and read(step, "step")

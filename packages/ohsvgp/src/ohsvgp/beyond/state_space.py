@@ -103,7 +103,7 @@ class StateSpace:
         return Belief(mean, cov, np.ones(K), total, np.full(K, -math.log(K)))
 
     def _matrices(self, dt: float) -> tuple[Array, Array]:
-        return self._cached(float(f"{dt:.12g}"))
+        return self._cached(float(f"{min(dt, 1e15):.12g}"))
 
     def _transition(self, dt: float) -> tuple[Array, Array]:
         """Return what states become after a time, F of shape (K, D, D), and what is added, Q."""

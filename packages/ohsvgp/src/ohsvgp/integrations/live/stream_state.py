@@ -48,7 +48,7 @@ class StreamState(StampSpacing):
             value = abs(self.rows[-1][1]) if self.rows else 0.0
             exponent = int(Decimal(f"{value:.12g}").as_tuple().exponent)
             width = max(10.0 ** min(exponent, 0), 1e-12 * value)
-        return max(width * width / 12.0, 1e-200)
+        return max(width * width / 12.0, 1e-100)
 
 
 def as_json(stamp: float, calendar: bool, zone: str | None = None) -> float | str:
