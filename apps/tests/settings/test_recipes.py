@@ -12,6 +12,7 @@ from PIL import Image
 from probseq_apps.data.image_files import IMAGE_INFO
 from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.parts import Part
+from probseq_apps.data.sequences import load_sequences
 from probseq_apps.data.texts import TextData
 from probseq_apps.data.tokenizers import build_vocabulary
 from probseq_apps.engine.trainer import TrainStep
@@ -113,6 +114,8 @@ def imitation(settings):
     labels = torch.tensor([0, 1])
     if settings.data in ("digits", "digit-sets"):
         return load_images(settings.data)
+    if settings.data == "speakers":
+        return load_sequences(settings.data, "label")
     if settings.is_text:
         vocab = build_vocabulary(["the cat sat on the mat"] * 5)
         split = Part(torch.randint(1, len(vocab), (2, settings.model.max_length)), labels)
