@@ -331,7 +331,7 @@ class LiveSettings(Settings):
     """Live stream."""
 
     likelihood: Literal["gaussian", "poisson", "negative-binomial"] = "gaussian"
-    """Of real values, or of counts."""
+    """Of real values, or of counts; negative-binomial where these scatter more than Poisson's."""
     season: Annotated[tuple[str, ...], SOME] = ("auto",)
     """Periods of patterns that repeat: where stamps are dates with a unit, as 24h, 7d or P1Y, else
     numbers; auto: those of the calendar and of the data are compared by evidence; or none."""
