@@ -75,7 +75,8 @@ class TextTokenizer:
                 raise ValueError(
                     f"the texts cannot be read as numbers of the tokenizer: {error}"
                 ) from error
-            self._tokenizer.no_truncation()
+            finally:
+                self._tokenizer.no_truncation()
             for encoding in encodings:
                 # Padding inside a text is its name in plain letters, and would hide it.
                 numbers = [self._moved[i] for i in encoding.ids if i != self._padding]
