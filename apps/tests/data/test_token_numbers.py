@@ -94,9 +94,10 @@ def test_without_a_padding_token_all_numbers_move_up():
     assert encode(tokenizer, "b a") == [8, 1]
     # Padding, 0 to 7, and a text of no token.
     assert len(tokenizer) == 10
-    tokenizer = TextTokenizer(word_level({"a": 0}, unknown=None))
+    words = word_level({"a": 0}, unknown=None)
     with pytest.raises(ValueError, match=r"the texts cannot be read as numbers .*UNK"):
-        encode(tokenizer, "b")
+        encode(TextTokenizer(words), "b")
+    assert words.truncation is None
 
 
 def test_neither_padding_alone_nor_padding_inside_a_text_is_left():
