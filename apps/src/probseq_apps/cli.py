@@ -46,11 +46,9 @@ class Command(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `probseq`.
+    """Run `probseq`, and return the exit status: 0, 1 for a failure, 130 after Ctrl-C.
 
-    Returns:
-        Exit status: 0, 1 for a failure, 130 after Ctrl-C. Wrong usage raises `SystemExit` with
-        status 2, like argparse, and SIGTERM one with 143.
+    Wrong usage raises `SystemExit` with status 2, like argparse, and SIGTERM one with 143.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -75,12 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str]) -> Command:
-    """Read the arguments of a command.
+    """Read the arguments of a command; exit with status 2 for wrong ones, with 0 for --help.
 
     The first parse reads the flags that choose the defaults, the second all flags.
-
-    Raises:
-        SystemExit: with status 2 for wrong ones, with 0 for --help.
     """
     name, arguments = _split(list(words))
     entry, prog = REGISTRY[name], f"probseq {name}"
@@ -133,12 +128,6 @@ def _split(words: list[str]) -> tuple[str, list[str]]:
     _refuse(unknown_name_message(f"command of {group}", words[1], steps))
 
 
-def _selectors(prog: str, words: list[str]) -> DefaultSelectors:
-    return _read(DefaultSelectors, prog=prog, args=words, return_unknown_args=True, add_help=False)[
-        0
-    ]
-
-
 def _read(form: Any, **options: Any) -> Any:
     """Return what tyro reads; what it refuses in a box is an error of one line."""
     box = io.StringIO()
@@ -164,7 +153,9 @@ def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, tupl
     source = load(entry.settings)
     if isinstance(source, type):
         return "", source(), ()
-    selectors = _selectors(prog, words)
+    selectors, _ = _read(
+        DefaultSelectors, prog=prog, args=words, return_unknown_args=True, add_help=False
+    )
     if not isinstance(source, Recipes):
         return "", source(selectors), ()
     recipe, settings = _from_file(selectors, entry, source)

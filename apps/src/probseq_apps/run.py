@@ -16,12 +16,7 @@ import torch
 from probseq.files import hash_tensors, sha256, sole_use
 from probseq_apps.data.names import user_path
 from probseq_apps.engine import distributed, log, trackers
-from probseq_apps.engine.files import (
-    DATA_HASH,
-    RunExistsError,
-    may_hold_run,
-    prepare_run_dir,
-)
+from probseq_apps.engine.files import DATA_HASH, RunExistsError, may_hold_run, prepare_run_dir
 from probseq_apps.executors import LostJobError, Work, check_executor, do_in_parallel, stamp_of
 from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
 from probseq_apps.options import Options
@@ -32,12 +27,8 @@ def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: s
     """Do a workflow's jobs, from where it stopped, and write its report.
 
     Everything that can be refused is refused before anything is written. Under torchrun every
-    process does each job, and the main one writes.
-
-    Raises:
-        OSError: a file cannot be read or written.
-        RuntimeError: a job failed; the message names it.
-        SystemExit: SIGTERM or SIGINT came, and the state is saved.
+    process does each job, and the main one writes. A `RuntimeError` names a job that failed;
+    `SystemExit` follows SIGTERM or SIGINT, after the state is saved.
     """
     torch.set_num_threads(options.threads)
     log.quiet, trackers.chosen = options.quiet, options.log_to

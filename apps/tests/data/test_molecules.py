@@ -119,7 +119,7 @@ def test_data_that_are_missing_or_cannot_be_used_are_refused(own, tmp_path, monk
         ("zinc", tmp_path / "nowhere", "does not exist"),
         ("zinc", tmp_path, r"put zinc/train\.csv"),
         (own(rows_of(CHAINS[:9]), file="few.csv"), None, "has 9 molecules, too few"),
-        (own([], file="void.csv"), None, "holds no molecules"),
+        (own([], file="void.csv"), None, "must hold rows"),
         (own([f"{c},1" for c in CHAINS], file="one.csv"), None, "different values of 'score'"),
     ):
         with pytest.raises(DataError, match=message):

@@ -94,10 +94,10 @@ def test_tables_have_a_column_a_class_in_any_order_of_labels(run, tmp_path):
 @pytest.mark.parametrize(
     ("heads", "labels", "separator", "message"),
     [
-        (NAMES, NAMES, ";", "--separator ';' parts its cells"),
+        (NAMES, NAMES, ";", "--separator ';' separates its cells"),
         (NAMES, ("zebra", "ape", "dog"), ",", "do not have dog; --classes names them"),
         (("1", "2", "3"), ("1.0", "2.0", "3.0"), ",", "labels 1 and 1.0 are equal as numbers"),
-        (NAMES[:2], ("zebra", "ape"), "|", "--separator '|' parts its cells"),
+        (NAMES[:2], ("zebra", "ape"), "|", "--separator '|' separates its cells"),
         (NAMES, ("1", "1.0", "2"), ",", "labels 1 and 1.0 are equal as numbers"),
     ],
 )
@@ -143,8 +143,8 @@ def test_arrays_that_would_be_guessed_are_refused(run, tmp_path, arrays, words, 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("val.csv", b"", "val.csv must have columns label"),
-        ("val.csv", b"a,b,label\n1,2,a\n1,2\n", "must have 3 cells in each row, not so row 2"),
+        ("val.csv", b"", "val.csv needs one column 'label'"),
+        ("val.csv", b"a,b,label\n1,2,a\n1,2\n", "val.csv, line 3: expected 3 columns, got 2"),
         ("val.csv", b",a,b,label\n0,1,2,a\n", "has one without a name"),
         *[("val.npz", each, "val.npz is damaged") for each in (b"", b"garbage", b"PK garbage")],
     ],

@@ -200,8 +200,7 @@ class Calibrated(nn.Module):
 def load_calibrated(folder: str | Path, *models: Any, output: Any = None) -> Calibrated:
     """Read what :meth:`Calibrated.save` wrote, for the same models; for logits alone without one.
 
-    Raises:
-        ValueError: the file is damaged, or the models' weights are not those that were calibrated.
+    Models must have the weights that were calibrated.
     """
     head, tensors = read_tensors(Path(folder) / FILE, FORMAT)
     if wrong := [type(each).__name__ for each in models if not isinstance(each, nn.Module)]:

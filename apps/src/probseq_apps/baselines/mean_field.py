@@ -114,12 +114,8 @@ def mean_field_model(
     but a weight serves all tokens of a sequence, and that dependence is lost. What is pooled over T
     tokens varies too little, by up to a factor T in variance.
 
-    Args:
-        model: transformer with softmax or kernel attention; it is changed and becomes a part of
-            the result. Its weights are the initial means.
-        num_data: number of training examples.
-        prior_std: standard deviation of the weights' prior.
-        initial_std: standard deviation of the weights' posterior to start from.
+    The transformer has softmax or kernel attention; it is changed and becomes a part of the result.
+    Its weights are the initial means of the posterior, `initial_std` its standard deviation.
     """
     current = ForwardPass()
     for module in (model.encoder, model.head):

@@ -165,14 +165,9 @@ def sngp_model(
     The thesis draws 10 samples of the logits; here they are integrated over by the mean-field
     formula, as the paper's authors do.
 
-    Call `fit_precision` on the result when it is trained.
-
-    Args:
-        model: transformer with softmax or kernel attention; it is changed and becomes a part of
-            the result.
-        num_data: number of training examples.
-        bound: the largest spectral norm c; 0.95 is the authors' for BERT.
-        num_features: number of random features, even.
+    The transformer has softmax or kernel attention; it is changed and becomes a part of the result.
+    A bound of 0.95 is the authors' for BERT; random features are even in number. Call
+    `fit_precision` on the result when it is trained.
     """
     linear = model.head.linear
     sizes = (linear.in_features, linear.out_features)

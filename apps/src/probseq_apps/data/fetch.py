@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from probseq.errors import require
 from probseq.files import write_atomic
-from probseq_apps.data.names import DataError, reading
+from probseq_apps.data.names import DataError, data_folder, reading
 
 _SECONDS = 60.0
 _GITHUB = "https://raw.githubusercontent.com"
@@ -70,6 +70,16 @@ def download_online(name: str, data_dir: Path) -> None:
             raise ValueError(f"its SHA-256 must be {published.sha256}, got {digest}")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, content)
+
+
+def published_file(name: str, data_dir: Path | None) -> Path:
+    """Return the path of the file that `download_online` makes; raise if it is not there."""
+    path = data_folder(name, data_dir) / _SETS[name].target
+    if not path.is_file():
+        raise DataError(
+            f"{path} does not exist: the data folder needs this file; --download fetches it"
+        )
+    return path
 
 
 def _solar(contents: Sequence[bytes]) -> bytes:

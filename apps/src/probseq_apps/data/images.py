@@ -16,12 +16,7 @@ from torch.nn import functional
 
 from probseq.images import channel_statistics, match_images, to_bytes
 from probseq_apps.data.image_files import IMAGE_INFO, read_celeba, read_part
-from probseq_apps.data.image_folders import (
-    list_all,
-    printable,
-    read_folder,
-    read_images,
-)
+from probseq_apps.data.image_folders import list_all, printable, read_folder, read_images
 from probseq_apps.data.names import DataError, check_generation_name, data_kind, user_path
 from probseq_apps.data.parts import SPLIT_SEED, Part, Parts, hold_out_validation, stratified
 from pseudovideo.beyond.gaussian_images import gaussian_images

@@ -88,20 +88,13 @@ def read_molecules(path: Path, reading: MoleculeSettings) -> list[Molecule]:
         (reading.smiles_column, "molecules, --smiles-column"),
         (reading.target, "property, --target"),
     )
-    molecules = read_rows(path, columns, parse)
-    if not molecules:
-        raise DataError(f"{path} holds no molecules")
-    return molecules
+    return read_rows(path, columns, parse)
 
 
 def load_molecules(
     name: str, reading: MoleculeSettings = _DEFAULTS, *, data_dir: Path | None = None
 ) -> GraphData:
-    """Load molecules as tokens. Nothing is written.
-
-    The set is `zinc`, or `csv:PATH`, a file of one's own. A SMILES that stands in the file twice is
-    taken once.
-    """
+    """Load `zinc`, or `csv:PATH`, as tokens; a SMILES that stands there twice is taken once."""
     paths, sizes = _find(name, data_dir), (reading.validation_size, reading.test_size)
     if len(paths) > 1 and sizes != (None, None):
         raise DataError(

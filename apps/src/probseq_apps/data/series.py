@@ -15,16 +15,10 @@ from scipy import ndimage
 
 from probseq.checks import parse_number
 from probseq_apps.data.columns import StampColumn, check_squares
+from probseq_apps.data.fetch import published_file
 from probseq_apps.data.image_files import read_part
-from probseq_apps.data.names import (
-    CSV_PREFIX,
-    DataError,
-    data_folder,
-    reading,
-    unknown_name_message,
-    user_path,
-)
-from probseq_apps.data.tables import Marks, csv_header, published_file, read_rows
+from probseq_apps.data.names import CSV_PREFIX, DataError, reading, unknown_name_message, user_path
+from probseq_apps.data.tables import Marks, csv_header, read_rows
 
 _STRETCH = slice(20_000, 31_250)  # of the sub-band: 9,000 samples to learn and 2,250 to test
 _SAMPLES_PER_MS = 4
@@ -155,8 +149,6 @@ def read_csv_channels(path: Path, column: str = "time") -> ChannelSeries:
 
     wanted = [(column, "stamps, --time"), *((name, "channel") for name in names)]
     rows = read_rows(path, wanted, parse)
-    if not rows:
-        raise DataError(f"{path} holds a header and no rows")
     times, values = [at for at, _ in rows], np.array([numbers for _, numbers in rows])
     time, label, table, notes = stamps.in_order(times, values, "hours")
     return ChannelSeries(f"{CSV_PREFIX}{path}", time, table, names, label, notes=notes)
@@ -195,19 +187,15 @@ def _toy(data_dir: Path | None) -> Series:
 
 def _solar(data_dir: Path | None) -> Series:
     """Read the total solar irradiance by year (Lean 2004), x = (year − 1610.5)/10."""
-    series = read_csv_series(
-        published_file(
-            data_folder("solar", data_dir) / "solar_irradiance" / "solar_irradiance.csv"
-        ),
-        Columns("year", ("tsi_11yr_cycle_plus_background",)),
-    )
+    columns = Columns("year", ("tsi_11yr_cycle_plus_background",))
+    series = read_csv_series(published_file("solar", data_dir), columns)
     time = (series.time - 1610.5) / 10.0
     return Series("solar", time, series.values, "decades since 1610.5", "irradiance")
 
 
 def _audio(data_dir: Path | None) -> Series:
     """Read a stretch of the demodulated sub-band of Bui and Turner 2014."""
-    path = published_file(data_folder("audio", data_dir) / "audio_subband" / "audio_subband.npz")
+    path = published_file("audio", data_dir)
     # Opened here: of a damaged archive numpy leaves its own file open.
     with (
         reading(path, "an NPZ file of the sub-band"),
@@ -231,9 +219,7 @@ def _audio(data_dir: Path | None) -> Series:
 
 def _covid(data_dir: Path | None) -> Series:
     """Read the daily deaths in Santa Catarina, March 2020 to February 2021."""
-    path = published_file(
-        data_folder("covid", data_dir) / "covid_deaths_brazil" / "santa_catarina.csv"
-    )
+    path = published_file("covid", data_dir)
     columns = (("date", "time"), ("new_deaths", "target"))
     rows = read_rows(path, columns, lambda *row: (date.fromisoformat(row[0]), parse_number(row[1])))
     rows = [(day, count) for day, count in rows if _COVID_DAYS[0] <= day <= _COVID_DAYS[1]]

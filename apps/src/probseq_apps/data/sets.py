@@ -14,12 +14,7 @@ from probseq_apps.data.names import WORDS, DataError, data_kind, user_path
 from probseq_apps.data.parts import SPLIT_SEED, Part, few_rows, permutation, wrong_labels
 from probseq_apps.data.sequences import SequenceData, load_sequences
 from probseq_apps.data.settings import DataSettings
-from probseq_apps.data.texts import (
-    TextData,
-    TextParts,
-    make_tokenizer,
-    read_parts,
-)
+from probseq_apps.data.texts import TextData, TextParts, make_tokenizer, read_parts
 from probseq_apps.data.tokenizers import encode_texts
 
 ClassData: TypeAlias = ImageData | TextData | SequenceData

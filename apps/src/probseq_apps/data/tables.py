@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float64
 from probseq.checks import parse_number
 from probseq.errors import require
 from probseq_apps.data.columns import StampColumn
-from probseq_apps.data.names import CSV_PREFIX, DataError, data_folder, nearest_name, reading
+from probseq_apps.data.fetch import published_file
+from probseq_apps.data.names import CSV_PREFIX, DataError, nearest_name, reading
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ def read_rows(
     literal_quotes: bool = False,
     marks: Marks = _PLAIN,
 ) -> list[T]:
-    """Parse the rows of a table that aren't blank; spaces after separators are dropped.
+    """Parse the rows of a table that aren't blank, one at least; no cell begins with a space.
 
     Columns are names in the header, and what they are for, or the number of columns of a file
     without a header. `parse` takes their cells; its `ValueError` becomes a `DataError` with file
@@ -81,6 +82,8 @@ def read_rows(
             parsed.append(parse(*(row[index] for index in indices)))
         except ValueError as error:
             raise DataError(f"{path}, line {line}: {error}") from error
+    if not parsed:
+        raise DataError(f"{path} must hold rows, and has none")
     return parsed
 
 
@@ -105,9 +108,9 @@ def _rows(
                 yield reader.line_num, row
 
 
-def csv_header(path: Path) -> list[str]:
+def csv_header(path: Path, marks: Marks = _PLAIN) -> list[str]:
     """Return the names in the first row, none of an empty file."""
-    return next(_rows(path), (1, list[str]()))[1]
+    return next(_rows(path, marks=marks), (1, list[str]()))[1]
 
 
 def read_parquet(path: Path) -> Any:
@@ -115,15 +118,6 @@ def read_parquet(path: Path) -> Any:
     parquet = require("pyarrow.parquet", extra="parquet", distribution="probseq-apps")
     with reading(path, "a Parquet file"):
         return parquet.read_table(path)
-
-
-def published_file(path: Path) -> Path:
-    """Return the path of a file of the standard sets that can be fetched."""
-    if not path.is_file():
-        raise DataError(
-            f"{path} does not exist: the data folder needs this file; --download fetches it"
-        )
-    return path
 
 
 _MOONS, _MOONS_TEST, _MOONS_NOISE = 600, 150, 0.1
@@ -150,7 +144,7 @@ def load_table(name: str, data_dir: Path | None, *, seed: int) -> PointTable:
     """
     if name == "two-moons":
         return _two_moons(seed)
-    path = published_file(data_folder(name, data_dir) / "uci" / f"{name}.parquet")
+    path = published_file(name, data_dir)
     table = read_parquet(path)
     columns = {column: table.column(column).to_numpy() for column in table.column_names}
     splits = [column for column in columns if column.startswith("test")]

@@ -11,18 +11,9 @@ from typing import NamedTuple
 from torch import nn
 
 from probseq.files import sha256
-from probseq_apps.engine import distributed
+from probseq_apps.engine import distributed, files
 from probseq_apps.engine.checkpoints import load_latest_checkpoint, save_checkpoint
 from probseq_apps.engine.config import TrainConfig
-from probseq_apps.engine.files import (
-    CHECKPOINTS,
-    FINISHED,
-    METRICS,
-    flatten,
-    prepare_run_dir,
-    read_finished,
-    write_json,
-)
 from probseq_apps.engine.log import MetricsLog, bar
 from probseq_apps.engine.signals import StopRequest, handling
 from probseq_apps.engine.trainer import Batch, Loss, Score, Trainer, fork_random
@@ -54,21 +45,15 @@ def fit(
     """Train a model; afterwards it holds the selected weights, in eval mode.
 
     A run goes on from the newest complete checkpoint of its folder; a finished one returns at once,
-    unless it has more steps now than before.
-    On the CPU a resumed run ends with the same bits as one that was never interrupted. SIGTERM and
-    SIGINT save at the next step and exit with 143 or 130. The global random generators are left as
-    they were found. Under torchrun every rank calls this with the same arguments.
+    unless it has more steps now than before. On the CPU a resumed run ends with the same bits as
+    one that was never interrupted. SIGTERM and SIGINT save at the next step and exit with 143 or
+    130. The global random generators are left as they were found. Under torchrun every rank calls
+    this with the same arguments.
 
-    Args:
-        model: the model to train.
-        train: tensors of equal first dimension, one example a row; moved to the device whole.
-        config: the settings.
-        folder: of the run.
-        loss: the objective to minimise.
-        score: metrics of the weights: the first selects the best ones, all are logged.
-        held_out: data to score on, as `train`; None exactly if `score` is.
-        label: name of the run in the progress bar.
-        metadata: further JSON values that define the run; compared on resume.
+    Data are tensors of equal first dimension, one example a row; they go to the device whole. Of
+    the metrics of `score`, given exactly if `held_out` is, the first selects the best weights, all
+    are logged. The label stands in the progress bar; metadata are further JSON values that define
+    the run, and are compared on resume.
     """
     if (held_out is None) != (score is None):
         raise ValueError("held_out and score must be given together: one of them is not")
@@ -83,9 +68,10 @@ def fit(
     settings = {**(metadata or {}), "train": config.to_dict()}
     checkpoint = None
     if distributed.is_main():
-        lengths = {name: (FINISHED,) for name, _ in flatten(settings) if name.endswith("steps")}
-        prepare_run_dir(folder, settings, resume=True, longer=lengths)
-        checkpoint = load_latest_checkpoint(folder / CHECKPOINTS)
+        names = [name for name, _ in files.flatten(settings) if name.endswith("steps")]
+        lengths = dict.fromkeys(names, (files.FINISHED,))
+        files.prepare_run_dir(folder, settings, resume=True, longer=lengths)
+        checkpoint = load_latest_checkpoint(folder / files.CHECKPOINTS)
     checkpoint, stop = distributed.broadcast(checkpoint), StopRequest()
     with fork_random(device), handling(stop, signal.SIGTERM, signal.SIGINT):
         trainer = Trainer(model, train, config, device, loss)
@@ -97,9 +83,9 @@ def fit(
                 validate = partial(trainer.validate, tuple(t.to(device) for t in held_out), score)
             _train(trainer, validate, config, folder, stop, label)
         result = FitResult(*trainer.select(), trainer.step, trainer.seconds)
-        if distributed.is_main() and read_finished(folder) is None:
-            rows = {METRICS: {"sha256": sha256(folder / METRICS)}}
-            write_json(folder / FINISHED, result._asdict() | rows)
+        if distributed.is_main() and files.read_finished(folder) is None:
+            rows = {files.METRICS: {"sha256": sha256(folder / files.METRICS)}}
+            files.write_json(folder / files.FINISHED, result._asdict() | rows)
         _leave_if(max(distributed.gather(stop.signum)))
     return result
 
@@ -164,7 +150,7 @@ def _train(
             if signum or checkpoint_due:
                 snapshot = trainer.snapshot()
                 if log is not None:
-                    save_checkpoint(folder / CHECKPOINTS, snapshot)
+                    save_checkpoint(folder / files.CHECKPOINTS, snapshot)
                 saved = time.monotonic()
             if not last:
                 _leave_if(signum)

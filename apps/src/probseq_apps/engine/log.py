@@ -147,28 +147,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class _Lines(io.TextIOBase):
-    """Standard error for a bar, as a line a minute."""
+    """Standard error for a bar, as a line a minute, or the end of that of the bar over all jobs."""
 
-    def __init__(self) -> None:
-        self._last_line = time.monotonic()
+    def __init__(self, jobs: "JobsBar | None") -> None:
+        self._jobs, self._last_line = jobs, time.monotonic()
 
     def write(self, text: str) -> int:
         line = text.replace("\x1b[A", "").strip()
-        if line and time.monotonic() - self._last_line >= _LINE_SECONDS:
+        if line and self._jobs is not None:
+            self._jobs.set_postfix_str(line, refresh=False)
+        elif line and time.monotonic() - self._last_line >= _LINE_SECONDS:
             self._last_line = time.monotonic()
             sys.stderr.write(f"{line}\n")
-        return len(text)
-
-
-class _Detail(io.TextIOBase):
-    """The end of the line of the bar over all jobs, for the bar of a job."""
-
-    def __init__(self, jobs: "JobsBar") -> None:
-        self._jobs = jobs
-
-    def write(self, text: str) -> int:
-        if line := text.replace("\x1b[A", "").strip():
-            self._jobs.set_postfix_str(line, refresh=False)
         return len(text)
 
 
@@ -218,8 +208,7 @@ def _bar_options() -> dict[str, Any]:
     hidden = quiet or not distributed.is_main()
     options: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "disable": hidden}
     if not sys.stderr.isatty():
-        lines = _Lines() if _jobs is None else _Detail(_jobs)
-        options |= {"file": lines, "mininterval": _LINE_SECONDS / 10}
+        options |= {"file": _Lines(_jobs), "mininterval": _LINE_SECONDS / 10}
     return options
 
 

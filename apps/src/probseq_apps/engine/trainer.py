@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
@@ -235,11 +234,10 @@ class Trainer:
         ranks = distributed.world_size()
         loss, terms = torch.zeros(()), dict[str, Tensor]()
         for number, rows in enumerate(pieces, 1):
-            share = (rows.stop - rows.start) / len(chosen)
-            if not share:
-                # Every rank must take part in every exchange: the first example stands in.
-                rows = slice(0, 1)
-            batch = tuple(tensor.index_select(0, chosen[rows]) for tensor in self._train)
+            share = len(rows) / len(chosen)
+            # Every rank must take part in every exchange: the first example stands in.
+            taken = rows if share else chosen[:1]
+            batch = tuple(tensor.index_select(0, taken) for tensor in self._train)
             # Gradients are exchanged once, after the last piece.
             waiting = self._parallel if number < len(pieces) else None
             with nullcontext() if waiting is None else waiting.no_sync():
@@ -252,7 +250,7 @@ class Trainer:
                 terms[name] = terms.get(name, 0.0) + share * value.detach().float()
         return self.monitor.add(self.step + 1, loss, terms, size=len(chosen))
 
-    def _next_batch(self) -> tuple[Int64[Tensor, " size"], list[slice]]:
+    def _next_batch(self) -> tuple[Int64[Tensor, " size"], tuple[Tensor, ...]]:
         """Return the examples of the next batch, and this rank's pieces, maybe empty."""
         epoch, position = divmod(self.step, self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:
@@ -262,19 +260,11 @@ class Trainer:
         chosen = self._order[1][start : start + self._config.batch_size]
         ranks, rank = distributed.world_size(), distributed.rank()
         count = min(self._config.accumulate, max(1, len(chosen) // ranks))
-        first, last = cut(len(chosen), ranks)[rank]
-        return chosen, [slice(first + a, first + b) for a, b in cut(last - first, count)]
+        return chosen, chosen.tensor_split(ranks)[rank].tensor_split(count)
 
     def _precision(self) -> AbstractContextManager[object]:
         half = self._config.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext()
-
-
-def cut(size: int, count: int) -> list[tuple[int, int]]:
-    """Return first and last place of so many ranges of nearly equal length; longer ones first."""
-    each, more = divmod(size, count)
-    ends = [k * each + min(k, more) for k in range(count + 1)]
-    return list(pairwise(ends))
 
 
 def epoch_order(seed: int, epoch: int, num_examples: int) -> Int64[Tensor, " n"]:

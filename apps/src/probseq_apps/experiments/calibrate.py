@@ -1,6 +1,5 @@
 """`probseq calibrate`: which predictions of a classifier can be trusted."""
 
-import csv
 import json
 import sys
 import zipfile
@@ -27,11 +26,13 @@ from probseq.metrics.plots import reliability_diagram
 from probseq_apps.data.image_folders import list_classes
 from probseq_apps.data.names import DataError, reading
 from probseq_apps.data.pictures import as_displayed
+from probseq_apps.data.tables import Marks, csv_header, read_rows
 from probseq_apps.report.report import Report
 from probseq_apps.report.tables import Table
 from probseq_apps.settings.calibrate import CalibrateSettings
 
 _OUTPUTS = ("logits", "probabilities", "probs")
+_LABELS = "label", "labels"
 # Steps of an image processor of transformers, and the values that they take.
 _STEPS = {
     "do_resize": ("size", "resample"),
@@ -127,14 +128,13 @@ def read_outputs(path: Path, separator: str) -> Examples:
         names, labels = tuple(map(str, arrays.get("classes", ()))), arrays["labels"]
         labels = labels.astype(int) if labels.dtype == bool else labels
         return Examples(arrays[name], [str(each) for each in labels.tolist()], names)
-    heads, rows = _table(path, separator, ("label",))
-    classes = tuple(head for head in heads if head != "label")
+    marks = Marks(separator)
+    classes = tuple(head for head in csv_header(path, marks) if head != "label")
     if "" in classes:
         raise DataError(f"{path} must name its columns, one a class, and has one without a name")
-    cells = [[row[name] for name in classes] for row in rows]
-    with reading(path, "a CSV of numbers, a column a class"):
-        outputs = np.array(cells, dtype=np.float64)
-    return Examples(outputs, [row["label"] for row in rows], classes)
+    columns = [_LABELS, *((name, "outputs, a column a class") for name in classes)]
+    rows = read_rows(path, columns, lambda y, *cells: (y, [*map(float, cells)]), marks=marks)
+    return Examples(np.array([cells for _, cells in rows]), [label for label, _ in rows], classes)
 
 
 def read_examples(path: Path, separator: str) -> Examples:
@@ -143,28 +143,11 @@ def read_examples(path: Path, separator: str) -> Examples:
         listing, unused = list_classes(path)
         files, labels = map(list, zip(*listing, strict=True))
         return Examples(files, labels, tuple(sorted(set(labels))), f"; {unused}" if unused else "")
-    _, rows = _table(path, separator, ("text", "label"))
-    labels = [row["label"] for row in rows]
+    columns, marks = (("text", "texts"), _LABELS), Marks(separator)
+    rows = read_rows(path, columns, lambda text, label: (text, label), marks=marks)
+    labels = [label for _, label in rows]
     classes = tuple(sorted(set(labels), key=_by_value))
-    return Examples([row["text"] for row in rows], labels, classes)
-
-
-def _table(
-    path: Path, separator: str, needed: Sequence[str]
-) -> tuple[list[str], list[dict[str, str]]]:
-    with reading(path, "a CSV"), path.open(newline="", encoding="utf-8-sig") as file:
-        table = csv.DictReader(file, delimiter=separator)
-        heads, rows = list(table.fieldnames or ()), list(table)
-    if missing := [name for name in needed if name not in heads]:
-        other = next((s for s in ";\t,|" if s in "".join(heads) and s != separator), None)
-        hint = f": --separator {other!r} parts its cells" if other and len(heads) == 1 else ""
-        raise DataError(f"{path} must have columns {', '.join(missing)}, and has {heads}{hint}")
-    if not rows:
-        raise DataError(f"{path} must hold rows, and has none")
-    for number, row in enumerate(rows, 1):
-        if None in row or None in row.values():
-            raise DataError(f"{path} must have {len(heads)} cells in each row, not so row {number}")
-    return heads, rows
+    return Examples([text for text, _ in rows], labels, classes)
 
 
 def _by_value(label: str) -> tuple[float, str]:

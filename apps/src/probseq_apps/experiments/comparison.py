@@ -24,13 +24,7 @@ from probseq_apps.engine.trainer import Loss, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, counted
 from probseq_apps.methods.build import Compared, Data, build
 from probseq_apps.report.classify import MethodResult
-from probseq_apps.settings.methods import (
-    METHODS,
-    MethodSettings,
-    Row,
-    TrainedMethod,
-    resolve,
-)
+from probseq_apps.settings.methods import METHODS, MethodSettings, Row, TrainedMethod, resolve
 
 # After the training, and with the Laplace approximation.
 PREDICTIONS, LAPLACE_PREDICTIONS = "predictions.npz", "predictions-kflla.npz"

@@ -65,9 +65,8 @@ def make_extractor(
 ) -> FeatureExtractor:
     """Return Inception if its weights are named, else a classifier, else random features.
 
-    Of Gaussian images it is the pixels: a Fréchet distance in them leaves nothing out.
-
-    The classifier is trained here, as a run of its own in `folder` that can be resumed.
+    Of Gaussian images it is the pixels: a Fréchet distance in them leaves nothing out. The
+    classifier is trained here, as a run of its own in `folder` that can be resumed.
     """
     resolved = distributed.resolve_device(device)
     if settings.inception_weights is not None:

@@ -41,14 +41,7 @@ from probseq_apps.data.fetch import download_online
 from probseq_apps.data.names import CSV_PREFIX
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import load_arrays, save_arrays
-from probseq_apps.experiment import (
-    Job,
-    Results,
-    RunFolder,
-    Workflow,
-    by_row,
-    counted,
-)
+from probseq_apps.experiment import Job, Results, RunFolder, Workflow, by_row, counted
 from probseq_apps.experiments.streams import TaskStream, load_stream
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
@@ -68,18 +61,13 @@ _WARM_POINTS, _FIT_POINTS = 20, 500
 
 
 class Streams:
-    """A stream as each seed sees it, and what is made once for all jobs of a process.
-
-    Attributes:
-        by_seed: the streams.
-        priors: by seed, and whether they are of ovff, which has another kernel than all others.
-        warm: methods that have paid for what comes once only.
-    """
+    """A stream as each seed sees it, and what is made once for all jobs of a process."""
 
     def __init__(self, by_seed: Mapping[int, TaskStream]) -> None:
         self.by_seed = by_seed
+        # By seed, and whether they are of ovff, which has another kernel than all others.
         self.priors: dict[tuple[int, bool], tuple[Kernel, Likelihood]] = {}
-        self.warm = set[str]()
+        self.warm = set[str]()  # methods that have paid for what comes once only
 
 
 def load(settings: OnlineSettings, options: Options) -> Streams:

@@ -19,30 +19,11 @@ from probseq.files import Format, read_tensors, write_tensors
 from probseq.kernels import RBF
 from probseq.metrics import rmse
 from probseq_apps.data.names import user_path
-from probseq_apps.data.series import (
-    ChannelSeries,
-    moving_digits,
-    read_csv_channels,
-    rotated_mnist,
-)
+from probseq_apps.data.series import ChannelSeries, moving_digits, read_csv_channels, rotated_mnist
 from probseq_apps.engine.config import derive_seed
 from probseq_apps.engine.files import save_arrays
-from probseq_apps.experiment import (
-    Job,
-    Results,
-    RunFolder,
-    Workflow,
-    by_row,
-    counted,
-)
-from probseq_apps.experiments.online import (
-    extent,
-    first_seed_arrays,
-    jobs_of,
-    naive_score,
-    naming,
-    sizes,
-)
+from probseq_apps.experiment import Job, Results, RunFolder, Workflow, by_row, counted
+from probseq_apps.experiments import online
 from probseq_apps.options import Options
 from probseq_apps.report.online import online_report
 from probseq_apps.settings.online import (
@@ -93,7 +74,7 @@ def load(settings: OnlineVaeSettings, options: Options) -> Channels:
 
 def describe(settings: OnlineVaeSettings, data: Channels) -> str:
     """Return a line about data and jobs."""
-    points = extent(data.tasks[settings.seeds[0]], "time steps")
+    points = online.extent(data.tasks[settings.seeds[0]], "time steps")
     compared = counted(settings.method, settings.seeds)
     return f"{data.series.name}: {len(data.series.channels)} channels, {points}; {compared}"
 
@@ -113,7 +94,7 @@ def learn_channels(
     learned = list(extra.get("learned", ()))
     for number, task in enumerate(tasks[len(records) :], len(records) + 1):
         start = time.perf_counter()
-        with naming(job, number):
+        with online.naming(job, number):
             info = model.fit_task(
                 task.x,
                 task.y,
@@ -187,7 +168,7 @@ def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: Ru
     def figures(names: Mapping[str, str]) -> dict[str, Figure]:
         if frame is None:
             return {}
-        stored = first_seed_arrays(settings, at, FRAMES)
+        stored = online.first_seed_arrays(settings, at, FRAMES)
         return {"frames": frames_plot({title: stored[n] for n, title in names.items()}, frame)}
 
     # Channels as series side by side.
@@ -204,11 +185,11 @@ def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: Ru
             "channels": len(series.channels),
             "time": series.time_label,
             "unit": unit,
-            **sizes(tasks),
+            **online.sizes(tasks),
             "notes": list(series.notes),
         },
         opening=(
-            f"{len(series.channels)} channels, {extent(tasks, 'time steps')}; the trained "
+            f"{len(series.channels)} channels, {online.extent(tasks, 'time steps')}; the trained "
             "models are in `models/`."
         ),
         facts=[
@@ -217,7 +198,7 @@ def report(settings: OnlineVaeSettings, data: Channels, results: Results, at: Ru
             f"{model.consolidation:g}",
             f"errors are in {unit}",
         ],
-        naive=("last value of all data", [*map(naive_score, turned)]),
+        naive=("last value of all data", [*map(online.naive_score, turned)]),
         story=("over-tasks",) if frame is None else ("frames",),
         standardised=frame is None,
         figures=figures,
@@ -230,7 +211,7 @@ WORKFLOW = Workflow(
     folders=(MODELS, FRAMES),
     single_process="a series is learned in its order",
     brief=True,
-    jobs=jobs_of,
+    jobs=online.jobs_of,
     load=load,
     describe=describe,
     run=learn_channels,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from tyro.conf import Positional, arg
 
@@ -102,11 +102,10 @@ class Verdict(NamedTuple):
 def load_claims() -> list[Claim]:
     """Return the claims, in the order of the papers."""
     text = files("probseq_apps.report").joinpath("claims.toml").read_text("utf-8")
-    return [_claim(name, **values) for name, values in tomllib.loads(text).items()]
-
-
-def _claim(name: str, than: list[str], recipes: list[str], **values: Any) -> Claim:
-    return Claim(name=name, than=tuple(than), recipes=tuple(recipes), **values)
+    return [
+        Claim(name, **values | {key: tuple(values[key]) for key in ("than", "recipes")})
+        for name, values in tomllib.loads(text).items()
+    ]
 
 
 def judge_claims(runs: Sequence[MeasuredRun]) -> list[Verdict]:
@@ -174,18 +173,13 @@ def _setting_text(value: object) -> str:
 def claims_markdown(verdicts: Iterable[Verdict]) -> str:
     """Return the table of claims as Markdown: the paper's numbers, our gains, and the verdicts."""
     heads = ["claim", "paper", "printed there", "our gain", "of", "verdict"]
-    rows = [
-        [
-            *(verdict.claim.statement, verdict.claim.paper, verdict.claim.printed),
-            *("; ".join(_gains(verdict)) or DASH, _run_text(verdict), verdict.text),
-        ]
-        for verdict in verdicts
-    ]
+    rows: list[list[str]] = []
+    for verdict in verdicts:
+        claim = verdict.claim
+        gains = "; ".join(_gain_text(claim, other, gain) for other, gain in verdict.gains.items())
+        cells = [claim.statement, claim.paper, claim.printed, gains or DASH]
+        rows.append([*cells, _run_text(verdict), verdict.text])
     return markdown_table([heads, *rows]).replace("---:", "---")
-
-
-def _gains(verdict: Verdict) -> list[str]:
-    return [_gain_text(verdict.claim, other, gain) for other, gain in verdict.gains.items()]
 
 
 def _gain_text(claim: Claim, other: str, gain: Gain) -> str:

@@ -9,15 +9,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from probseq.figures import IN_A_PANEL, Curve, curves_plot, small_multiples
+from probseq.metrics import plots
 from probseq.metrics.calibration import calibration_bins
 from probseq.metrics.ood import max_softmax_score, ood_roc
-from probseq.metrics.plots import (
-    interval_coverage_plot,
-    predicted_plot,
-    reliability_diagram,
-    roc_plot,
-    selective_error_plot,
-)
 from probseq.metrics.regression import COVERAGE_LEVELS, LaplaceMixture, is_constant
 from probseq.metrics.selective import selective_error
 from probseq.metrics.sets import Predictions, severities_of
@@ -47,14 +41,9 @@ def class_figures(
         label: {method: _accepted(seeds, name) for method, seeds in methods.items()}
         for name, label in labels.items()
     }
-    x_label = "Share accepted, the surest first"
-    figures = _curves(
-        "trusted",
-        curves,
-        "What can be trusted: errors, and other examples that are as sure",
-        x_label,
-    )
-    figures["reliability"] = reliability_diagram(bins)
+    title = "What can be trusted: errors, and other examples that are as sure"
+    figures = _curves("trusted", curves, title, "Share accepted, the surest first")
+    figures["reliability"] = plots.reliability_diagram(bins)
     for name in _others(methods):
         curves = {
             method: ood_roc(*(max_softmax_score(_pooled(seeds, s)[0]) for s in ("test", name)))
@@ -62,7 +51,7 @@ def class_figures(
         }
         outside = name.removeprefix(_OUTSIDE)
         file = re.sub("[^A-Za-z0-9]+", "-", outside).strip("-")
-        figures[f"ood-{file}"] = figure = roc_plot(curves)
+        figures[f"ood-{file}"] = figure = plots.roc_plot(curves)
         figure.suptitle(f"Test set against {outside}, by largest probability", fontsize=10)
     return figures
 
@@ -115,13 +104,13 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
     inside = {m: [p.coverage(y, levels) for p, y in pairs] for m, pairs in tests.items()}
     probability = torch.tensor(levels, dtype=torch.float64)
     figures = {
-        "predicted": predicted_plot(
+        "predicted": plots.predicted_plot(
             {m: (y, p.mean, p.variance) for m, (p, y) in first.items()}, target=target
         ),
-        "coverage": interval_coverage_plot(
+        "coverage": plots.interval_coverage_plot(
             {m: (probability, torch.tensor(shares).mean(0)) for m, shares in inside.items()}
         ),
-        "error-by-variance": selective_error_plot(
+        "error-by-variance": plots.selective_error_plot(
             dict(_selective(method, pairs, method in flat) for method, pairs in tests.items()),
             target=target,
         ),
@@ -138,7 +127,7 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
             for method, seeds in telling.items()
         }
         curves = {method: ood_roc(*both) for method, both in variances.items()}
-        figures[f"ood-{outside}"] = figure = roc_plot(curves)
+        figures[f"ood-{outside}"] = figure = plots.roc_plot(curves)
         figure.suptitle(f"Test set against {label}, by predictive variance", fontsize=10)
     return figures
 

@@ -25,11 +25,7 @@ from probseq_apps.settings.common import (
     require,
     with_data,
 )
-from probseq_apps.settings.methods import (
-    METHODS,
-    BackboneSettings,
-    MethodSettings,
-)
+from probseq_apps.settings.methods import METHODS, BackboneSettings, MethodSettings
 
 ROTATIONS = "rotations"
 ZINC = "zinc"
