@@ -5,20 +5,19 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from probseq_apps.baselines.mean_field import ForwardPass, MeanFieldLinear, mean_field_model
+from probseq_apps.baselines.mean_field import MeanFieldLinear, mean_field_model
 
 KINDS = ("vision", "text", "sequence")
 
 
 def layer_with(*, bias=True, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    current = ForwardPass()
     linear = nn.Linear(4, 3, bias=bias).double()
-    layer = MeanFieldLinear(linear, current, prior_std=0.7, initial_std=0.1)
+    layer = MeanFieldLinear(linear, prior_std=0.7, initial_std=0.1)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) - 0.5)
-    return layer, current
+    return layer
 
 
 def posterior(layer):
@@ -28,16 +27,17 @@ def posterior(layer):
         yield Normal(layer.bias_mean, layer.raw_bias_std.exp())
 
 
-def draw_outputs(layer, current, x, count):
-    with current.using(torch.Generator().manual_seed(1)), torch.no_grad():
+def draw_outputs(layer, x, count):
+    layer.generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
         return layer(x.repeat(count, *(1,) * (x.ndim - 1))).unflatten(0, (count, -1))
 
 
 def test_each_output_has_the_mean_and_variance_of_drawn_weights():
-    layer, current = layer_with()
+    layer = layer_with()
     x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(2)).double()
     weight, bias = posterior(layer)
-    draws = draw_outputs(layer, current, x, 40_000)
+    draws = draw_outputs(layer, x, 40_000)
     mean = x @ weight.mean.mT + bias.mean
     variance = x.square() @ weight.variance.mT + bias.variance
     torch.testing.assert_close(draws.mean(0), mean, atol=0.05, rtol=0.0)
@@ -47,8 +47,8 @@ def test_each_output_has_the_mean_and_variance_of_drawn_weights():
 def test_tokens_that_share_their_weights_are_drawn_apart():
     x = torch.randn(1, 1, 4, generator=torch.Generator().manual_seed(3)).double()
     tokens = 16
-    layer, current = layer_with()
-    pooled = draw_outputs(layer, current, x.expand(1, tokens, 4), 20_000).mean(2).var(0)
+    layer = layer_with()
+    pooled = draw_outputs(layer, x.expand(1, tokens, 4), 20_000).mean(2).var(0)
     weight, bias = posterior(layer)
     exact = x[0].square() @ weight.variance.mT + bias.variance  # equal tokens: that of one
     torch.testing.assert_close(pooled, exact / tokens, atol=0.0, rtol=0.05)
@@ -88,7 +88,7 @@ def test_the_penalty_is_the_kl_of_all_weights_an_example(make_model):
 
 
 def test_inputs_of_zeros_have_finite_gradients():
-    layer, _ = layer_with(bias=False)
+    layer = layer_with(bias=False)
     x = torch.zeros(2, 4, dtype=torch.float64, requires_grad=True)
     layer(x).sum().backward()
     assert all(found.grad.isfinite().all() for found in (x, *layer.parameters()))

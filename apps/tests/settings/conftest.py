@@ -24,8 +24,7 @@ def stand_in():
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(0, 256, (10, channels, side, side), generator=generator)
         labels = PartLabels(*[torch.arange(10)] * 3) if name == "digits" else None
-        return GenerationData(
-            name, *[images.to(torch.uint8)] * 3, labels, class_names=(*"0123456789",)
-        )
+        parts, names = [images.to(torch.uint8)] * 3, (*"0123456789",)
+        return GenerationData(name, *parts, labels=labels, class_names=names)
 
     return make

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from probseq import laplace
 from probseq.batches import (
     LOGIT,
     LOGITS,
@@ -30,14 +31,6 @@ from probseq.batches import (
 )
 from probseq.calibrated import Calibrated, CandidateRow, entropy, plain_modules, predict
 from probseq.checks import check_choice, check_shares, check_whole
-from probseq.laplace import (
-    LogitVariance,
-    Structure,
-    fit_curvature,
-    last_call,
-    linear_layers,
-    watch_layers,
-)
 from probseq.metrics import Selection, auroc, select_with_error
 from probseq.metrics.post_hoc import is_bound, mean_log_probs, search_temperature
 
@@ -59,7 +52,7 @@ def calibrate(
     unknown: Any = None,
     classes: Sequence[Any] | None = None,
     output: str | int | Callable[[Any], Any] | None = None,
-    structure: Structure | None = "kronecker",
+    structure: laplace.Structure | None = "kronecker",
     seed: int = 0,
 ) -> Calibrated:
     """Calibrate a classifier on held-out data.
@@ -96,7 +89,7 @@ def calibrate(
     check_shares(coverage=coverage, level=level, error_rate=rate)
     check_whole(seed=seed)
     if structure is not None:
-        check_choice("structure", structure, Structure)
+        check_choice("structure", structure, laplace.Structure)
     models, classes = _models(model, classes)
     if models:
         read = _read(models, held_out, "held_out", classes, output)
@@ -113,11 +106,13 @@ def calibrate(
     if absent := members[0].shape[-1] - len(labels.unique()):
         notes.append(f"{absent} classes have no held-out example: nothing is measured of them")
 
-    untempered: dict[str, tuple[Tensor, LogitVariance | None]] = {"as it is": (members[0], None)}
+    untempered = dict[str, tuple[Tensor, laplace.LogitVariance | None]]()
+    untempered["as it is"] = members[0], None
     if len(members) > 1:
         untempered["ensemble"] = mean_log_probs(members), None
     elif structure is not None and read.layer is not None and kinds == [LOGITS]:
-        untempered["Laplace"] = _posterior(models[0], read, train, classes, output, structure, fit)
+        learned = None if train is None else _read(models, train, "train", classes, output)
+        untempered["Laplace"] = _posterior(models[0], read, learned, structure, fit)
     elif train is not None:
         raise ValueError("train must come with a model of torch whose logits a linear layer gives")
     elif structure is not None and any(isinstance(each, nn.Module) for each in models):
@@ -172,7 +167,7 @@ def split_in_three(labels: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 class _Candidate(NamedTuple):
     log_probs: Tensor  # of all rows, without the temperature
     temperature: float
-    variance: LogitVariance | None
+    variance: laplace.LogitVariance | None
 
     def at(self, rows: Tensor) -> Tensor:
         """Return log probabilities of rows."""
@@ -216,17 +211,17 @@ def _read(
 ) -> _Read:
     """Call models on batches; where the last layer is linear, note what goes into it."""
     first = models[0] if isinstance(models[0], nn.Module) else None
-    layers = {} if first is None or len(models) > 1 else linear_layers(plain_modules(first))
+    layers = {} if first is None or len(models) > 1 else laplace.linear_layers(plain_modules(first))
     logits: list[list[Tensor]] = [[] for _ in models]
     labels, features = list[Tensor](), list[Tensor]()
     for inputs, numbers in read_batches(data, first, name=name, classes=classes):
         whole = [(inputs, len(numbers))]
         for piece, rows in whole if first is None else _pieces(inputs, len(numbers)):
-            with watch_layers(layers) as calls:
+            with laplace.watch_layers(layers) as calls:
                 outputs = [predict(each, piece, output) for each in models]
             for each, values in zip(logits, outputs, strict=True):
                 each.append(_rows(values.detach(), rows).cpu())
-            last = last_call(calls, outputs[0], layers)
+            last = laplace.last_call(calls, outputs[0], layers)
             layers = {} if last is None else {last.name: layers[last.name]}
             features += [] if last is None else [last.features.detach().cpu()]
         labels.append(numbers)
@@ -375,29 +370,22 @@ def _notes(logits: list[Tensor], kinds: list[str]) -> list[str]:
 
 
 def _posterior(
-    model: nn.Module,
-    read: _Read,
-    train: Any,
-    classes: Sequence[Any] | None,
-    output: Any,
-    structure: Structure,
-    fit: Tensor,
-) -> tuple[Tensor, LogitVariance]:
+    model: nn.Module, read: _Read, learned: _Read | None, structure: laplace.Structure, fit: Tensor
+) -> tuple[Tensor, laplace.LogitVariance]:
     """Return scaled log probabilities, and the variances at the best prior precision."""
     assert read.layer is not None
     assert read.features is not None
-    linear = linear_layers(plain_modules(model))[read.layer]
+    linear = laplace.linear_layers(plain_modules(model))[read.layer]
     features, logits = read.features, read.logits[0]
     data, rows = (features[fit], read.labels[fit]), fit[:_ROWS]
-    if train is not None:
-        learned = _read([model], train, "train", classes, output)
+    if learned is not None:
         if learned.layer != read.layer or learned.features is None:
             raise ValueError("train must be data of which the model's last layer gives the logits")
         data = learned.features, learned.labels
     batches = zip(*(each.to(linear.weight.device).split(_BATCH) for each in data), strict=True)
-    curvature = fit_curvature(linear, batches, structure)
+    curvature = laplace.fit_curvature(linear, batches, structure)
 
-    def loss(variance: LogitVariance) -> float:
+    def loss(variance: laplace.LogitVariance) -> float:
         scaled = variance.scale(logits[rows], features[rows])
         return float(F.nll_loss(scaled.double().log_softmax(-1), read.labels[rows]))
 

@@ -1,8 +1,6 @@
 """Mean-field variational inference over the weights (Blundell et al. 2015)."""
 
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -15,37 +13,20 @@ from probseq.transformers.sampling import call_on_copies
 from probseq_apps.baselines.backbone import Backbone
 
 
-class ForwardPass:
-    """The generator of the current forward pass, which all layers share."""
-
-    generator: torch.Generator | None = None
-
-    @contextmanager
-    def using(self, generator: torch.Generator | None) -> Generator[None]:
-        """Set it for the time of one pass."""
-        self.generator = generator
-        try:
-            yield
-        finally:
-            self.generator = None
-
-
 class MeanFieldLinear(nn.Module):
     r"""Linear layer with an independent normal posterior over each weight and bias.
 
     With :math:`q(W_{ij}) = N(\mu_{ij}, \sigma_{ij}^2)` an output given its input x is
     :math:`N(\mu x, \sigma^2 x^2)` (Kingma et al. 2015, Eq. 6: local reparametrisation).
 
-    Outputs are drawn, one for each token. The weights of `linear` become the means; the forward
-    pass is shared with the other layers.
+    Outputs are drawn, one for each token. The weights of `linear` become the means.
     """
 
-    def __init__(
-        self, linear: nn.Linear, current: ForwardPass, *, prior_std: float, initial_std: float
-    ) -> None:
+    generator: torch.Generator | None = None  # of the current forward pass
+
+    def __init__(self, linear: nn.Linear, *, prior_std: float, initial_std: float) -> None:
         super().__init__()
-        self._current, self._prior_std = current, prior_std
-        start = math.log(initial_std)
+        self._prior_std, start = prior_std, math.log(initial_std)
         self.weight_mean = linear.weight
         self.raw_weight_std = nn.Parameter(torch.full_like(linear.weight, start))
         self.bias_mean = dict(linear.named_parameters()).get("bias")
@@ -60,7 +41,7 @@ class MeanFieldLinear(nn.Module):
         variance = F.linear(x.square(), self.raw_weight_std.exp().square(), bias_variance)
         # The square root has no gradient at zero, where an input of zeros leads.
         std = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
-        noise = torch.empty_like(mean).normal_(generator=self._current.generator)
+        noise = torch.empty_like(mean).normal_(generator=self.generator)
         return mean + std * noise
 
     def kl(self) -> Float[Tensor, ""]:
@@ -74,10 +55,9 @@ class MeanFieldLinear(nn.Module):
 class MeanFieldTransformer(nn.Module):
     """A transformer whose linear layers are `MeanFieldLinear`; see `mean_field_model`."""
 
-    def __init__(self, model: Backbone, current: ForwardPass, *, num_data: int) -> None:
+    def __init__(self, model: Backbone, *, num_data: int) -> None:
         super().__init__()
         self.model, self.num_data = model, num_data
-        self._current = current
 
     def forward(
         self,
@@ -88,17 +68,24 @@ class MeanFieldTransformer(nn.Module):
     ) -> TransformerOutput:
         """Draw each layer's outputs and classify."""
         check_num_samples(num_samples)
-        with self._current.using(generator):
+        for layer in self._layers():
+            layer.generator = generator
+        try:
             if num_samples is None:
                 logits, penalty = self.model(inputs)
             else:
                 logits, penalty = call_on_copies(self.model, inputs, num_samples)
+        finally:
+            for layer in self._layers():
+                layer.generator = None
         return TransformerOutput(logits, penalty + self.kl() / self.num_data)
 
     def kl(self) -> Float[Tensor, ""]:
         """Return the KL divergence of all weights' posterior from the prior, in nats."""
-        layers = [module for module in self.modules() if isinstance(module, MeanFieldLinear)]
-        return torch.stack([layer.kl() for layer in layers]).sum()
+        return torch.stack([layer.kl() for layer in self._layers()]).sum()
+
+    def _layers(self) -> list[MeanFieldLinear]:
+        return [module for module in self.modules() if isinstance(module, MeanFieldLinear)]
 
 
 def mean_field_model(
@@ -117,19 +104,16 @@ def mean_field_model(
     The transformer has softmax or kernel attention; it is changed and becomes a part of the result.
     Its weights are the initial means of the posterior, `initial_std` its standard deviation.
     """
-    current = ForwardPass()
     for module in (model.encoder, model.head):
         for parent in list(module.modules()):
             for name, child in list(parent.named_children()):
                 if isinstance(child, nn.Linear):
-                    layer = MeanFieldLinear(
-                        child, current, prior_std=prior_std, initial_std=initial_std
-                    )
+                    layer = MeanFieldLinear(child, prior_std=prior_std, initial_std=initial_std)
                     parent.register_module(name, layer)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    return MeanFieldTransformer(model, current, num_data=num_data)
+    return MeanFieldTransformer(model, num_data=num_data)
 
 
 def _kl(mean: Tensor, raw_std: Tensor, prior_std: float) -> Tensor:

@@ -48,7 +48,7 @@ class PartLabels(NamedTuple):
     test: Int64[Tensor, " k"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GenerationData(Parts[Tensor]):
     """Square images of one size as bytes, (N, C, H, W) in each part.
 
@@ -232,19 +232,17 @@ def load_generation_data(
             path, image_size=image_size, skip_unreadable=skip_unreadable
         )
         labels = PartLabels(*(part.targets for part in parts)) if names else None
-        train, validation, test = (part.inputs for part in parts)
-        return GenerationData(
-            *(printable(name), train, validation, test, labels), class_names=names, notes=notes
-        )
+        images = [part.inputs for part in parts]
+        title = printable(name)
+        return GenerationData(title, *images, labels=labels, class_names=names, notes=notes)
     size = image_size or _GENERATION_SIZES[name]
     if name == "gaussian-digits":
         digits = load_generation_data("digits", image_size=size).train
-        train, validation, test, covariance = gaussian_images(digits)
-        return GenerationData(name, train, validation, test, covariance=covariance)
+        *images, covariance = gaussian_images(digits)
+        return GenerationData(name, *images, covariance=covariance)
     if name == "celeba":
-        train, validation, test = read_celeba(data_dir, size, download)
         note = f"celeba: aligned images, the middle 140x140 pixels resized to {size}x{size}"
-        return GenerationData(name, train, validation, test, notes=(note,))
+        return GenerationData(name, *read_celeba(data_dir, size, download), notes=(note,))
     data = load_images(name, data_dir=data_dir, download=download)
     parts = (data.train, data.validation, data.test)
     labels = PartLabels(*(part.targets for part in parts))
@@ -258,10 +256,8 @@ def load_generation_data(
         images = [functional.pad(x, border) if padded else _resized(x, size) for x in images]
         how = "padded with background" if padded else "resized"
         notes = (*notes, f"{name}: {how} from {data.image_size} to {size} pixels")
-    train, validation, test = images
-    return GenerationData(
-        *(name, train, validation, test, labels), class_names=data.class_names, notes=notes
-    )
+    names = data.class_names
+    return GenerationData(name, *images, labels=labels, class_names=names, notes=notes)
 
 
 def _resized(images: UInt8[Tensor, "n c h h"], size: int) -> UInt8[Tensor, "n c s s"]:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from probseq_apps.data import tokenizers
 from probseq_apps.data.names import DataError, data_folder, reading, tokenizer_choice, user_path
 from probseq_apps.data.parts import (
     Part,
@@ -35,12 +36,6 @@ from probseq_apps.data.parts import (
 )
 from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.tables import read_parquet, read_rows
-from probseq_apps.data.tokenizers import (
-    TextTokenizer,
-    build_vocabulary,
-    read_tokenizer,
-    train_byte_pairs,
-)
 
 SENTIMENTS = ("neg", "pos")
 _COLA_LENGTH, _IMDB_LENGTH, _CSV_LENGTH = 64, 512, 256
@@ -53,7 +48,7 @@ Rows = list[tuple[str, int]]
 class TextData(Parts[Part]):
     """Texts as token numbers, every part padded to ``max_length`` tokens."""
 
-    vocab: TextTokenizer
+    vocab: tokenizers.TextTokenizer
     max_length: int
 
 
@@ -186,7 +181,7 @@ def _pieces(rows: Rows, parts: Sequence[Tensor]) -> list[Rows]:
     return [[rows[row] for row in part.tolist()] for part in parts]
 
 
-def make_tokenizer(name: str, train_texts: Sequence[str]) -> TextTokenizer:
+def make_tokenizer(name: str, train_texts: Sequence[str]) -> tokenizers.TextTokenizer:
     """Build the tokenizer that an option names.
 
     The training texts teach `words` and `bpe:SIZE`; all else is the path of a `tokenizer.json`.
@@ -194,7 +189,7 @@ def make_tokenizer(name: str, train_texts: Sequence[str]) -> TextTokenizer:
     choice = tokenizer_choice(name)
     if isinstance(choice, Path):
         with reading(choice, "a tokenizer.json"):
-            return read_tokenizer(choice)
+            return tokenizers.read_tokenizer(choice)
     if isinstance(choice, int):
-        return train_byte_pairs(train_texts, choice)
-    return build_vocabulary(train_texts)
+        return tokenizers.train_byte_pairs(train_texts, choice)
+    return tokenizers.build_vocabulary(train_texts)

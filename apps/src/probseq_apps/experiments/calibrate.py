@@ -104,7 +104,7 @@ def calibrate_command(settings: CalibrateSettings) -> None:
     argument += "" if output is None else f", output={output!r}"
     served = f'calibrated = probseq.load_calibrated("{folder}"{argument})'
     text = [*lines, "", *describe(calibrated.facts), *measured.lines, "", served]
-    page = _report(settings, calibrated, source, text, measured).write(folder)
+    page = _report(settings, calibrated, text, measured).write(folder)
     print("\n".join([*text, page.rpartition("\n")[2]]))
 
 
@@ -196,11 +196,7 @@ def numbered(labels: Sequence[str], classes: tuple[str, ...] | None) -> list[int
 
 
 def batches(
-    examples: Examples,
-    numbers: Sequence[int],
-    opened: Opened,
-    size: int,
-    changes: Counter[str],
+    examples: Examples, numbers: Sequence[int], opened: Opened, size: int, changes: Counter[str]
 ) -> Iterator[tuple[Any, list[int]]]:
     """Yield prepared inputs and labels; count what was done to images before."""
     for start in range(0, len(numbers), size):
@@ -394,12 +390,9 @@ def _test(
 
 
 def _report(
-    settings: CalibrateSettings,
-    calibrated: Calibrated,
-    source: Path,
-    text: list[str],
-    measured: _Measured,
+    settings: CalibrateSettings, calibrated: Calibrated, text: list[str], measured: _Measured
 ) -> Report:
+    source = settings.logits or settings.data or Path()
     rows, bins = [in_words(row) for row in calibrated.facts["rows"]], measured.bins
     return Report(
         experiment="calibrate",

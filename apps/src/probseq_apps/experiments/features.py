@@ -8,15 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseq.metrics.image import (
-    ClassifierFeatures,
-    FeatureExtractor,
-    FeatureMoments,
-    InceptionFeatures,
-    ModuleFeatures,
-    RandomConvolution,
-    SmallClassifier,
-)
+from probseq.metrics import image
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import TrainConfig, derive_seed
@@ -48,21 +40,17 @@ def make_reference(
     extractor = make_extractor(data, settings, folder, seed=seed, device=device)
     covariance, moments, classifier = data.covariance, None, None
     if covariance is not None:  # as that of two would be: scatter over 1
-        moments = FeatureMoments(2, covariance.new_zeros(len(covariance)), covariance)
-    if isinstance(extractor, RandomConvolution):
+        moments = image.FeatureMoments(2, covariance.new_zeros(len(covariance)), covariance)
+    if isinstance(extractor, image.RandomConvolution):
         classifier = make_realism_classifier(data, settings, folder, seed=seed, device=device)
     return SampleEvaluator(
-        extractor,
-        data.train,
-        data.test,
-        moments=moments,
-        realism_classifier=classifier,
+        extractor, data.train, data.test, moments=moments, realism_classifier=classifier
     )
 
 
 def make_extractor(
     data: GenerationData, settings: Features, folder: Path, *, seed: int, device: str
-) -> FeatureExtractor:
+) -> image.FeatureExtractor:
     """Return Inception if its weights are named, else a classifier, else random features.
 
     Of Gaussian images it is the pixels: a Fréchet distance in them leaves nothing out. The
@@ -70,11 +58,11 @@ def make_extractor(
     """
     resolved = distributed.resolve_device(device)
     if settings.inception_weights is not None:
-        return InceptionFeatures(settings.inception_weights).to(resolved)
+        return image.InceptionFeatures(settings.inception_weights).to(resolved)
     if data.covariance is not None:
-        return ModuleFeatures(nn.Flatten(), name="pixels", dimension=len(data.covariance))
+        return image.ModuleFeatures(nn.Flatten(), name="pixels", dimension=len(data.covariance))
     if data.labels is None:
-        return RandomConvolution(data.channels, seed=0).to(resolved)
+        return image.RandomConvolution(data.channels, seed=0).to(resolved)
     train, held_out = (data.train, data.labels.train), (data.validation, data.labels.validation)
     count = len(data.class_names)
     return _train_classifier(
@@ -84,7 +72,7 @@ def make_extractor(
 
 def make_realism_classifier(
     data: GenerationData, settings: Features, folder: Path, *, seed: int, device: str
-) -> FeatureExtractor:
+) -> image.FeatureExtractor:
     """Return what tells images from noise with their covariance, trained as `make_extractor`'s."""
 
     def beside_noise(images: Tensor, purpose: str) -> Batch:
@@ -108,9 +96,9 @@ def _train_classifier(
     settings: Features,
     seed: int,
     device: str,
-) -> FeatureExtractor:
+) -> image.FeatureExtractor:
     steps = settings.classifier_steps
-    classifier = SmallClassifier(train[0].shape[1], num_classes, seed=seed)
+    classifier = image.SmallClassifier(train[0].shape[1], num_classes, seed=seed)
     training: dict[str, Any] = {**_TRAINING, **_EVERY, "seed": seed, "device": device}
     fit(
         classifier,
@@ -123,7 +111,7 @@ def _train_classifier(
         label=name,
         metadata={"experiment": f"generate-{name}", "data": data},
     )
-    features = ClassifierFeatures(classifier.trunk, classifier.head, name=name)
+    features = image.ClassifierFeatures(classifier.trunk, classifier.head, name=name)
     return features.to(distributed.resolve_device(device))
 
 

@@ -19,9 +19,8 @@ from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import comparison
 from probseq_apps.methods.build import build
 from probseq_apps.options import Options
-from probseq_apps.report.classify import MethodResult
-from probseq_apps.report.regress import regress_report
-from probseq_apps.report.set_plots import NumberSets
+from probseq_apps.report.classify import MethodResult, methods_report
+from probseq_apps.report.set_plots import NumberSets, number_figures
 from probseq_apps.settings.classify import RegressSettings
 from probseq_apps.settings.methods import TrainedMethod, resolve
 from sgpa import LaplaceLikelihood, RegressionModel
@@ -121,9 +120,16 @@ def report(
     train, test = loaded.data.train.targets, loaded.data.test.targets
     errors = (test - train.mean()).double()
     chance = {"mae": float(errors.abs().mean()), "rmse": float(errors.square().mean().sqrt())}
-    facts = {"target": loaded.data.target, "chance": chance}
-    fields = comparison.report_fields(settings, loaded, at, **facts)
-    return regress_report(comparison.same_metrics(measured), plotted, **fields).write(at.path)
+    target = loaded.data.target
+    by_title = {result.row.short_title: plotted[name] for name, result in measured.items()}
+    return methods_report(
+        "regress",
+        comparison.same_metrics(measured),
+        f"examples; the target is `{target}`, and errors are in its unit",
+        story=("coverage",),
+        figures=partial(number_figures, by_title, target),
+        **comparison.report_fields(settings, loaded, at, target=target, chance=chance),
+    ).write(at.path)
 
 
 WORKFLOW = Workflow(

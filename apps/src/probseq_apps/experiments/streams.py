@@ -59,16 +59,9 @@ def load_stream(settings: OnlineSettings, data_dir: Path | None, *, seed: int) -
         return cut_series(series, settings, seed=seed)
     if path is None:
         return cut_table(load_table(settings.data, data_dir, seed=seed), settings)
-    table = read_csv_points(
-        path,
-        stream.inputs,
-        stream.target,
-        stream.time,
-        marks=marks,
-        test_share=stream.test_share,
-        seed=seed,
-    )
-    return cut_table(table, settings)
+    columns, share = (stream.inputs, stream.target, stream.time), stream.test_share
+    points = read_csv_points(path, *columns, test_share=share, seed=seed, marks=marks)
+    return cut_table(points, settings)
 
 
 def cut_series(series: Series, settings: OnlineSettings, *, seed: int) -> TaskStream:

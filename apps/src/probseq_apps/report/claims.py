@@ -116,13 +116,12 @@ def judge_claims(runs: Sequence[MeasuredRun]) -> list[Verdict]:
 def _judged(claim: Claim, runs: Sequence[MeasuredRun]) -> Verdict:
     fitting = [run for run in runs if run.recipe in claim.recipes]
     rows = (claim.better, *claim.than)
-    changed = {run.folder: len(differences(run, run.recipe, rows)) for run in fitting}
-    nearest = [
-        (changed[run.folder] > 0, -claim.recipes.index(run.recipe), changed[run.folder])
-        for run in fitting
-    ]
-    for index in sorted(range(len(fitting)), key=nearest.__getitem__):
-        run = fitting[index]
+
+    def distance(run: MeasuredRun) -> tuple[bool, int, int]:
+        changed = len(differences(run, rows))
+        return changed > 0, -claim.recipes.index(run.recipe), changed
+
+    for run in sorted(fitting, key=distance):
         gains = {other: gain for other in claim.than if (gain := _gain(claim, other, run))}
         if len(gains) == len(claim.than):
             return Verdict(claim, run, gains)
@@ -147,9 +146,9 @@ def _gain(claim: Claim, other: str, run: MeasuredRun) -> Gain | None:
     return judge(gains, claim.effect)
 
 
-def differences(run: MeasuredRun, recipe: str, rows: Iterable[str]) -> list[str]:
+def differences(run: MeasuredRun, rows: Iterable[str]) -> list[str]:
     """Return the settings that differ, with the recipe's; those of methods in no row left out."""
-    reference = json.loads(json.dumps(load(_RECIPES[run.experiment]).load(recipe).to_dict()))
+    reference = json.loads(json.dumps(load(_RECIPES[run.experiment]).load(run.recipe).to_dict()))
     settings = dict(flatten(run.settings))
     bases = [METHODS.get(row.partition("+")[0]) for row in rows]
     used = {base.attention for base in bases if base is not None}
@@ -199,7 +198,6 @@ def _run_text(verdict: Verdict) -> str:
     run, claim = verdict.run, verdict.claim
     if run is None:
         return DASH
-    seeds, rows = len(run.setting("seeds")), (claim.better, *claim.than)
-    changes = differences(run, run.recipe, rows)
+    seeds, changes = len(run.settings["seeds"]), differences(run, (claim.better, *claim.than))
     changed = f" with {', '.join(changes)}" if changes else ""
     return f"{run.recipe}{changed}, {seeds} seed{'s'[: seeds - 1]}"

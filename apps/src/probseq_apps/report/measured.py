@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from probseq.summary import summarise
-from probseq_apps.engine.files import CONFIG, flatten, read_json
+from probseq_apps.engine.files import CONFIG, read_json
 
 Seeds = tuple[float | None, ...]
 GENERATIONS = ("generate", "generate-diffusion", "generate-hvae")
@@ -28,10 +28,6 @@ class MeasuredRun:
     recipe: str  # recipe that it was started from
     settings: Mapping[str, Any]
     numbers: Mapping[str, Seeds]  # values over the seeds, by METHOD/METRIC or VARIANT/METRIC
-
-    def setting(self, path: str) -> Any:
-        """Return a setting by its path, as `training.epochs`; None where the run has none."""
-        return dict(flatten(self.settings)).get(path)
 
     def values(self, metric: str) -> tuple[str, Seeds] | None:
         """Return a pattern that matches metrics, and their mean for each seed."""

@@ -26,9 +26,7 @@ _OUTSIDE = "ood/"
 _ACCEPTED = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
-def class_figures(
-    methods: Mapping[str, Sequence[Mapping[str, Predictions]]],
-) -> dict[str, Figure]:
+def class_figures(methods: Mapping[str, Sequence[Mapping[str, Predictions]]]) -> dict[str, Figure]:
     """Draw how sure and how right classifiers are, and what they tell from the test set.
 
     Reliability and ROC curves pool the predictions of all seeds; those of what can be trusted are

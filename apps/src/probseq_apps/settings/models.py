@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from probseq.settings import Count, Index, NotNegative, Positive, Rate, Settings, Share
 from probseq_apps.engine.config import Device, Fraction, Schedule
+from probseq_apps.settings import generate
 from probseq_apps.settings.common import (
     DISTINCT,
     SOME,
@@ -18,24 +19,7 @@ from probseq_apps.settings.common import (
     require,
     saved_settings,
 )
-from probseq_apps.settings.generate import (
-    PRIOR,
-    ClassSettings,
-    Evaluation,
-    GenerateSettings,
-    OnImages,
-    StepTraining,
-    for_pictures,
-)
-from pseudovideo.spec import (
-    AtLeastTwo,
-    CorruptionSpec,
-    DiffusionSpec,
-    HVAESpec,
-    TokenSampling,
-    UNetSpec,
-    VideoSpec,
-)
+from pseudovideo import spec
 from pseudovideo.variants import DiffusionVariant
 
 GENERATE_DIFFUSION, GENERATE_HVAE = "generate-diffusion", "generate-hvae"
@@ -44,7 +28,7 @@ DIFFUSION_MODEL, HVAE_MODEL = "generate-diffusion-model", "generate-hvae-model"
 HvaeVariant = Literal["heat", "learned"]
 
 
-class ModelTraining(StepTraining):
+class ModelTraining(generate.StepTraining):
     """Training: Adam, the same number of steps for all variants."""
 
     steps: Count = 500_000
@@ -62,7 +46,7 @@ class ModelTraining(StepTraining):
 class DiffusionSampling(Settings):
     """Sampling of diffusion models."""
 
-    sampling_steps: AtLeastTwo | None = None
+    sampling_steps: spec.AtLeastTwo | None = None
     """Diffusion steps that are taken, evenly spread; None: all."""
     sampler: Literal["ancestral", "ddim"] = "ancestral"
     """ancestral (each step draws noise as in training), or ddim (less noise or none; with few steps
@@ -87,29 +71,29 @@ class DiffusionSampling(Settings):
         require(steps <= diffusion_steps, f"sampling_steps must be {most}, got {steps}")
 
 
-class Frames(VideoSpec, CorruptionSpec):
+class Frames(spec.VideoSpec, spec.CorruptionSpec):
     """Pseudo videos."""
 
 
-class DiffusionEvaluation(Evaluation):
+class DiffusionEvaluation(generate.Evaluation):
     """Evaluation."""
 
     likelihood_images: Index = 0
     """Test images, 0 for none, whose bits per dimension 1-frame variants bound, in all steps."""
     frame_error_images: Index = 256
     """Test videos whose frames video variants predict from the true frames before; 0 for none."""
-    frame_error_samples: AtLeastTwo = 4
+    frame_error_samples: spec.AtLeastTwo = 4
     """Draws of each of these frames."""
 
 
-class HvaeEvaluation(Evaluation):
+class HvaeEvaluation(generate.Evaluation):
     """Evaluation."""
 
     bound_images: Count = 10_000
     """Test images whose likelihood is bounded, fewer where there are fewer."""
 
 
-class HvaeLevels(HVAESpec):
+class HvaeLevels(spec.HVAESpec):
     """Latent frames."""
 
     learned_noise_std: Positive = 0.3
@@ -117,11 +101,11 @@ class HvaeLevels(HVAESpec):
     the prior then asks for frames that the decoder has never seen."""
 
 
-class _Models(OnImages):
+class _Models(generate.OnImages):
     seeds: Seeds = (0,)
     """Each model is trained once per seed."""
-    unet: UNetSpec = UNetSpec()
-    classes: Flat[ClassSettings] = ClassSettings()
+    unet: spec.UNetSpec = spec.UNetSpec()
+    classes: Flat[generate.ClassSettings] = generate.ClassSettings()
 
 
 class DiffusionSettings(_Models):
@@ -131,7 +115,7 @@ class DiffusionSettings(_Models):
     """Models to compare: 1-frame (improved DDPM), 1-frame-4000 (with 4,000 diffusion steps),
     T-frame-first-order, T-frame-high-order, T-frame-matched (first-order noise at the levels of the
     high-order one), T-frame-blur (high-order blur) or T-frame-first-order-blur, for any even T."""
-    process: DiffusionSpec = DiffusionSpec()
+    process: spec.DiffusionSpec = spec.DiffusionSpec()
     frames: Flat[Frames] = Frames()
     training: Flat[ModelTraining] = ModelTraining()
     sampling: Flat[DiffusionSampling] = DiffusionSampling()
@@ -171,11 +155,11 @@ class HvaeSettings(_Models):
     training: Flat[ModelTraining] = ModelTraining()
     evaluation: Flat[HvaeEvaluation] = HvaeEvaluation()
 
-    def levels_of(self, variant: HvaeVariant) -> HVAESpec:
+    def levels_of(self, variant: HvaeVariant) -> spec.HVAESpec:
         """Return the levels of a variant, with its own noise."""
         values = self.sizes.to_dict()
         learned = values.pop("learned_noise_std")
-        return HVAESpec(**(values | ({"noise_std": learned} if variant == "learned" else {})))
+        return spec.HVAESpec(**(values | ({"noise_std": learned} if variant == "learned" else {})))
 
     def model_settings(self, variant: HvaeVariant, seed: int) -> "HvaeSettings":
         """Return the settings of one model."""
@@ -202,7 +186,7 @@ class SampleSettings(Settings):
     """How far samples are led to their classes, as of `generate run` and `diffusion`."""
     device: Device = "auto"
     """auto, cpu, cuda or cuda:N."""
-    sampling: Flat[TokenSampling] = TokenSampling()
+    sampling: Flat[spec.TokenSampling] = spec.TokenSampling()
     diffusion: Flat[DiffusionSampling] = DiffusionSampling()
 
     def check_complete(self) -> None:
@@ -228,8 +212,8 @@ class ExportSettings(Settings):
             require(getattr(self, name), f"{name} must be given: name a folder")
 
 
-DIFFUSION_RECIPES = Recipes("diffusion", DiffusionSettings, for_pictures)
-HVAE_RECIPES = Recipes("hvae", HvaeSettings, for_pictures)
+DIFFUSION_RECIPES = Recipes("diffusion", DiffusionSettings, generate.for_pictures)
+HVAE_RECIPES = Recipes("hvae", HvaeSettings, generate.for_pictures)
 
 
 def sample_defaults(selectors: DefaultSelectors) -> SampleSettings:
@@ -238,7 +222,7 @@ def sample_defaults(selectors: DefaultSelectors) -> SampleSettings:
         return SampleSettings()
     folder, settings = Path(selectors.model), SampleSettings(model=selectors.model)
     with suppress(ValueError, OSError):  # such a folder is refused when the command runs
-        if prior := saved_settings(folder, PRIOR, GenerateSettings):
+        if prior := saved_settings(folder, generate.PRIOR, generate.GenerateSettings):
             made = prior[1]
             return replace(settings, sampling=made.sampling, guidance=made.classes.guidance)
         if diffusion := saved_settings(folder, DIFFUSION_MODEL, DiffusionSettings):
