@@ -19,16 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from probseq import laplace
-from probseq.batches import (
-    LOGIT,
-    LOGITS,
-    output_kind,
-    read_batches,
-    read_labels,
-    split_inputs,
-    to_log_probs,
-)
+from probseq import batches, laplace
 from probseq.calibrated import Calibrated, CandidateRow, entropy, plain_modules, predict
 from probseq.checks import check_choice, check_shares, check_whole
 from probseq.metrics import Selection, auroc, select_with_error
@@ -95,9 +86,10 @@ def calibrate(
         read = _read(models, held_out, "held_out", classes, output)
     else:
         outputs = model if isinstance(model, list | tuple) else [model]
-        read = _Read([_stored(x) for x in outputs], read_labels(held_out, "held_out", classes))
-    labels, kinds = read.labels, [output_kind(logits) for logits in read.logits]
-    members = [to_log_probs(x, kind) for x, kind in zip(read.logits, kinds, strict=True)]
+        labels = batches.read_labels(held_out, "held_out", classes)
+        read = _Read([_stored(x) for x in outputs], labels)
+    labels, kinds = read.labels, [batches.output_kind(logits) for logits in read.logits]
+    members = [batches.to_log_probs(x, kind) for x, kind in zip(read.logits, kinds, strict=True)]
     _check_classes(members, labels, classes)
     fit, choose, decide = split_in_three(labels, seed)
     learning = torch.cat([fit, choose])
@@ -110,7 +102,7 @@ def calibrate(
     untempered["as it is"] = members[0], None
     if len(members) > 1:
         untempered["ensemble"] = mean_log_probs(members), None
-    elif structure is not None and read.layer is not None and kinds == [LOGITS]:
+    elif structure is not None and read.layer is not None and kinds == [batches.LOGITS]:
         learned = None if train is None else _read(models, train, "train", classes, output)
         untempered["Laplace"] = _posterior(models[0], read, learned, structure, fit)
     elif train is not None:
@@ -214,7 +206,7 @@ def _read(
     layers = {} if first is None or len(models) > 1 else laplace.linear_layers(plain_modules(first))
     logits: list[list[Tensor]] = [[] for _ in models]
     labels, features = list[Tensor](), list[Tensor]()
-    for inputs, numbers in read_batches(data, first, name=name, classes=classes):
+    for inputs, numbers in batches.read_batches(data, first, name=name, classes=classes):
         whole = [(inputs, len(numbers))]
         for piece, rows in whole if first is None else _pieces(inputs, len(numbers)):
             with laplace.watch_layers(layers) as calls:
@@ -355,13 +347,13 @@ def _is_better(right: Tensor, other: Tensor) -> bool:
 def _notes(logits: list[Tensor], kinds: list[str]) -> list[str]:
     """Return how outputs are read, where they could be read otherwise."""
     notes = [f"outputs are {kind}: their logarithms are taken" for kind in kinds if "prob" in kind]
-    notes += [f"outputs are {kind}" for kind in kinds if kind == LOGIT]
+    notes += [f"outputs are {kind}" for kind in kinds if kind == batches.LOGIT]
     probs = [x for x, kind in zip(logits, kinds, strict=True) if "prob" in kind]
     if zeros := sum(int((x == 0).sum()) for x in probs):
         notes.append(f"{zeros} probabilities of 0 count as 1e-12")
     if dist.is_available() and dist.is_initialized() and (size := dist.get_world_size()) > 1:
         notes.append(f"each of {size} processes is calibrated on its own data: give all the same")
-    if kinds == [LOGITS] and bool(((logits[0] >= 0.0) & (logits[0] <= 1.0)).all()):
+    if kinds == [batches.LOGITS] and bool(((logits[0] >= 0.0) & (logits[0] <= 1.0)).all()):
         notes.append("outputs from 0 to 1 are read as logits: rows do not sum to 1")
     return list(dict.fromkeys(notes))
 
@@ -382,8 +374,8 @@ def _posterior(
         if learned.layer != read.layer or learned.features is None:
             raise ValueError("train must be data of which the model's last layer gives the logits")
         data = learned.features, learned.labels
-    batches = zip(*(each.to(linear.weight.device).split(_BATCH) for each in data), strict=True)
-    curvature = laplace.fit_curvature(linear, batches, structure)
+    pieces = zip(*(each.to(linear.weight.device).split(_BATCH) for each in data), strict=True)
+    curvature = laplace.fit_curvature(linear, pieces, structure)
 
     def loss(variance: laplace.LogitVariance) -> float:
         scaled = variance.scale(logits[rows], features[rows])
@@ -432,8 +424,8 @@ def _detect(
     """Set the entropy above which an input is unknown, and measure it on other inputs."""
     rank = min(math.ceil((len(chosen_by) + 1) * level), len(chosen_by))
     calibrated.most_entropy.fill_(float(chosen_by.sort().values[rank - 1]))
-    batches = split_inputs(unknown, "unknown")
-    outside = [entropy(calibrated(inputs)).cpu() for inputs in batches]
+    inputs = batches.split_inputs(unknown, "unknown")
+    outside = [entropy(calibrated(each)).cpu() for each in inputs]
     if not sum(map(len, outside)):
         raise ValueError("unknown must hold data, got none: a generator gives its batches once")
     scores = torch.cat([inside, *outside]).double()

@@ -17,7 +17,7 @@ from probseq.checks import parse_number
 from probseq_apps.data.columns import StampColumn, check_squares
 from probseq_apps.data.fetch import published_file
 from probseq_apps.data.image_files import read_part
-from probseq_apps.data.names import CSV_PREFIX, DataError, reading, unknown_name_message, user_path
+from probseq_apps.data.names import CSV_PREFIX, DataError, reading, user_path
 from probseq_apps.data.tables import Marks, csv_header, read_rows
 
 _STRETCH = slice(20_000, 31_250)  # of the sub-band: 9,000 samples to learn and 2,250 to test
@@ -35,6 +35,9 @@ class Columns(NamedTuple):
     targets: tuple[str, ...]
     series: str | None = None
     marks: Marks = Marks()
+
+
+_COLUMNS = Columns("time", ("value",))
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,15 +68,10 @@ class ChannelSeries:
     notes: tuple[str, ...] = ()  # what a reader of results must know about the data
 
 
-def load_series(
-    name: str, data_dir: Path | None = None, *, columns: Columns | None = None
-) -> Series:
-    """Read a series."""
-    if name.startswith(CSV_PREFIX) and (path := user_path(name)) is not None:
-        return read_csv_series(path, columns or Columns("time", ("value",)))
-    if name not in READERS:
-        raise DataError(unknown_name_message("series", name, (*READERS, "csv:PATH")))
-    return READERS[name](data_dir)
+def load_series(name: str, data_dir: Path | None = None, *, columns: Columns = _COLUMNS) -> Series:
+    """Read a series: one of `READERS`, or ``csv:PATH``."""
+    path = user_path(name)
+    return READERS[name](data_dir) if path is None else read_csv_series(path, columns)
 
 
 _Row = tuple[float, str, list[float]]  # stamp, series, targets

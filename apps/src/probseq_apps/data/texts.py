@@ -24,16 +24,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from probseq_apps.data import tokenizers
+from probseq_apps.data import parts, tokenizers
 from probseq_apps.data.names import DataError, data_folder, reading, tokenizer_choice, user_path
-from probseq_apps.data.parts import (
-    Part,
-    Parts,
-    hold_out_validation,
-    number_classes,
-    permutation,
-    stratified,
-)
 from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.tables import read_parquet, read_rows
 
@@ -45,7 +37,7 @@ Rows = list[tuple[str, int]]
 
 
 @dataclass(frozen=True, eq=False)
-class TextData(Parts[Part]):
+class TextData(parts.Parts[parts.Part]):
     """Texts as token numbers, every part padded to ``max_length`` tokens."""
 
     vocab: tokenizers.TextTokenizer
@@ -106,7 +98,7 @@ def _cola_parts(directory: Path, split: str) -> TextParts:
         pool = train + inside
         # 7,262 of the 9,078: four fifths.
         size = len(pool) * 4 // 5
-        train, test = _pieces(pool, permutation(len(pool)).split([size, len(pool) - size]))
+        train, test = _pieces(pool, parts.permutation(len(pool)).split([size, len(pool) - size]))
     else:
         test = inside + outside
         extra["in-domain"] = inside
@@ -124,9 +116,9 @@ def _imdb_parts(directory: Path, split: str) -> TextParts:
         pool = train + test
         size, held = len(pool), len(pool) * 3 // 10
         sizes = [size - held, size // 10, held - size // 10]
-        train, validation, test = _pieces(pool, permutation(size).split(sizes))
+        train, validation, test = _pieces(pool, parts.permutation(size).split(sizes))
     else:
-        train, validation = _pieces(train, hold_out_validation(len(train)))
+        train, validation = _pieces(train, parts.hold_out_validation(len(train)))
     return TextParts("imdb", train, validation, test, {}, SENTIMENTS, _IMDB_LENGTH)
 
 
@@ -156,9 +148,9 @@ def _csv_parts(path: Path, text_column: str, label_column: str) -> TextParts:
     """Read a CSV or TSV file of texts and labels; classes are in order, as numbers if all are."""
     columns = ((text_column, "texts, --text-column"), (label_column, "labels, --label-column"))
     rows = read_rows(path, columns, _labelled)
-    classes, labels = number_classes([name for _, name in rows], path)
+    classes, labels = parts.number_classes([name for _, name in rows], path)
     numbered = [(text, label) for (text, _), label in zip(rows, labels.tolist(), strict=True)]
-    train, validation, test = _pieces(numbered, stratified(labels, 0.1, classes))
+    train, validation, test = _pieces(numbered, parts.stratified(labels, 0.1, classes))
     return TextParts(f"csv:{path}", train, validation, test, {}, classes, _CSV_LENGTH)
 
 
@@ -177,8 +169,8 @@ def _row(text: object, label: str) -> tuple[str, int]:
     return _labelled(text, label)[0], int(label)
 
 
-def _pieces(rows: Rows, parts: Sequence[Tensor]) -> list[Rows]:
-    return [[rows[row] for row in part.tolist()] for part in parts]
+def _pieces(rows: Rows, chosen: Sequence[Tensor]) -> list[Rows]:
+    return [[rows[row] for row in part.tolist()] for part in chosen]
 
 
 def make_tokenizer(name: str, train_texts: Sequence[str]) -> tokenizers.TextTokenizer:

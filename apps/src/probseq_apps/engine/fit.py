@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -100,14 +100,11 @@ def _train(
 ) -> None:
     """Train from where the trainer stands to the last step; leave early when asked to stop."""
     total, steps_per_epoch = trainer.total_steps, trainer.steps_per_epoch
-    with ExitStack() as stack:
-        log = None
-        if distributed.is_main():
-            log = MetricsLog(folder, step=trainer.step)
-            stack.callback(log.close)
-        progress_bar = stack.enter_context(
-            bar(total=total, initial=trainer.step, unit="step", leave=True)
-        )
+    log = MetricsLog(folder, step=trainer.step) if distributed.is_main() else None
+    with (
+        nullcontext() if log is None else closing(log),
+        bar(total=total, initial=trainer.step, unit="step", leave=True) as progress_bar,
+    ):
         saved = time.monotonic()
         while trainer.step < total:
             epoch = trainer.step // steps_per_epoch + 1
@@ -140,10 +137,8 @@ def _train(
             # Several ranks decide together, at steps where they exchange data anyway; a single
             # process can stop after any step.
             if distributed.world_size() > 1:
-                ranks_agree = losses_checked or epoch_over
-                states = [(0, False)]
-                if ranks_agree:
-                    states = distributed.gather((signum, checkpoint_due))
+                exchange = losses_checked or epoch_over
+                states = distributed.gather((signum, checkpoint_due)) if exchange else [(0, False)]
                 signum, checkpoint_due = map(max, zip(*states, strict=True))
             every = config.checkpoint_every
             checkpoint_due |= last or bool(every and epoch_over and epoch % every == 0)

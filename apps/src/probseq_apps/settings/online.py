@@ -291,7 +291,6 @@ class OnlineSettings(OnlineComparison):
 
     def check(self) -> None:
         """Refuse unknown names."""
-        super().check()
         for name in self.method:
             check_name("method", name, METHODS)
 
@@ -448,7 +447,6 @@ class OnlineVaeSettings(OnlineComparison):
 
     def check(self) -> None:
         """Refuse unknown names."""
-        super().check()
         for name in self.method:
             check_name("method", name, VAE_METHODS)
 
