@@ -88,11 +88,9 @@ def test_order_matters_with_positions_alone():
 def test_inputs_and_masks_that_make_no_sense_are_refused():
     forward = inspect.unwrap(SequenceTransformer.forward)
     model, good = make(), draw(2, 4, 3)
-    for x in (good[0], good[:0], draw(1, 8, 3)):
-        with pytest.raises(ValueError, match=r"x must have shape \(batch, 1 to 7, 3\), got"):
+    for x in (good[0], good[:0], draw(1, 8, 3), good[..., :2]):
+        with pytest.raises(ValueError, match=r"shape \(batch, 1 to 7, input_dim=3\), got \("):
             forward(model, x)
-    with pytest.raises(ValueError, match="vectors of width input_dim=3, got 2"):
-        forward(model, good[..., :2])
     with pytest.raises(ValueError, match=r"x must be of a floating dtype, got torch\.int64"):
         forward(model, good.long())
     for mask in (torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 4)):

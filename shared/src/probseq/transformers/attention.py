@@ -22,6 +22,7 @@ from probseq.checks import (
 )
 from probseq.gaussians import standard_normal
 from probseq.kernels import RBF, Exponential
+from probseq.precision import full_precision
 from probseq.transformers.functional import kernel_attention
 from probseq.transformers.names import KernelName
 from probseq.transformers.outputs import AttentionOutput
@@ -225,11 +226,6 @@ def attention_kernel(
 def split_heads(projections: Iterable[Tensor], num_heads: int) -> list[Tensor]:
     """Split the last axis of each projection into heads: ``(b, t, h * d)`` to ``(b, h, t, d)``."""
     return [rearrange(x, "b t (h d) -> b h t d", h=num_heads) for x in projections]
-
-
-def full_precision(x: Tensor) -> Tensor:
-    """Cast half precision to float32; leave float32 and float64 alone."""
-    return x.float() if x.dtype.itemsize < 4 else x
 
 
 def check_heads(dim: int, num_heads: int) -> None:

@@ -5,13 +5,11 @@ NaN and infinity in a tensor reach the result.
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from probseq.checks import check_counts, check_rates
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.sampling import repeat_samples
@@ -23,15 +21,13 @@ AttentionFactory = Callable[[int], nn.Module]
 class FeedForward(nn.Sequential):
     """Linear, GELU, Linear, with dropout after each."""
 
-    def __init__(self, dim: int, hidden_dim: int, dropout: float) -> None:
-        check_counts(dim=dim, hidden_dim=hidden_dim)
-        check_rates(dropout=dropout)
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__(
-            nn.Linear(dim, hidden_dim),
+            nn.Linear(config.dim, config.hidden_dim),
             nn.GELU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden_dim, dim),
-            nn.Dropout(dropout),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.hidden_dim, config.dim),
+            nn.Dropout(config.dropout),
         )
 
 
@@ -39,9 +35,6 @@ class Encoder(nn.Module):
     """Transformer encoder around any attention module of the common protocol.
 
     ``attention`` is called with each block's index and returns its attention module.
-
-    Attributes:
-        norms: two a block, or a single one for all if ``config.shared_norm``.
     """
 
     def __init__(self, config: TransformerConfig, attention: AttentionFactory) -> None:
@@ -50,9 +43,7 @@ class Encoder(nn.Module):
         # On the embeddings; here, because each sample needs its own mask.
         self.dropout = nn.Dropout(config.dropout)
         self.attention = nn.ModuleList(attention(index) for index in range(config.depth))
-        self.feedforward = nn.ModuleList(
-            FeedForward(config.dim, config.hidden_dim, config.dropout) for _ in range(config.depth)
-        )
+        self.feedforward = nn.ModuleList(FeedForward(config) for _ in range(config.depth))
         num_norms = 1 if config.shared_norm else 2 * config.depth
         self.norms = nn.ModuleList(nn.LayerNorm(config.dim) for _ in range(num_norms))
 
@@ -118,15 +109,12 @@ class Encoder(nn.Module):
         """Map from block ``index - 1``'s attention output to block ``index``'s attention input."""
         if index == 0:
             return None
-        modules = (
-            self._norm(2 * index - 1),
-            self.feedforward[index - 1],
-            self._norm(2 * index),
-        )
-        return TokenMap(partial(self._between_attentions, index), modules)
+        modules = self._norm(2 * index - 1), self.feedforward[index - 1], self._norm(2 * index)
 
-    def _between_attentions(self, index: int, x: Tensor) -> Tensor:
-        return self._attention_input(index, self._feedforward(index - 1, x))
+        def between_attentions(x: Tensor) -> Tensor:
+            return self._attention_input(index, self._feedforward(index - 1, x))
+
+        return TokenMap(between_attentions, modules)
 
     def _dropout_is_active(self) -> bool:
         return any(

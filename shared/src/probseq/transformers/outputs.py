@@ -7,13 +7,10 @@ from torch import Tensor
 
 
 class AttentionOutput(NamedTuple):
-    """Output of an attention module.
+    """New token values, and the layer's KL divergence or regulariser, zero where it has none.
 
-    Attributes:
-        values: new token values, ``(batch, tokens, dim)``; with ``num_samples=S`` the samples are
-            folded into the batch, sample-major: ``(S * batch, tokens, dim)``.
-        penalty: the layer's KL divergence or regulariser in nats, averaged over the batch; zero for
-            layers that have none.
+    With ``num_samples=S`` the samples are folded into the batch of the values, sample-major:
+    ``(S * batch, tokens, dim)``. The penalty is in nats, averaged over the batch.
     """
 
     values: Float[Tensor, "batch tokens dim"]
@@ -21,12 +18,7 @@ class AttentionOutput(NamedTuple):
 
 
 class TransformerOutput(NamedTuple):
-    """Output of a transformer.
-
-    Attributes:
-        logits: ``(batch, outputs)``, or ``(S, batch, outputs)`` if ``num_samples=S`` was asked for.
-        penalty: sum of the layers' penalties, in nats.
-    """
+    """Logits, with S first if ``num_samples=S`` was asked for, and the penalty."""
 
     logits: Float[Tensor, "*samples batch outputs"]
-    penalty: Float[Tensor, ""]
+    penalty: Float[Tensor, ""]  # sum of the layers' penalties, in nats

@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor, nn
 
+from probseq.checks import check_counts
 from probseq.transformers.encoder import AttentionFactory, Encoder
-from probseq.transformers.head import PooledHead
 from probseq.transformers.outputs import TransformerOutput
+from probseq.transformers.pooling import Pooling
+from probseq.transformers.sampling import repeat_samples
 from probseq.transformers.spec import TransformerConfig
 
 
@@ -60,33 +62,36 @@ class PooledTransformer(nn.Module):
         return TransformerOutput(self.head(x, mask, num_samples), penalty)
 
 
-def checked_mask(mask: Tensor | None, default: Tensor) -> Tensor:
-    """Return the mask (B, T), or ``default`` if there is none."""
-    if mask is None:
-        return default
+class PooledHead(nn.Module):
+    """Norm, pooling and linear layer that read the outputs off the encoded tokens."""
+
+    def __init__(self, config: TransformerConfig, num_outputs: int, max_tokens: int) -> None:
+        super().__init__()
+        check_counts(num_outputs=num_outputs)
+        self.norm = nn.LayerNorm(config.dim) if config.final_norm else nn.Identity()
+        self.pooling = Pooling(config.pooling, config.dim, max_tokens)
+        self.linear = nn.Linear(self.pooling.output_dim, num_outputs)
+
+    def forward(self, x: Tensor, mask: Tensor | None, num_samples: int | None) -> Tensor:
+        """Pool and project tokens (S * B, T, dim) with their mask (B, T); unfold the samples."""
+        if mask is not None and num_samples is not None:
+            mask = repeat_samples(mask, num_samples)
+        outputs = self.linear(self.pooling(self.norm(x), mask))
+        return outputs if num_samples is None else outputs.unflatten(0, (num_samples, -1))
+
+
+def real_tokens(mask: Tensor | None, default: Tensor) -> Tensor:
+    """Return the mask (B, T), or ``default`` if there is none; refuse hidden sequences.
+
+    These are looked for in eager mode alone, as that reads values.
+    """
+    mask = default if mask is None else mask
     if mask.shape != default.shape or mask.dtype != torch.bool:
         raise ValueError(
             f"mask must be boolean of shape {tuple(default.shape)}, got {mask.dtype} of shape "
             f"{tuple(mask.shape)}"
         )
-    return mask
-
-
-def check_ids(tokens: Tensor, vocab_size: int) -> None:
-    """Refuse what are no token ids; not while compiling those out of range."""
-    if tokens.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"tokens must be whole numbers (int64), got {tokens.dtype}")
-    if torch.compiler.is_compiling():  # the check below looks at values
-        return
-    if tokens.min() < 0 or tokens.max() >= vocab_size:
-        raise ValueError(
-            f"tokens must be from 0 to {vocab_size - 1}, got {int(tokens.min())} to "
-            f"{int(tokens.max())}"
-        )
-
-
-def refuse_hidden_sequences(mask: Tensor) -> None:
-    """Refuse sequences of nothing but padding; not while compiling, as it looks at values."""
     if not torch.compiler.is_compiling() and not (visible := mask.any(-1)).all():
         hidden = (~visible).nonzero().flatten().tolist()
         raise ValueError(f"mask hides every token of sequences {hidden[:5]}: drop these")
+    return mask

@@ -34,26 +34,20 @@ class Pooling(nn.Module):
         self, x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
     ) -> Float[Tensor, "batch output_dim"]:
         """Pool ``x``; a sequence of nothing but padding gives zeros."""
-        check_tokens(
-            x,
-            mask,
-            self.dim,
-            x if self.score is None else getattr(self.score, "weight", x),
-            half=True,
-        )
+        check_tokens(x, mask, self.dim, getattr(self.score, "weight", x), half=True)
         if self.kind == "cls":
             return x[:, 0]
+        if mask is not None:
+            x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
         if self.kind == "flatten":
             room = self.max_tokens - x.shape[1]
             if room < 0:
                 raise ValueError(
                     f"x must have at most max_tokens={self.max_tokens} tokens, got {x.shape[1]}"
                 )
-            if mask is not None:
-                x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
             return pad(x, (0, 0, 0, room)).flatten(1)
         if self.score is None:
-            weights = torch.ones_like(x[..., 0])
+            weights = torch.ones_like(x[..., 0]) if mask is None else mask.to(x)
         else:
             score = self.score(x).flatten(1)
             if mask is not None:
@@ -61,9 +55,6 @@ class Pooling(nn.Module):
             # Subtracting the maximum keeps exp in range; the quotient below doesn't change.
             peak = score.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(score.dtype).min)
             weights = torch.exp(score - peak)
-        if mask is not None:
-            weights = weights.masked_fill(~mask, 0.0)
-            x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
         total = weights.sum(-1, keepdim=True)
         weights = weights / total.clamp(min=torch.finfo(total.dtype).tiny)
         return einsum(weights, x, "batch tokens, batch tokens dim -> batch dim")

@@ -43,13 +43,9 @@ class TokenMap:
 
 @runtime_checkable
 class AttentionModule(Protocol):
-    """Interface that the backbone asks of an attention module.
+    """Interface that the backbone asks of an attention module."""
 
-    Attributes:
-        stochastic: whether a forward pass draws samples, in training and in evaluation.
-    """
-
-    stochastic: bool
+    stochastic: bool  # whether a forward pass draws samples, in training and in evaluation
 
     def __call__(
         self,

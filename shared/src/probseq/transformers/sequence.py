@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from probseq.checks import check_counts
 from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.outputs import TransformerOutput
-from probseq.transformers.padded import PooledTransformer, checked_mask, refuse_hidden_sequences
+from probseq.transformers.padded import PooledTransformer, real_tokens
 from probseq.transformers.protocol import check_dtype
 from probseq.transformers.spec import TransformerConfig
 
@@ -63,22 +63,14 @@ class SequenceTransformer(PooledTransformer):
         num_samples: int | None = None,
     ) -> TransformerOutput:
         """Read the outputs off sequences; without a mask, tokens that are all zero are padding."""
-        mask = self._checked_mask(x, mask)
+        width = self.input_dim
+        if x.ndim != 3 or 0 in x.shape or x.shape[1] > self.max_length or x.shape[2] != width:
+            raise ValueError(
+                f"x must have shape (batch, 1 to {self.max_length}, input_dim={width}), "
+                f"got {tuple(x.shape)}"
+            )
+        check_dtype("x", x, getattr(self.head.linear, "weight", x), half=True)
+        mask = real_tokens(mask, (x != 0).any(-1))
         # What stands at padding must not reach the encoder: NaN times a zero weight is NaN.
         tokens = self.embed(x.masked_fill(~mask.unsqueeze(-1), 0.0))
         return self._classified(tokens, mask, generator, num_samples)
-
-    def _checked_mask(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        if x.ndim != 3 or 0 in x.shape or x.shape[1] > self.max_length:
-            raise ValueError(
-                f"x must have shape (batch, 1 to {self.max_length}, {self.input_dim}), "
-                f"got {tuple(x.shape)}"
-            )
-        if x.shape[2] != self.input_dim:
-            raise ValueError(
-                f"x must hold vectors of width input_dim={self.input_dim}, got {x.shape[2]}"
-            )
-        check_dtype("x", x, getattr(self.head.linear, "weight", x), half=True)
-        mask = checked_mask(mask, (x != 0).any(-1))
-        refuse_hidden_sequences(mask)
-        return mask

@@ -48,25 +48,15 @@ class TransformerConfig(Settings):
 
 
 class BlockContext(NamedTuple):
-    """Index, sizes and data of the block that attention is built for.
+    """Index, sizes and data of the block that attention is built for."""
 
-    Attributes:
-        backbone: settings of the transformer.
-        block: index of its block, from 0.
-        max_tokens: longest sequence, a class token included.
-        fixed_length: whether every sequence has max_tokens tokens, as images have.
-        kernel: what kernel=auto stands for.
-        initial_variance: of the kernel, where its settings leave it open.
-        num_data: number of training sequences.
-    """
-
-    backbone: TransformerConfig
-    block: int
-    max_tokens: int
-    fixed_length: bool = False
-    kernel: KernelName = "rbf"
-    initial_variance: float | None = None
-    num_data: int | None = None
+    backbone: TransformerConfig  # settings of the transformer
+    block: int  # index of its block, from 0
+    max_tokens: int  # longest sequence, a class token included
+    fixed_length: bool = False  # whether every sequence has max_tokens tokens, as images have
+    kernel: KernelName = "rbf"  # what kernel=auto stands for
+    initial_variance: float | None = None  # of the kernel, where its settings leave it open
+    num_data: int | None = None  # number of training sequences
 
 
 class AttentionConfig(Settings, ABC):
@@ -130,12 +120,7 @@ class KernelConfig(AttentionConfig):
 
 
 class Preset(NamedTuple):
-    """Settings of a transformer, as ``vision_transformer`` and its like take them.
+    """Settings of a transformer, as ``vision_transformer`` and its like take them."""
 
-    Attributes:
-        backbone: of the backbone.
-        attention: of the attention modules.
-    """
-
-    backbone: TransformerConfig
-    attention: AttentionConfig
+    backbone: TransformerConfig  # of the backbone
+    attention: AttentionConfig  # of the attention modules

@@ -7,12 +7,7 @@ from torch import Tensor, nn
 from probseq.checks import check_counts
 from probseq.transformers.encoder import AttentionFactory
 from probseq.transformers.outputs import TransformerOutput
-from probseq.transformers.padded import (
-    PooledTransformer,
-    check_ids,
-    checked_mask,
-    refuse_hidden_sequences,
-)
+from probseq.transformers.padded import PooledTransformer, real_tokens
 from probseq.transformers.spec import TransformerConfig
 
 PADDING = 0
@@ -56,15 +51,17 @@ class TextTransformer(PooledTransformer):
         num_samples: int | None = None,
     ) -> TransformerOutput:
         """Classify sequences; without a mask, tokens that are 0 are padding."""
-        mask = self._checked_mask(tokens, mask)
-        return self._classified(self.embed(tokens), mask, generator, num_samples)
-
-    def _checked_mask(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
         if tokens.ndim != 2 or 0 in tokens.shape or tokens.shape[1] > self.max_length:
             raise ValueError(
                 f"tokens must have shape (batch, 1 to {self.max_length}), got {tuple(tokens.shape)}"
             )
-        check_ids(tokens, self.vocab_size)
-        mask = checked_mask(mask, tokens != PADDING)
-        refuse_hidden_sequences(mask)
-        return mask
+        if tokens.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"tokens must be whole numbers (int64), got {tokens.dtype}")
+        if not torch.compiler.is_compiling():  # looks at values
+            low, high = int(tokens.min()), int(tokens.max())
+            if low < 0 or high >= self.vocab_size:
+                raise ValueError(
+                    f"tokens must be from 0 to {self.vocab_size - 1}, got {low} to {high}"
+                )
+        mask = real_tokens(mask, tokens != PADDING)
+        return self._classified(self.embed(tokens), mask, generator, num_samples)

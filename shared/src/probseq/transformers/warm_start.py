@@ -27,12 +27,8 @@ def copy_kernel_weights(source: nn.Module, target: nn.Module) -> None:
     for name, module in target.named_modules():
         if isinstance(module, FromKernel):
             prefix = f"{name}."
-            old = {key for key in weights if key.startswith(prefix)}
             device = next(target.get_submodule(name).parameters()).device
-            kernel_weights = {
-                key.removeprefix(prefix): weights.pop(key).to(device) for key in sorted(old)
-            }
-            weights |= {
-                prefix + key: value for key, value in module.from_kernel(kernel_weights).items()
-            }
+            old = [key for key in weights if key.startswith(prefix)]
+            new = {key.removeprefix(prefix): weights.pop(key).to(device) for key in old}
+            weights |= {prefix + key: value for key, value in module.from_kernel(new).items()}
     target.load_state_dict(weights)
