@@ -113,11 +113,6 @@ ENTRIES = {
     "extract_features": dict(extractor=EXTRACTORS, images=SMALL | BYTES),
     "distance_name": dict(extractor=EXTRACTORS),
 }
-BINS = built(metrics.calibration_bins, probs=tensors("n c", probabilities), labels=labels("n", "c"))
-BIN_TARGETS = [
-    Target(method, dict(self=BINS))
-    for method in (metrics.CalibrationBins.expected_error, metrics.CalibrationBins.maximum_error)
-]
 WORDS = {
     **dict.fromkeys(
         ("JointGaussian", "JointGaussian.to", "DiagonalGaussian", "DiagonalGaussian.to"), PASSES
@@ -218,7 +213,7 @@ NOT_FUZZED = {
     "is_constant": "takes what the metrics take",
     "severities_of": "takes names",
 }
-TARGETS = derive(MODULES, NOT_FUZZED, [*BIN_TARGETS, PREDICT], entries=ENTRIES, words=WORDS)
+TARGETS = derive(MODULES, NOT_FUZZED, [PREDICT], entries=ENTRIES, words=WORDS)
 
 
 class TestFuzz(FuzzSuite):

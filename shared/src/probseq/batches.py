@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from probseq.precision import full_precision
+
 
 def read_batches(
     data: Any,
@@ -197,7 +199,7 @@ def _are_probabilities(outputs: Tensor) -> bool:
 
 def to_log_probs(outputs: Tensor, kind: str) -> Tensor:
     """Return logarithms of probabilities (rows, classes), in float32 at least."""
-    outputs = outputs.float() if outputs.dtype.itemsize < 4 else outputs
+    outputs = full_precision(outputs)
     # Values are not read inside a compiled graph.
     compiled = torch.compiler.is_compiling()
     if "prob" in kind and not compiled and not _are_probabilities(outputs):

@@ -42,18 +42,13 @@ class CandidateRow(NamedTuple):
 class Decision(NamedTuple):
     """Decisions on inputs, row by row.
 
-    Attributes:
-        label: number of the most probable class.
-        confidence: its probability.
-        accepted: the confidence is above the threshold, and the input is not unknown.
-        sets: classes, of which the true one is among them with the probability asked for.
-        unknown: the entropy is above the detector's threshold, where unknowns fitted it, or is NaN.
+    An input is unknown whose entropy is NaN, or above the threshold that unknown inputs fitted.
     """
 
-    label: Int64[Tensor, " batch"]
-    confidence: Float[Tensor, " batch"]
-    accepted: Bool[Tensor, " batch"]
-    sets: Bool[Tensor, "batch classes"]
+    label: Int64[Tensor, " batch"]  # number of the most probable class
+    confidence: Float[Tensor, " batch"]  # its probability
+    accepted: Bool[Tensor, " batch"]  # not unknown, with a confidence above the threshold
+    sets: Bool[Tensor, "batch classes"]  # the true class is in them with the probability asked for
     unknown: Bool[Tensor, " batch"]
 
 

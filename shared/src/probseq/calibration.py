@@ -24,6 +24,7 @@ from probseq.calibrated import Calibrated, CandidateRow, entropy, plain_modules,
 from probseq.checks import check_choice, check_shares, check_whole
 from probseq.metrics import Selection, auroc, select_with_error
 from probseq.metrics.post_hoc import is_bound, mean_log_probs, search_temperature
+from probseq.precision import full_precision
 
 _PRECISIONS = torch.logspace(-4, 4, 17).tolist()  # δ of the prior of the Laplace posterior
 _ROWS = 2000  # that choose among them
@@ -243,7 +244,7 @@ def _rows(outputs: Tensor, rows: int | None) -> Tensor:
         )
     if not outputs.is_floating_point():
         raise ValueError(f"model must give floating-point logits, got {outputs.dtype}")
-    return outputs.float() if outputs.dtype.itemsize < 4 else outputs
+    return full_precision(outputs)
 
 
 # What speaks against the data

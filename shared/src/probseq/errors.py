@@ -17,11 +17,7 @@ class MissingExtraError(ImportError):
 
 
 def require(module: str, *, extra: str, distribution: str) -> ModuleType:
-    """Import an optional library by its dotted name at the moment it is used.
-
-    Raises:
-        MissingExtraError: it is not installed, and names the distribution's extra that brings it.
-    """
+    """Import an optional library by its dotted name when it is used, or raise MissingExtraError."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

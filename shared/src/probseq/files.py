@@ -229,7 +229,8 @@ def write_tensors(
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with _aside(path) as aside:
-        save_file(_on_cpu(tensors), aside, metadata={"head": _head(form, head)})
+        on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(on_cpu, aside, metadata={"head": _head(form, head)})
         with aside.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
             _seal(content)
 
@@ -331,10 +332,6 @@ def hash_module(module: "Module", *more: bytes) -> str:
     for key, value in unwrap(module).state_dict().items():
         add(key.replace("_orig_mod.", ""), value)
     return hash_tensors(tensors, *more, "".join(sorted(texts)).encode())
-
-
-def _on_cpu(tensors: Mapping[str, "Tensor"]) -> dict[str, "Tensor"]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 # Heads and hashes

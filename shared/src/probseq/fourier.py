@@ -80,7 +80,7 @@ def fourier_features(
 
 def _stationary(kernel: Kernel) -> StationaryKernel:
     if not isinstance(kernel, StationaryKernel):
-        raise TypeError(
+        raise ValueError(
             f"kernel must be stationary to have Fourier features, got {type(kernel).__name__}: "
             "use RBF, Matern12, Matern32 or Matern52"
         )

@@ -31,8 +31,11 @@ class DiagonalGaussian:
                 "mean and variance must have the same shape (..., n), got "
                 f"{tuple(self.mean.shape)} and {tuple(self.variance.shape)}"
             )
-        if not torch.compiler.is_compiling():
-            _refuse_negative("variance", self.variance)
+        if not torch.compiler.is_compiling() and not bool((self.variance >= 0).all()):
+            smallest = float(self.variance.min())  # NaN if there is one
+            raise ValueError(
+                f"variance must not be negative or NaN, got a smallest value of {smallest}"
+            )
 
     def to(self, dtype: torch.dtype) -> "DiagonalGaussian":
         """Return the distribution in another dtype."""
@@ -162,12 +165,6 @@ def _noise(
 def _refuse_dtype(dtype: torch.dtype) -> None:
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-
-
-def _refuse_negative(name: str, values: Tensor) -> None:
-    if not bool((values >= 0).all()):
-        smallest = float(values.min())  # NaN if there is one
-        raise ValueError(f"{name} must not be negative or NaN, got a smallest value of {smallest}")
 
 
 def _check_value(value: Tensor, mean: Tensor) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from probseq.batches import call_model, read_batches, read_logits
 from probseq.checks import check_choice, check_labels, check_positive
+from probseq.precision import full_precision
 
 Structure = Literal["kronecker", "full"]
 VarianceName = Literal["centred", "plain"]
@@ -44,7 +45,7 @@ class LogitVariance(nn.Module):
     def forward(self, features: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n classes"]:
         """Return the variances, in float32 at least."""
         with torch.autocast(features.device.type, enabled=False):
-            phi, basis, weights = map(_at_least_single, (features, self.basis, self.weights))
+            phi, basis, weights = map(full_precision, (features, self.basis, self.weights))
             phi = F.pad(phi, (0, 1), value=1.0) if self.bias else phi
             dtype = torch.promote_types(phi.dtype, basis.dtype)
             projected = torch.tensordot(phi.to(dtype), basis.to(dtype), 1)
@@ -147,7 +148,7 @@ class LaplaceLinear(nn.Module):
         log_evidence: float,
     ) -> None:
         super().__init__()
-        self.linear, self.variance = linear, variance.to(_at_least_single(linear.weight))
+        self.linear, self.variance = linear, variance.to(full_precision(linear.weight))
         self.prior_precision, self.log_evidence = prior_precision, log_evidence
 
     def forward(self, features: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n classes"]:
@@ -165,16 +166,17 @@ def laplace_model(
     variance: VarianceName = "centred",
     call: Call = call_model,
 ) -> M:
-    """Give the last layer of a trained classifier a Laplace posterior.
+    """Return a copy of a trained classifier whose last layer has a Laplace posterior.
 
-    A softmax doesn't see what is added to all logits alike; the curvature is zero there, and the
-    prior's variance dominates the plain variances. With ``variance="centred"`` a logit's variance
-    is that of its difference from the mean of the logits, times C/(C − 1): the same where logits
-    are independent and alike. ``"plain"`` takes the diagonal of the logits' covariance, as the
-    authors' code does. laplace-torch has separate Kronecker factors of weights and biases.
+    It is in eval mode, and its logits are probit-scaled. A softmax doesn't see what is added to all
+    logits alike; the curvature is zero there, and the prior's variance dominates the plain
+    variances. With ``variance="centred"`` a logit's variance is that of its difference from the
+    mean of the logits, times C/(C − 1): the same where logits are independent and alike.
+    ``"plain"`` takes the diagonal of the logits' covariance, as the authors' code does.
+    laplace-torch has separate Kronecker factors of weights and biases.
 
     Args:
-        model: any classifier whose logits are the outputs of an ``nn.Linear``; it is copied.
+        model: any classifier whose logits are the outputs of an ``nn.Linear``.
         batches: the training set, see :func:`~probseq.batches.read_batches`; read once.
         prior_precision: δ of the prior N(0, I/δ); ``None`` for the best of `PRECISIONS`, by the
             evidence or by the validation data where there are any.
@@ -184,9 +186,6 @@ def laplace_model(
         variance: which variance scales the logits.
         call: calls a model on inputs, for models that need more than inputs; models that draw may
             fold S samples into the batch, sample-major, over which the curvature is a mean.
-
-    Returns:
-        A copy of the model in eval mode, whose logits are probit-scaled.
     """
     if prior_precision is not None:
         check_positive(prior_precision=prior_precision)
@@ -311,8 +310,3 @@ def _centred(basis: Tensor, axis: int) -> Tensor:
         if classes == 1
         else (basis - basis.mean(axis, keepdim=True)) * math.sqrt(classes / (classes - 1))
     )
-
-
-def _at_least_single(x: Tensor) -> Tensor:
-    """Cast half precision to float32; leave float32 and float64 alone."""
-    return x.float() if x.dtype.itemsize < 4 else x

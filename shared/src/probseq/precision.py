@@ -1,4 +1,4 @@
-"""Precision of gradients by hand, and their refusal of second derivatives."""
+"""Precision of algebra and of gradients by hand, and their refusal of second derivatives."""
 
 import functools
 from collections.abc import Callable
@@ -8,6 +8,11 @@ import torch
 from torch import Tensor
 
 Grads = TypeVar("Grads")
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Cast half precision to float32; leave float32 and float64 alone."""
+    return x.float() if x.dtype.itemsize < 4 else x
 
 
 def without_autocast(backward: Callable[..., Grads]) -> Callable[..., Grads]:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Literal
 
 # The good end of a metric.
 Direction = Literal["higher", "lower"]
@@ -97,7 +97,9 @@ def summarise(values: Sequence[float | None]) -> Summary:
 
 def interval_factor(count: int) -> float:
     """Return half the width of a mean's 95% interval (Student's t) in its standard errors."""
-    return float(_stats().t.ppf(0.975, count - 1))
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, 0.975))
 
 
 def difference(first: Summary, second: Summary) -> Summary:
@@ -156,9 +158,8 @@ def judge(differences: Sequence[float], effect: float) -> Gain:
     - else is not resolved, as it always is by a single seed. More seeds of the same mean and
       scatter would resolve it, as many as `seeds` says.
 
-    Args:
-        differences: gains of what is claimed to be better, one for each seed.
-        effect: smallest gain worth having; a negative one is the largest loss that is allowed.
+    ``effect`` is the smallest gain worth having; a negative one is the largest loss that is
+    allowed.
     """
     summary = summarise(differences)
     if summary.mean is None or summary.interval is None or summary.standard_error is None:
@@ -173,9 +174,3 @@ def judge(differences: Sequence[float], effect: float) -> Gain:
         if interval_factor(seeds) * scatter / math.sqrt(seeds) < distance:
             return Gain(summary, "not resolved", seeds)
     return Gain(summary, "not resolved", None)
-
-
-def _stats() -> Any:
-    from scipy import stats
-
-    return stats

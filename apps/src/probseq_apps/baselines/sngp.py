@@ -13,8 +13,8 @@ from torch.nn.utils import parametrize
 from probseq.fourier import fourier_features, sample_frequencies
 from probseq.kernels import RBF
 from probseq.linalg import triangular_inverse
+from probseq.precision import full_precision
 from probseq.transformers import TransformerOutput
-from probseq.transformers.attention import full_precision
 from probseq_apps.baselines.backbone import Backbone, pooled_features
 
 _PRIOR_STD = 3.0  # of each logit

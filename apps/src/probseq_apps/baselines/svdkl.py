@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from probseq.errors import require
 from probseq.gaussians import DiagonalGaussian
+from probseq.precision import full_precision
 from probseq.transformers import TransformerOutput
-from probseq.transformers.attention import full_precision
 from probseq_apps.baselines.backbone import Backbone
 
 

@@ -1,7 +1,7 @@
 """Correlated Gaussian process attention, full and sparse (Bui et al. 2024).
 
 Arguments that are out of range, or of a wrong shape or dtype, raise a ``ValueError`` that names
-them.
+them, and covariances that cannot be factorised a ``CholeskyError``.
 
 Example:
     >>> import torch, cgpt

@@ -48,11 +48,12 @@ def token_cosine_similarity(
     generator: torch.Generator | None = None,
     num_samples: int | None = None,
 ) -> Float[Tensor, "depth batch"]:
-    """Similarity of the tokens that each attention module returns, block by block.
+    """Similarity of the tokens that each attention module returns: a row a block.
 
     The outputs of a block's attention are compared, as in the paper, before the residual sum and
     the MLP. Padding is left out; a class token is a token. The model runs as it is: in evaluation
     mode stochastic attention draws, and the noise of its draws counts as difference between tokens.
+    NaN for sequences of fewer than two tokens.
 
     Args:
         model: a transformer with an encoder of :mod:`probseq.transformers`.
@@ -60,9 +61,6 @@ def token_cosine_similarity(
         mask: true at real tokens, for models that take one.
         generator: source of the attention modules' draws.
         num_samples: average over so many draws; ``None`` for one.
-
-    Returns:
-        One row a block, one column a sequence; NaN for sequences of fewer than two tokens.
     """
     encoder = getattr(model, "encoder", None)
     if not isinstance(encoder, Encoder):

@@ -27,7 +27,8 @@ from cgpt.posterior import draw_samples, predictive_covariance, predictive_mean
 from cgpt.regulariser import jensen_bound, joint_log_density, marginals_log_density
 from probseq.checks import check_choice, check_positive
 from probseq.gaussians import JointGaussian
-from probseq.transformers.attention import AttentionCall, full_precision, split_heads
+from probseq.precision import full_precision
+from probseq.transformers.attention import AttentionCall, split_heads
 
 
 class CorrelatedGPAttention(CorrelatedAttention):
@@ -153,9 +154,6 @@ class CorrelatedGPAttention(CorrelatedAttention):
         Tokens ``x`` are already normalised by the block; mean and covariance are zero at padding.
         The Gaussian over tokens is ``(batch, heads, dim / heads, tokens)``; the output dimensions
         of a head are independent and share their covariance.
-
-        Raises:
-            CholeskyError: a covariance cannot be factorised.
         """
         queries, keys, latent_inputs, values = self.project(x, mask)
         with torch.autocast(x.device.type, enabled=False):

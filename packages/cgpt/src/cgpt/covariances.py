@@ -97,9 +97,6 @@ def latent_covariances(
 
     All inputs are divided by the lengthscale. The prior p(z_o) is N(0, K_o), or with ``"noisy"``
     N(0, K_o + σ²I); the jitter is relative, ``None`` for machine epsilon.
-
-    Raises:
-        CholeskyError: K_o + σ²I cannot be factorised.
     """
     log_q, log_k = scales.log_queries, scales.log_keys
     k_q, k_k, k_o, k_oq, k_ok = _kernels(
@@ -185,9 +182,6 @@ def masked_cholesky(
 
     The covariance is zero where one token of a pair is padding. The jitter is relative, ``None``
     for machine epsilon, because these matrices have noise or a nugget on their diagonals already.
-
-    Raises:
-        CholeskyError: the covariance cannot be factorised.
     """
     if mask is not None:
         # With the variance of a mean real token, padding leaves the jitter as it is.

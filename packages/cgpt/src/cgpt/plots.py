@@ -22,9 +22,6 @@ def oversmoothing_plot(
     Similarities are by method, one number a block, or one row a block with a number for each
     sequence (as of :func:`cgpt.analysis.token_cosine_similarity`): then the line is the mean and
     the band holds the middle half of the sequences. NaN is left out.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     if not similarities:
         raise ValueError("similarities must hold at least one method, got an empty mapping")

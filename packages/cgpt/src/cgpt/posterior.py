@@ -37,9 +37,6 @@ def predictive_covariance(
     where the second term is there with a noise-free p(z_o) only. It does not depend on the values.
 
     The jitter is relative, ``None`` for machine epsilon.
-
-    Raises:
-        CholeskyError: K_k + σ²I cannot be factorised.
     """
     # G K_ok L⁻ᵀ with L Lᵀ = K_k + σ²I.
     root = masked_cholesky(joint.keys, mask, jitter=jitter)
@@ -61,9 +58,6 @@ def draw_samples(
 
     The prior variance of each head, σ_q², is the measure of V's round-off; the jitter is relative,
     ``None`` for machine epsilon.
-
-    Raises:
-        CholeskyError: V cannot be factorised.
     """
     floor = _FLOOR * prior_variance[:, None, None]
     eye = torch.eye(mean.shape[-2], dtype=mean.dtype, device=mean.device)

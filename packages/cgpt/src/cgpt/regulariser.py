@@ -37,9 +37,6 @@ def joint_log_density(
 
     C is that of :func:`~cgpt.covariances.density_joint`, with the nugget added to the variances of
     z_q.
-
-    Raises:
-        CholeskyError: a covariance cannot be factorised.
     """
     # p(z): L Lᵀ = C_kk and L⁻¹ z; products with inverse factors are cheaper than triangular solves.
     root = masked_cholesky(joint.keys, mask, jitter=jitter)
@@ -63,7 +60,7 @@ def marginals_log_density(
 ) -> Float[Tensor, "batch heads"]:
     r"""Compute :math:`\log p(\nu) + \log p(z_k)`, the sum that Eqs. 27 and 36 write down.
 
-    Arguments and errors are those of :func:`joint_log_density`.
+    Arguments are those of :func:`joint_log_density`.
     """
     queries = plus_diagonal(joint.queries, nugget)
     return _expected_log_density(queries, None, mean, mask, jitter) + _expected_log_density(
@@ -89,7 +86,7 @@ def jensen_bound(
 
     and the same for the keys, with Σ_k + σ²I; :math:`G P G^\top` is Cov(z_q) − Σ_q. The
     ``conditionals`` are those of :func:`~cgpt.covariances.conditional_covariances`, other arguments
-    and errors those of :func:`joint_log_density`.
+    those of :func:`joint_log_density`.
     """
     total = torch.zeros((), dtype=mean.dtype, device=mean.device)
     for conditional, covariance, values, added in (

@@ -79,9 +79,6 @@ def sparse_features(
     r"""Whiten the covariances :math:`K_{qm}, K_{om}, K_{o\ell}, K_{k\ell}`.
 
     Both inducing sets, m and l, are in the space of the canonical inputs. The jitter is relative.
-
-    Raises:
-        CholeskyError: the covariance of the inducing inputs cannot be factorised.
     """
     if inducing.shape == key_inducing.shape:  # one factorisation instead of two
         stacked = _whitener(torch.stack([inducing, key_inducing]), jitter)
@@ -107,11 +104,7 @@ def sparse_posterior(
     values: Float[Tensor, "heads batch tokens channels"],
     noise_variance: Float[Tensor, " heads"],
 ) -> SparsePosterior:
-    r"""Condition :math:`z_q` on :math:`z_k = X W_v` (58), from right to left; padding is not read.
-
-    Raises:
-        CholeskyError: a matrix holds NaN or infinity.
-    """
+    r"""Condition :math:`z_q` on :math:`z_k = X W_v` (58), right to left; padding is not read."""
     m = features.queries.shape[-1]
     variance = noise_variance[:, None, None, None]
     gram = plus_diagonal(features.canonical.mT @ features.canonical, variance)

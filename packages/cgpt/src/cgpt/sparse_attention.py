@@ -28,7 +28,8 @@ from cgpt.sparse import (
 from cgpt.sparse_regulariser import log_density
 from probseq.checks import check_choice, check_counts, check_positive
 from probseq.gaussians import DiagonalGaussian
-from probseq.transformers.attention import AttentionCall, full_precision
+from probseq.precision import full_precision
+from probseq.transformers.attention import AttentionCall
 from probseq.transformers.names import ATTENTION_JITTER
 from probseq.transformers.sampling import repeat_samples
 

@@ -55,9 +55,6 @@ def prior_root(
     The covariance of :math:`z_o` is :math:`K_{oo}` at ``canonical`` (the paper), ``"noisy"``
     :math:`K_{oo} + \sigma^2 I`. Unless ``joint``, Ω is block-diagonal: :math:`z_q` and :math:`z_k`
     have nothing in common.
-
-    Raises:
-        CholeskyError: a matrix holds NaN or infinity.
     """
     # X = diag(chol(D)⁻ᵀ, chol(D_kk)⁻ᵀ), and Φ X.
     m = posterior.coefficients.shape[-2]
@@ -117,9 +114,6 @@ def log_density(
         mask: true at real tokens.
         regulariser: one of the three.
         canonical_prior: see :func:`prior_root`.
-
-    Raises:
-        CholeskyError: a matrix holds NaN or infinity.
     """
     root = prior_root(
         canonical,

@@ -23,7 +23,8 @@ from kepsvgp.ksvd import ksvd_loss, ksvd_objective
 from kepsvgp.merging import Concatenation, LowRankConcatenation, merged_processes
 from kepsvgp.names import BranchesName, InitialPosterior, MergeName
 from probseq.checks import check_choice, check_counts, check_not_negative
-from probseq.transformers.attention import AttentionCall, MultiHeadAttention, full_precision
+from probseq.precision import full_precision
+from probseq.transformers.attention import AttentionCall, MultiHeadAttention
 
 _TOKENS_PER_RANK = 10
 
@@ -31,14 +32,12 @@ _TOKENS_PER_RANK = 10
 class Penalties(NamedTuple):
     """The parts of the penalty.
 
-    Attributes:
-        kl: KL divergence of the inducing variables in nats a sequence, summed over heads and
-            output dimensions (21); twice that if each process has its own.
-        ksvd: loss of the kernel SVD (11), mean over sequences and heads, without its weight.
+    The divergence of the inducing variables is summed over heads and output dimensions; it is twice
+    that if each process has its own.
     """
 
-    kl: Float[Tensor, ""]
-    ksvd: Float[Tensor, ""]
+    kl: Float[Tensor, ""]  # KL divergence in nats a sequence (21)
+    ksvd: Float[Tensor, ""]  # loss of the kernel SVD (11), mean over sequences and heads, no weight
 
 
 class KernelEigenPairAttention(MultiHeadAttention):

@@ -65,7 +65,9 @@ def merged_processes(
     branches: BranchesName,
     mixing: TokenMixing | None,
 ) -> Float[Tensor, "folded tokens features"]:
-    r"""Merge the two processes, given their inducing variables.
+    r"""Merge the two processes, given their inducing variables, ``(S * batch, tokens, heads * s)``.
+
+    Heads lie side by side, samples are folded into the batch.
 
     Args:
         scores: E and R, zero at padding.
@@ -73,9 +75,6 @@ def merged_processes(
         branches: the scores of the first and of the second process: the paper's pair or, as in
             Table 5, the same twice.
         mixing: the halves of W_1; ``None`` for addition.
-
-    Returns:
-        Heads side by side, samples folded into the batch, ``(S * batch, tokens, heads * s)``.
     """
     # E and R, or the halves of W_1 times them.
     branch_scores = [scores[:, "er".index(name)] for name in branches]

@@ -19,9 +19,6 @@ def spectrum_plot(spectra: Mapping[str, Sequence[LayerSpectrum]]) -> "Figure":
 
     ``spectra`` are those of :func:`~kepsvgp.spectrum.attention_spectrum`, by model. Lines are means
     over heads, bands reach from the lowest head to the highest.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     if not spectra or not all(spectra.values()):
         raise ValueError(f"spectra must hold at least one block of each model, got {spectra}")

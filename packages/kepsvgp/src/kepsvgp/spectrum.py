@@ -15,23 +15,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kepsvgp.attention import KernelEigenPairAttention
+from probseq.precision import full_precision
 from probseq.transformers import Encoder, SoftmaxAttention
-from probseq.transformers.attention import full_precision
 from probseq.transformers.protocol import check_tokens
 
 
 class LayerSpectrum(NamedTuple):
-    """Singular values of a block's attention matrices, averaged over data.
+    """Singular values of a block's attention matrices, averaged over data, of each head."""
 
-    Attributes:
-        layer: index of the block.
-        values: each singular value's share in their sum, largest first, of each head.
-        energy: share of the squared singular values that the first 1, 2, ... of them hold.
-    """
-
-    layer: int
-    values: Float[Tensor, "heads tokens"]
-    energy: Float[Tensor, "heads tokens"]
+    layer: int  # index of the block
+    values: Float[Tensor, "heads tokens"]  # each one's share in their sum, largest first
+    energy: Float[Tensor, "heads tokens"]  # share of their squares that the first 1, 2, ... hold
 
     @property
     def cumulative(self) -> Float[Tensor, "heads tokens"]:

@@ -1,7 +1,7 @@
 """Sparse Gaussian process attention (Chen and Li 2023; thesis chapter 3).
 
 Arguments that are out of range, or of a wrong shape or dtype, raise a ``ValueError`` that names
-them.
+them, and covariances that cannot be factorised a ``CholeskyError``.
 
 Example:
     >>> import torch, sgpa

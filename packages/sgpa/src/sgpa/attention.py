@@ -13,12 +13,8 @@ from torch import Tensor, nn
 
 from probseq.checks import check_choice, check_counts, check_positive
 from probseq.gaussians import DiagonalGaussian
-from probseq.transformers.attention import (
-    AttentionCall,
-    MultiHeadAttention,
-    attention_kernel,
-    full_precision,
-)
+from probseq.precision import full_precision
+from probseq.transformers.attention import AttentionCall, MultiHeadAttention, attention_kernel
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
 from probseq.transformers.protocol import TokenMap
 from sgpa.cache import ParameterCache

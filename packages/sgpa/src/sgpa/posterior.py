@@ -93,9 +93,6 @@ def global_terms(
     which :func:`~probseq.gaussians.gauss_kl` adds up from terms that are not negative. The inducing
     inputs k_g are projected; v_g, their mean, is ``None`` in the plain decoupled variant (B.14),
     which has no such term; the jitter is relative.
-
-    Raises:
-        CholeskyError: the covariance of the inducing inputs cannot be factorised.
     """
     scaled = inducing / kernel.lengthscale
     centre = scaled.detach().mean(-2, keepdim=True)
@@ -229,9 +226,6 @@ def residual_cholesky(
     factorisation a head and sequence:
     :math:`f_d = m_d + \mathrm{chol}(K_{qq} - WW^\top)\,\epsilon + W R_d\,\epsilon'`.
     Padding is independent of all else; the jitter is relative to the prior variance.
-
-    Raises:
-        CholeskyError: the covariance cannot be factorised.
     """
     scaled = queries / kernel.lengthscale[:, None]
     # C - W Wᵀ.

@@ -71,15 +71,10 @@ class RegressionModel(nn.Module):
 
 
 class RegressionPrediction(NamedTuple):
-    """Predictive mean and variance, in the targets' units and their square.
+    """Predictive mean and variance, in the targets' units and their square."""
 
-    Attributes:
-        mean: mean of the samples.
-        variance: variance of the samples plus that of the likelihood, 2 b².
-    """
-
-    mean: Float[Tensor, " batch"]
-    variance: Float[Tensor, " batch"]
+    mean: Float[Tensor, " batch"]  # of the samples
+    variance: Float[Tensor, " batch"]  # of the samples, plus that of the likelihood, 2 b²
 
 
 @torch.no_grad()
@@ -92,12 +87,8 @@ def predict_regression(
 ) -> RegressionPrediction:
     """Predict from S samples, run as one batch of S times the size.
 
-    Args:
-        model: transformer with ``num_classes=1`` in evaluation mode.
-        likelihood: its likelihood.
-        inputs: images, or tokens and mask.
-        num_samples: number of samples S.
-        generator: source of the draws.
+    The transformer has ``num_classes=1`` and is in evaluation mode; inputs are images, or tokens
+    and mask.
     """
     check_counts(num_samples=num_samples)
     outputs = model(*inputs, num_samples=num_samples, generator=generator).logits[..., 0]

@@ -1,10 +1,9 @@
 """Base classes of kernels: checked inputs, and positive hyperparameters per head."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from itertools import chain, product
-from operator import add, mul
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -261,6 +260,8 @@ class Constant(Kernel):
 class _Composite(Kernel):
     """Kernels of one ``dim`` whose batches broadcast, as ``parts``; nested ones are flattened."""
 
+    _combine: ClassVar[Callable[..., Tensor]]  # of the values of two parts
+
     def __init__(self, *parts: Kernel) -> None:
         if not parts:
             raise ValueError("parts must be one kernel or more, got none")
@@ -292,9 +293,17 @@ class _Composite(Kernel):
         resolutions = torch.broadcast_tensors(*(kernel.resolution for kernel in self.kernels))
         return torch.stack(list(resolutions)).amin(0)
 
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        return reduce(self._combine, (kernel._covariance(x, z) for kernel in self.kernels))
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return reduce(self._combine, (kernel._variance(x) for kernel in self.kernels))
+
 
 class Sum(_Composite):
     """k(x, z) = Σ_i k_i(x, z): the covariance of a sum of independent processes."""
+
+    _combine = staticmethod(torch.add)
 
     @property
     def continuous(self) -> Kernel | None:
@@ -312,18 +321,14 @@ class Sum(_Composite):
             return None
         return [term for terms in spectra for term in terms or ()]
 
-    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return reduce(add, (kernel._covariance(x, z) for kernel in self.kernels))
-
-    def _variance(self, x: Tensor) -> Tensor:
-        return reduce(add, (kernel._variance(x) for kernel in self.kernels))
-
 
 class Product(_Composite):
     """k(x, z) = Π_i k_i(x, z).
 
     The scales of the factors multiply: the evidence knows only their product.
     """
+
+    _combine = staticmethod(torch.mul)
 
     @property
     def continuous(self) -> Kernel | None:
@@ -346,22 +351,20 @@ class Product(_Composite):
             terms = [Spectrum(a.band + b.band, (*a.rough, *b.rough)) for a, b in pairs]
         return terms
 
-    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        return reduce(mul, (kernel._covariance(x, z) for kernel in self.kernels))
 
-    def _variance(self, x: Tensor) -> Tensor:
-        return reduce(mul, (kernel._variance(x) for kernel in self.kernels))
-
-
-def log_parameter(name: str, value: float | Tensor, shape: tuple[int, ...]) -> nn.Parameter:
-    """Return a parameter that holds log(value), broadcast to ``shape``."""
+def log_parameter(
+    name: str, value: float | Tensor, shape: tuple[int, ...] | None = None
+) -> nn.Parameter:
+    """Return a parameter that holds log(value), broadcast to ``shape`` if it is given."""
     value = torch.as_tensor(value)
+    if value.is_complex():
+        raise ValueError(f"{name} must be real, got {value.dtype}")
     if not value.is_floating_point():
         value = value.to(torch.get_default_dtype())
     if not (value.isfinite() & (value > 0)).all():
         raise ValueError(f"{name} must be positive and finite, got {value.tolist()}")
     try:
-        value = value.detach().broadcast_to(shape)
+        value = value.detach().broadcast_to(value.shape if shape is None else shape)
     except RuntimeError as error:
         raise ValueError(
             f"{name} must broadcast to shape {shape}, got {tuple(value.shape)}"

@@ -4,6 +4,7 @@ NaN and infinity in a tensor reach the result.
 """
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any, ClassVar
 
@@ -90,14 +91,22 @@ class RBF(StationaryKernel):
         return self.outputscale[..., None, None] * torch.exp2(-distance)
 
 
-class Matern12(StationaryKernel):
+class _Matern(StationaryKernel):
+    """σ_f² m(2ν r²)."""
+
+    _radial: ClassVar[Callable[..., Any]]  # m
+
+    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
+        scale = math.sqrt(2 * self.smoothness) / self.lengthscale
+        distance = scaled_squared_distance(x, z, scale, exact=True)
+        return self.outputscale[..., None, None] * self._radial(distance)
+
+
+class Matern12(_Matern):
     """Matérn kernel of smoothness 1/2, σ_f² exp(−r); see ``ARDKernel`` for the arguments."""
 
     smoothness = 0.5
-
-    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        distance = scaled_squared_distance(x, z, 1 / self.lengthscale, exact=True)
-        return self.outputscale[..., None, None] * _radial12(distance)
+    _radial = staticmethod(_radial12)
 
 
 class Walk(Matern12):
@@ -135,24 +144,18 @@ class Walk(Matern12):
         return super().limits(units) | {"raw_outputscale": Limits(low, high, prior)}
 
 
-class Matern32(StationaryKernel):
+class Matern32(_Matern):
     """Matérn kernel of smoothness 3/2: σ_f² (1 + √3 r) exp(−√3 r); as ``ARDKernel``."""
 
     smoothness = 1.5
-
-    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        distance = scaled_squared_distance(x, z, math.sqrt(3) / self.lengthscale, exact=True)
-        return self.outputscale[..., None, None] * _Radial32.apply(distance)
+    _radial = _Radial32.apply
 
 
-class Matern52(StationaryKernel):
+class Matern52(_Matern):
     """Matérn kernel of smoothness 5/2: σ_f² (1 + √5 r + 5r²/3) exp(−√5 r); as ``ARDKernel``."""
 
     smoothness = 2.5
-
-    def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
-        distance = scaled_squared_distance(x, z, math.sqrt(5) / self.lengthscale, exact=True)
-        return self.outputscale[..., None, None] * _Radial52.apply(distance)
+    _radial = _Radial52.apply
 
 
 class RationalQuadratic(ARDKernel):

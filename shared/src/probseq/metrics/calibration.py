@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probseq.checks import as_labels, as_probs, check_counts
+from probseq.checks import as_labels, as_probs, check_choice, check_counts
 
 Mode = Literal["top", "classwise"]
 
@@ -21,27 +21,14 @@ Mode = Literal["top", "classwise"]
 class CalibrationBins(NamedTuple):
     """A histogram of confidence against accuracy with B bins; empty bins hold zeros.
 
-    Attributes:
-        edges: the B+1 bin edges, from 0 to 1; bin b is (edges[b], edges[b+1]], and the first one
-            also holds 0.
-        count: number of predictions in each bin.
-        confidence: mean predicted probability in each bin.
-        accuracy: share of predictions in each bin that came true.
+    Bin b is (edges[b], edges[b+1]], and the first one also holds 0.
     """
 
-    edges: Float[Tensor, " b+1"]
-    # Hides tuple.count, which a record of tensors has no use for.
+    edges: Float[Tensor, " b+1"]  # from 0 to 1
+    # Number of predictions; hides tuple.count, which a record of tensors has no use for.
     count: Int[Tensor, " b"]  # pyright: ignore[reportIncompatibleMethodOverride]
-    confidence: Float[Tensor, " b"]
-    accuracy: Float[Tensor, " b"]
-
-    def expected_error(self) -> Float[Tensor, ""]:
-        """Return ECE = Σ_b (n_b / n) |accuracy_b − confidence_b| (thesis Eq. B.12)."""
-        return (self.count * (self.accuracy - self.confidence).abs()).sum() / self.count.sum()
-
-    def maximum_error(self) -> Float[Tensor, ""]:
-        """Return MCE = max over non-empty bins of |accuracy_b − confidence_b| (thesis Eq. B.13)."""
-        return (self.accuracy - self.confidence).abs().amax()
+    confidence: Float[Tensor, " b"]  # mean predicted probability
+    accuracy: Float[Tensor, " b"]  # share of predictions that came true
 
 
 def calibration_bins(
@@ -58,14 +45,13 @@ def calibration_bins(
     probs = as_probs(probs).detach()
     labels = as_labels(labels, *probs.shape)
     check_counts(num_bins=num_bins)
+    check_choice("mode", mode, Mode)
     if mode == "top":
         confidence, predicted = probs.max(dim=1)
         hit = predicted == labels
-    elif mode == "classwise":
+    else:
         confidence = probs.flatten()
         hit = (labels[:, None] == torch.arange(probs.shape[1], device=probs.device)).flatten()
-    else:
-        raise ValueError(f"mode must be 'top' or 'classwise', got {mode!r}")
 
     # b/B rounded once, in the dtype of the probabilities: a float32 0.2 lies on the edge 3/15.
     steps = torch.arange(num_bins + 1, dtype=torch.float64, device=probs.device)
@@ -99,7 +85,8 @@ def expected_calibration_error(
         >>> round(float(expected_calibration_error(probs, torch.tensor([0, 1]))), 4)
         0.3
     """
-    return calibration_bins(probs, labels, num_bins, mode).expected_error()
+    bins = calibration_bins(probs, labels, num_bins, mode)
+    return (bins.count * (bins.accuracy - bins.confidence).abs()).sum() / bins.count.sum()
 
 
 def maximum_calibration_error(
@@ -113,4 +100,5 @@ def maximum_calibration_error(
     Arguments are those of :func:`calibration_bins`; lower is better. One sample alone in its bin
     decides it.
     """
-    return calibration_bins(probs, labels, num_bins, mode).maximum_error()
+    bins = calibration_bins(probs, labels, num_bins, mode)
+    return (bins.accuracy - bins.confidence).abs().amax()

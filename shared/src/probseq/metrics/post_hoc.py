@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from scipy import optimize
 from torch import Tensor
 
-from probseq.checks import as_finite, as_floating, as_labels, check_positive, check_same_shape
+from probseq.checks import as_finite, as_labels, check_positive, check_same_shape
 
 # A model that is right on the whole validation set has its best temperature at 0.
 _SMALLEST, _LARGEST = 0.05, 20.0
@@ -83,7 +83,7 @@ def mean_log_probs(members: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n 
 
 
 def _check_rows(name: str, log_probs: Tensor) -> Tensor:
-    log_probs = as_floating(name, log_probs)
+    log_probs = as_finite(name, log_probs)
     if log_probs.ndim != 2:
         raise ValueError(f"{name} must have shape (N, C), got {tuple(log_probs.shape)}")
-    return as_finite(name, log_probs)
+    return log_probs

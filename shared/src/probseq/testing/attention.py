@@ -33,32 +33,21 @@ class AttentionSuite:
     """Inherit, name the class ``Test...``, and write ``make``.
 
     A stochastic module must take its noise from ``torch.randn(..., generator=generator)`` or
-    ``torch.empty(...).normal_(generator=generator)``: the tests replace it by constants.
-
-    Attributes:
-        permuted_noises: constant noises under which permuting tokens permutes the values; empty for
-            modules that are not permutation equivariant.
-        offset: distance of tokens from the origin in the test of hard inputs.
-        log_lengthscale_shifts: added to the initial log lengthscales there.
-        float32_tol: error that float32 is allowed, relative to the largest value.
-        bfloat16_tol: error of values that autocast is allowed, relative to the largest value.
-        half: whether parameters may be in half precision; such a module works, others refuse.
-        long_tokens: length at which no tensor may have a tenth of the elements of a square matrix;
-            ``None`` where the module is allowed one, or another suite tests the same code.
-        compile_imports: statements for a fresh process.
-        compile_modules: expressions that make the modules to compile there, of width 4, with two
-            heads; one process takes long to start, so let one suite name the variants of all.
+    ``torch.empty(...).normal_(generator=generator)``: the tests replace it by constants. No
+    ``permuted_noises`` are for modules that are not permutation equivariant, no ``long_tokens`` for
+    those that are allowed a square matrix, or whose code another suite tests. A process takes long
+    to start: let one suite name the ``compile_modules`` of all variants.
     """
 
-    permuted_noises: tuple[float, ...] = (0.0, 1.0)
-    offset: float = 30.0
-    log_lengthscale_shifts: tuple[float, ...] = (-3.0, 3.0)
-    float32_tol: float = 1e-4
-    bfloat16_tol: float = 0.1
-    half: bool = False
-    long_tokens: int | None = 10_000
-    compile_imports: str = ""
-    compile_modules: tuple[str, ...] = ()
+    permuted_noises: tuple[float, ...] = (0.0, 1.0)  # under which permuted tokens permute values
+    offset: float = 30.0  # distance of tokens from the origin in the test of hard inputs
+    log_lengthscale_shifts: tuple[float, ...] = (-3.0, 3.0)  # of the initial ones there
+    float32_tol: float = 1e-4  # error that float32 is allowed, relative to the largest value
+    bfloat16_tol: float = 0.1  # the same of autocast
+    half: bool = False  # parameters may be in half precision; such a module works, others refuse
+    long_tokens: int | None = 10_000  # so many need no tensor of a tenth of their square
+    compile_imports: str = ""  # statements for a fresh process
+    compile_modules: tuple[str, ...] = ()  # expressions of modules there, of width 4 with two heads
 
     def make(self, dim: int, num_heads: int) -> nn.Module:
         """Return a freshly initialised module, without dropout, for up to 16 tokens at least."""

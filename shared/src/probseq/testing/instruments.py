@@ -39,17 +39,12 @@ def constant_noise(value: float) -> Generator[None]:
 
 
 class OperatorRecord(TorchDispatchMode):
-    """Remember what the operators inside a ``with`` block return, backward passes included.
-
-    Attributes:
-        largest: elements of the largest tensor that any operator returned.
-        half: names of the operators that returned half precision.
-    """
+    """Remember what the operators inside a ``with`` block return, backward passes included."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.largest = 0
-        self.half: set[str] = set()
+        self.largest = 0  # elements of the largest tensor
+        self.half: set[str] = set()  # names of the operators that returned half precision
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -23,15 +23,11 @@ class KernelSuite:
     """Inherit, name the class ``Test...``, and write ``make_kernel`` and ``reference``.
 
     Further hyperparameters than lengthscale and outputscale are to be fixed in ``random_kernel``.
-
-    Attributes:
-        offset: distance of inputs from the origin in the tests of float32.
-        float32_rtol: relative error that float32 is allowed.
-        log_lengthscales: extremes at which values and gradients must stay finite.
     """
 
-    offset: float = 30.0
-    float32_rtol: float = 2e-6
+    offset: float = 30.0  # distance of inputs from the origin in the tests of float32
+    float32_rtol: float = 2e-6  # relative error that float32 is allowed
+    # Extremes at which values and gradients must stay finite
     log_lengthscales: tuple[float, float] = (-3.0, 3.0)
 
     def make_kernel(self, batch_shape: tuple[int, ...], dim: int) -> ARDKernel:
