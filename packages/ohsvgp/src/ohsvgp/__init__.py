@@ -1,6 +1,7 @@
 """Online Gaussian processes that learn from a stream without forgetting (thesis chapter 4).
 
-Bad arguments raise a ``ValueError`` that names them, and leave a model as it was.
+Bad arguments raise a ``ValueError`` that names them, covariances that cannot be factorised a
+``CholeskyError``; either leaves a model as it was.
 
 Example:
     >>> import torch

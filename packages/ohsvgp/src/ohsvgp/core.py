@@ -83,10 +83,8 @@ def features(
 ) -> Float[Tensor, "*b m n"]:
     """Return Ψ = R K_uf: covariance of the whitened inducing variables and f(x).
 
-    R is the whitening of u, or any matrix with R K_uu Rᵀ = I.
-
-    Returns:
-        Ψ; diag(ΨᵀΨ) is the share of the prior variance that u explains.
+    R is the whitening of u, or any matrix with R K_uu Rᵀ = I; diag(ΨᵀΨ) is the share of the prior
+    variance that u explains.
     """
     return _whitened(R, inducing.cross(kernel, x))
 
@@ -213,9 +211,8 @@ def whitened_update(
 def posterior(site: Site) -> Posterior:
     """Return the moments of q(v) = N((I + G)⁻¹ h, (I + G)⁻¹).
 
-    Returns:
-        The mean, and the Cholesky factor of I + G, whose eigenvalues are at least one. Jitter is
-        added only where the round-off of a large G hides them.
+    The eigenvalues of I + G are at least one. Jitter is added only where the round-off of a large G
+    hides them.
 
     Raises:
         CholeskyError: G holds NaN or infinity, or is far from positive semi-definite.
@@ -225,11 +222,7 @@ def posterior(site: Site) -> Posterior:
 
 
 def precision_root(G: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
-    """Return the lower Cholesky factor C of the precision of q(v), C Cᵀ = I + G.
-
-    Raises:
-        CholeskyError: as ``posterior``.
-    """
+    """Return the lower Cholesky factor C of the precision of q(v), C Cᵀ = I + G."""
     eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
     root, info = torch.linalg.cholesky_ex(eye + G)
     if not bool((info != 0).any()):
@@ -303,10 +296,8 @@ def uncollapsed_bound(
     with α = 0 the last term is E_q[log q_a(u_a)/p_a(u_a)].
 
     The first argument is Σ_i E_q[log p(y_i | f_i)] over the new points; ``unexplained`` is that of
-    ``OnlineBound``, to be handed on; the carried site is that of ``carry_site``.
-
-    Returns:
-        F with what was lost, which no q(v_b) can recover.
+    ``OnlineBound``, to be handed on; the carried site is that of ``carry_site``, with what was
+    lost, which no q(v_b) can recover.
     """
     dim = mean.shape[-1]
     # KL of N(m, S) from N(0, I): ½ (mᵀm + tr S − log|S| − dim).
@@ -330,9 +321,7 @@ def predict(
 ) -> DiagonalGaussian:
     """Return the posterior of f at new inputs: mean Pᵀ(I + G)⁻¹h, variance k** − ΣP² + Σ(C⁻¹P)².
 
-    Returns:
-        Mean and variances, without noise. These stay above round-off of ``K_ss``: they are positive
-        by construction, but for round-off.
+    The variances, without noise, are positive but for round-off, and stay above that of ``K_ss``.
     """
     mean = (P.mT @ moments.mean[..., None])[..., 0]
     # A = C⁻¹P: ΣA² is the variance that q(v) leaves, ΣP² what u explains of the prior's.

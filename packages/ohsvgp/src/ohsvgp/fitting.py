@@ -35,9 +35,6 @@ def fit_process(
 
     The state is None before the first data; each evaluation starts from the state of the generator,
     of the inducing set.
-
-    Raises:
-        CholeskyError: the objective cannot be computed at the parameters of now.
     """
     if state is not None and process.basis.fixed_hyperparameters:
         raise ValueError(

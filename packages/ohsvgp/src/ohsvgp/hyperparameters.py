@@ -84,7 +84,23 @@ class Refit:
     limited: bool = True
 
     def __post_init__(self) -> None:
-        _check_search(self.steps, self.priors, self.restarts)
+        check_counts(steps=self.steps)
+        check_whole(restarts=self.restarts)
+        if self.restarts < 0:
+            raise ValueError(f"restarts must be a whole number of at least 0, got {self.restarts}")
+        priors = cast("object", self.priors)
+        if priors is not None and not isinstance(priors, Mapping):
+            raise ValueError(f"priors must map names of parameters to pairs, got {priors!r}")
+        for name, pair in cast("Mapping[object, Any]", priors or {}).items():
+            numbers = (
+                [float(x) for x in pair if isinstance(x, Real)]
+                if isinstance(pair, Sequence)
+                else []
+            )
+            if len(numbers) != 2 or not (0 < numbers[0] < math.inf and 1 < numbers[1] < math.inf):
+                raise ValueError(
+                    f"priors must be (median above 0, factor above 1), got {pair} of {name}"
+                )
         if self.when not in ("first", "drift") and self.period is None:
             raise ValueError(f'when must be "first", "every:5" or "drift", got {self.when!r}')
 
@@ -129,9 +145,6 @@ def fit(
     The objective, in nats and differentiable in the parameters, takes so many targets as the loss
     is divided by; with priors it is that of greatest posterior. Limits, by name, hold the values of
     now; without them the noise alone has a lower one.
-
-    Raises:
-        CholeskyError: the objective cannot be computed at the parameters of now.
     """
     named = {
         f"{owner}.{parameter}": value
@@ -142,9 +155,9 @@ def fit(
     parameters = list(named.values())
     limits = {} if limits is None else limits
     weak = {name: side.prior for name, side in limits.items() if side.prior and name in named}
-    densities = [
-        _prior(name, pair, named) for name, pair in (weak | dict(options.priors or {})).items()
-    ]
+    priors = weak | dict(options.priors or {})
+    if wrong := priors.keys() - named.keys():
+        raise ValueError(f"priors must be of {', '.join(named)}, got {min(wrong)!r}")
     if not parameters:
         raise ValueError("model must have parameters that require gradients, got none")
     if targets.numel() < 1:
@@ -173,9 +186,10 @@ def fit(
 
     def posterior() -> Tensor:
         value = objective()
-        for raw, centre, width in densities:
+        for parameter, (median, factor) in priors.items():
             # −½ ((log θ − log median)/log factor)².
-            value = value - 0.5 * ((raw - centre) / width).square().sum()
+            distance = (named[parameter] - math.log(median)) / math.log(factor)
+            value = value - 0.5 * distance.square().sum()
         return value
 
     search = _Objective(posterior, parameters, chosen, targets.numel())
@@ -204,33 +218,6 @@ def fit(
         reached=tuple(reached) or (end,),
         at_limit=tuple(name for name, at in zip(named, search.at_limit(), strict=True) if at),
     )
-
-
-def _check_search(steps: object, priors: object, restarts: int) -> None:
-    check_counts(steps=steps)
-    check_whole(restarts=restarts)
-    if restarts < 0:
-        raise ValueError(f"restarts must be a whole number of at least 0, got {restarts}")
-    if priors is not None and not isinstance(priors, Mapping):
-        raise ValueError(f"priors must map names of parameters to pairs, got {priors!r}")
-    for name, pair in cast("Mapping[object, Any]", priors or {}).items():
-        numbers = (
-            [float(x) for x in pair if isinstance(x, Real)] if isinstance(pair, Sequence) else []
-        )
-        if len(numbers) != 2 or not (0 < numbers[0] < math.inf and 1 < numbers[1] < math.inf):
-            raise ValueError(
-                f"priors must be (median above 0, factor above 1), got {pair} of {name}"
-            )
-
-
-def _prior(
-    name: str, pair: tuple[float, float], named: Mapping[str, Tensor]
-) -> tuple[Tensor, float, float]:
-    """Return a parameter, the logarithm of its median and that of its factor."""
-    if name not in named:
-        raise ValueError(f"priors must be of {', '.join(named)}, got {name!r}")
-    median, factor = pair
-    return named[name], math.log(median), math.log(factor)
 
 
 class _Objective:

@@ -122,8 +122,7 @@ class PointFunctional(Inducing):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the nodes, and the weights if there are any."""
-        fields = {"nodes": self.nodes}
-        return fields if self.weights is None else {**fields, "weights": self.weights}
+        return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
 
 
 def _weighted(K: Tensor, weights: Tensor | None) -> Tensor:

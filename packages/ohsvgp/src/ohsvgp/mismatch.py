@@ -3,8 +3,6 @@
 Not in the papers.
 """
 
-import warnings
-
 import torch
 from torch import Tensor
 
@@ -67,11 +65,6 @@ def mismatch(process: Process, data: Data) -> str | None:
             "standardise y"
         )
     return None
-
-
-def warn_of_mismatch(text: str) -> None:
-    """Warn the caller of ``OnlineGP.update``."""
-    warnings.warn(text, PriorMismatchWarning, stacklevel=3)
 
 
 def _of_first(values: Tensor, chosen: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from numbers import Real
@@ -22,7 +23,7 @@ from ohsvgp.inference.natural import natural_update
 from ohsvgp.inference.variational import variational_update
 from ohsvgp.information_loss import InformationLoss, LostInformationWarning, warn_of_loss
 from ohsvgp.likelihoods import Gaussian, Likelihood
-from ohsvgp.mismatch import PriorMismatchWarning, mismatch, warn_of_mismatch
+from ohsvgp.mismatch import PriorMismatchWarning, mismatch
 from ohsvgp.process import Inference, Process
 from ohsvgp.state import OnlineState, UpdateInfo
 from ohsvgp.stream.arrays import as_targets
@@ -222,7 +223,7 @@ class OnlineGP:
         # Last: warnings may be errors.
         if unexpected is not None and PriorMismatchWarning not in self.warned:
             self.warned.add(PriorMismatchWarning)
-            warn_of_mismatch(unexpected)
+            warnings.warn(unexpected, PriorMismatchWarning, stacklevel=2)
         if self._losses.large and LostInformationWarning not in self.warned:
             self.warned.add(LostInformationWarning)
             warn_of_loss(info, self.basis.num_inducing)

@@ -90,10 +90,8 @@ def update_site(
 ) -> tuple[Site, Posterior, OnlineBound]:
     """Condition on new data: in closed form under Gaussian noise, by ``infer`` otherwise.
 
-    The data may be empty.
-
-    Returns:
-        The new site on v_b, the moments of q(v_b), and the online bound of the data.
+    Return the new site on v_b, the moments of q(v_b), and the online bound of the data, which may
+    be empty.
     """
     smooth = continuous(kernel)
     Psi = core.features(kernel, step.inducing, step.whitening, data.x)
@@ -152,9 +150,6 @@ class Process:
         """Absorb new observations.
 
         The generator, which the inducing set may draw from, is advanced.
-
-        Raises:
-            CholeskyError: K_uu stays indefinite at a relative jitter of 1e-4.
         """
         changed = self.changed(state)
         with torch.no_grad():
@@ -179,7 +174,7 @@ class Process:
     def energy(self, state: OnlineState | None, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return ``UpdateInfo.energy`` of new data, differentiable in kernel and likelihood.
 
-        Arguments and errors are those of ``update``.
+        Arguments are those of ``update``.
         """
         self.changed(state)
         # With gradients: sets of cosines and of features depend on hyperparameters themselves.

@@ -27,12 +27,9 @@ def pack(
 ) -> dict[str, Tensor]:
     """Return a flat dict that safetensors can write as it is.
 
-    The identity, JSON values, is what a model must be to read the state: further values, and groups
-    of tensors.
-
-    Returns:
-        Copies of the tensors by dotted name, without the dot where the name is empty. "identity"
-        holds, in bytes, identity and values, a schema and a hash of these and all other tensors.
+    The identity, JSON values, is what a model must be to read the state. Copies of the groups'
+    tensors have dotted names, without the dot where a name is empty. "identity" holds, in bytes,
+    identity and values, a schema and a hash of these and all other tensors.
     """
     tensors = {
         f"{group}.{name}".rstrip("."): contiguous_copy(tensor)
@@ -86,7 +83,7 @@ def state_tensors(state: OnlineState | None) -> dict[str, dict[str, Tensor]]:
         return {}
     return {
         "inducing": state.inducing.tensors(),
-        "whitening": state.whitening.tensors(),
+        "whitening": state.whitening._asdict(),
         "site": state.site._asdict(),
         "hyperparameters": {"": state.hyperparameters},
         "length": {"": torch.tensor(state.length, dtype=torch.float64)},
@@ -111,11 +108,7 @@ def state_from_tensors(
 
 
 def clone_generator(generator: torch.Generator, state: Tensor | None = None) -> torch.Generator:
-    """Return a generator in the same state, or in a saved one.
-
-    Raises:
-        ValueError: no state of such a generator.
-    """
+    """Return a generator in the same state, or in a saved one."""
     clone, now = torch.Generator(generator.device), generator.get_state()
     state = now if state is None else state
     if state.dtype != now.dtype or state.shape != now.shape:

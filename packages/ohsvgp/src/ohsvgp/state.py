@@ -75,7 +75,7 @@ def canonical(
         tensors = inducing.tensors().items()
         inducing = restore({name: contiguous_copy(tensor) for name, tensor in tensors})
     if old is None or whitening is not old.whitening:
-        tensors = whitening.tensors().items()
+        tensors = whitening._asdict().items()
         whitening = Whitening(**{name: contiguous_copy(tensor) for name, tensor in tensors})
     site = Site(*map(contiguous_copy, state.site))
     return replace(state, inducing=inducing, whitening=whitening, site=site)

@@ -25,10 +25,6 @@ class Whitening(NamedTuple):
         """Return R."""
         return triangular_inverse(self.root)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by field name."""
-        return self._asdict()
-
     def apply(self, K: Float[Tensor, "*#b m n"]) -> Float[Tensor, "*b m n"]:
         """Return R K, by a triangular solve.
 

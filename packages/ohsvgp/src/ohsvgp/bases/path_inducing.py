@@ -21,18 +21,9 @@ _TILE = 512
 
 @dataclass(frozen=True, eq=False)
 class PathFeatures(FeatureFunctional):
-    """Z of the path so far.
+    """Z of the path so far."""
 
-    Attributes:
-        coefficients: Z of shape (*b, M, g).
-        last: where the path ends, shape (d,).
-    """
-
-    last: Float[Tensor, " d"]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return coefficients and end."""
-        return {"coefficients": self.coefficients, "last": self.last}
+    last: Float[Tensor, " d"]  # where the path ends
 
 
 class Recent(NamedTuple):

@@ -23,10 +23,7 @@ def pivots(kernel: Kernel, candidates: Float[Tensor, "*#b n d"], count: int) -> 
     It stops where what remains of every variance is below the jitter that factorisations add
     anyway: more points would only repeat what those before know.
 
-    Each kernel of a batch picks for itself.
-
-    Returns:
-        Indices of M ≤ min(n, count) points; M is the same for the whole batch.
+    Each kernel of a batch picks for itself, as many M ≤ min(n, count) points as the others.
     """
     kernel = continuous(kernel)
     variance = kernel.diag(candidates)

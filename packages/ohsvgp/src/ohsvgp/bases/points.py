@@ -23,10 +23,7 @@ _SHARE_OF_OLD = 0.7
 
 
 class PointBasis(Basis):
-    """Inducing points for inputs of any dimension, learned after their choice if asked for.
-
-    ``learn`` learns the points by Adam on the online bound.
-    """
+    """Inducing points for inputs of any dimension, learned after their choice if asked for."""
 
     def __init__(self, num_inducing: int, *, learn: AdamSteps | None = None) -> None:
         super().__init__(num_inducing)
@@ -52,11 +49,7 @@ class PointBasis(Basis):
     def refine(
         self, inducing: Inducing, objective: Callable[[Inducing], Tensor], step: Advance
     ) -> Inducing:
-        """Move the points by Adam on the online bound of the new data, if ``learn`` says so.
-
-        Raises:
-            CholeskyError: the bound could not be computed at a step of Adam.
-        """
+        """Move the points by Adam on the online bound of the new data, if ``learn`` says so."""
         if self.learn is None or inducing is step.previous:
             return inducing
         if not isinstance(inducing, PointFunctional):

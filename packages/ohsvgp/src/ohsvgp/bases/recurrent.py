@@ -30,7 +30,7 @@ from ohsvgp.hippo.transitions import (
 from ohsvgp.inducing import Inducing
 from probseq.checks import check_counts, check_positive
 from probseq.fourier import sample_frequencies
-from probseq.kernels import Kernel, StationaryKernel
+from probseq.kernels import Kernel
 
 HiPPOBasis = LegS | LegT | LagT | FouT
 """The bases that have a recurrence."""
@@ -95,13 +95,8 @@ class RecurrentFeatures(TimeBasis):
     def bind(self, kernel: Kernel, generator: torch.Generator) -> None:
         """Check the kernel and sample its frequencies."""
         super().bind(kernel, generator)
-        if not isinstance(kernel, StationaryKernel):
-            raise ValueError(
-                f"kernel must be stationary to have Fourier features, got {type(kernel).__name__}"
-            )
-        self._frequencies = {
-            "frequencies": sample_frequencies(kernel, self.num_features, generator)
-        }
+        frequencies = sample_frequencies(kernel, self.num_features, generator)
+        self._frequencies = {"frequencies": frequencies}
 
     def prior(self, kernel: Kernel) -> FeatureKernel:
         """Return the kernel of finite rank that all covariances come from."""
@@ -172,10 +167,6 @@ class EvolvedFeatures(FeatureFunctional):
 
     end: Float[Tensor, ""]  # end of the window, float64, no dimensions
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the coefficients and their time."""
-        return {"coefficients": self.coefficients, "end": self.end}
-
 
 @dataclass(frozen=True, eq=False)
 class ProjectedFeatures(Inducing):
@@ -217,7 +208,7 @@ def closed_form(basis: HiPPOBasis, kernel: Kernel, t: float) -> Float[Tensor, "*
     They are in the order of the features; at t = 0 LegS has (f(0), 0, ..., 0).
     """
     kernel = feature_kernel(kernel)
-    w = kernel.frequencies[..., 0] / kernel.kernel.lengthscale[..., 0]
+    w = kernel.frequencies[..., 0] / kernel.resolution[..., 0]
     M = basis.num_inducing
     match basis:
         case LegS():

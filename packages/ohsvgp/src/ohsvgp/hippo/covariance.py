@@ -30,12 +30,10 @@ def legs_propagator(
     """Return R(t1→t2) = (t1/t2) G₂ diag(w/2) G₁ᵀ, the solution of thesis Eq. 2.14 without input.
 
     Both bases are taken at the M Gauss-Legendre nodes of [0, t1], which integrate products of two
-    polynomials of degree below M without error. R is lower triangular.
+    polynomials of degree below M without error. R is lower triangular, of spectral norm at most
+    √(t1/t2).
 
     Windows end at t1, where zero gives R = 0, and at t2; R gets the dtype and device of ``like``.
-
-    Returns:
-        R, of spectral norm at most √(t1/t2).
     """
     check_counts(M=M)
     if not (0 <= t1 <= t2 and t2 > 0):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ohsvgp.inducing import Inducing
 from probseq.fourier import fourier_features
-from probseq.kernels import Kernel, StationaryKernel
+from probseq.kernels import Kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +43,8 @@ class FeatureFunctional(Inducing):
         return self.coefficients @ other.coefficients.mT
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the coefficients."""
-        return {"coefficients": self.coefficients}
+        """Return the coefficients, and what else a subclass has as a field."""
+        return dict(vars(self))
 
 
 class FeatureKernel(Kernel):
@@ -58,8 +58,6 @@ class FeatureKernel(Kernel):
     frequencies: Tensor
 
     def __init__(self, kernel: Kernel, frequencies: Float[Tensor, "*#heads f d"]) -> None:
-        if not isinstance(kernel, StationaryKernel):
-            raise TypeError(f"kernel must be stationary, got {type(kernel).__name__}")
         super().__init__(kernel.dim, batch_shape=kernel.batch_shape)
         self.kernel = kernel
         self.register_buffer("frequencies", frequencies)
@@ -67,7 +65,7 @@ class FeatureKernel(Kernel):
     @property
     def resolution(self) -> Float[Tensor, "*heads 1 d"]:
         """ℓ of the stationary kernel."""
-        return self.kernel.lengthscale
+        return self.kernel.resolution
 
     def features(self, x: Float[Tensor, "*#b n d"]) -> Float[Tensor, "*b n g"]:
         """Return φ(x), g = 2F: all cosines, then all sines, each with the kernel's amplitude."""

@@ -77,14 +77,3 @@ class Likelihood(nn.Module, ABC):
 
     def check_targets(self, y: Tensor) -> None:
         """Refuse targets outside the support."""
-
-
-def log_positive(value: float | Tensor, name: str) -> Float[Tensor, "*b"]:
-    """Return the logarithm of a constructor's argument, a number or one per series."""
-    tensor = torch.as_tensor(value)
-    if tensor.is_complex():
-        raise ValueError(f"{name} must be real, got {tensor.dtype}")
-    tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
-    if not (tensor.isfinite() & (tensor > 0)).all():
-        raise ValueError(f"{name} must be above 0 and finite, got {tensor.tolist()}")
-    return tensor.detach().log()

@@ -4,12 +4,12 @@ import math
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
+from ohsvgp.likelihoods.base import Expectations, Likelihood
 from ohsvgp.likelihoods.quantiles import folded_mean, probabilities
 from probseq.gaussians import DiagonalGaussian
-from probseq.kernels.base import DataUnits, Limits
+from probseq.kernels.base import DataUnits, Limits, log_parameter
 
 
 class Gaussian(Likelihood):
@@ -20,7 +20,7 @@ class Gaussian(Likelihood):
 
     def __init__(self, noise: float | Tensor = 0.1) -> None:
         super().__init__()
-        self.raw_noise = nn.Parameter(log_positive(noise, "noise"))
+        self.raw_noise = log_parameter("noise", noise)
 
     @property
     def noise(self) -> Float[Tensor, "*b"]:

@@ -2,15 +2,14 @@
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
 
-from ohsvgp.likelihoods.base import log_positive
 from ohsvgp.likelihoods.counts import FLANK, Arrival, CountLikelihood, bounded_exp
 from ohsvgp.likelihoods.quadrature import Derivatives
 from ohsvgp.likelihoods.quantiles import stirling
 from probseq.gaussians import DiagonalGaussian
-from probseq.kernels.base import DataUnits, Limits
+from probseq.kernels.base import DataUnits, Limits, log_parameter
 
 
 class NegativeBinomial(CountLikelihood):
@@ -25,7 +24,7 @@ class NegativeBinomial(CountLikelihood):
 
     def __init__(self, dispersion: float | Tensor = 10.0) -> None:
         super().__init__()
-        self.raw_dispersion = nn.Parameter(log_positive(dispersion, "dispersion"))
+        self.raw_dispersion = log_parameter("dispersion", dispersion)
 
     @property
     def dispersion(self) -> Float[Tensor, "*b"]:

@@ -29,13 +29,10 @@ def log_odds(log_tail: Tensor) -> Tensor:
 
 
 def invert(function: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
-    """Return the z ≥ 0 where an increasing function comes to its target; 0 if it begins above.
+    """Return the z in 0..340 where an increasing function meets its target; 0 if it begins above.
 
     The end of a bracket doubles until it is high enough; then secants of which an end that stays
     counts half (Illinois), and every third step a bisection.
-
-    Returns:
-        The places, of the target's shape, at most 340.
     """
     low, high = torch.zeros_like(target), torch.ones_like(target)
     below = function(high) < target

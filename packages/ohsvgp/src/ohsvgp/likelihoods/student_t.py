@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from ohsvgp.likelihoods.base import Expectations, Likelihood, log_positive
+from ohsvgp.likelihoods.base import Expectations, Likelihood
 from ohsvgp.likelihoods.quadrature import log_integral
 from ohsvgp.likelihoods.quantiles import folded_mean, invert, log_odds, probabilities
 from probseq.gaussians import DiagonalGaussian
-from probseq.kernels.base import DataUnits, Limits
+from probseq.kernels.base import DataUnits, Limits, log_parameter
 
 # Of the trapezoidal rule for expectations: their error stays below 1e-9 for |y − f| up to 1e6
 # scales, and below 1e-12 up to 1e3.
@@ -34,8 +34,8 @@ class StudentT(Likelihood):
 
     def __init__(self, df: float | Tensor = 4.0, scale: float | Tensor = 0.1) -> None:
         super().__init__()
-        self.raw_df = nn.Parameter(log_positive(df, "df"))
-        self.raw_scale = nn.Parameter(log_positive(scale, "scale"))
+        self.raw_df = log_parameter("df", df)
+        self.raw_scale = log_parameter("scale", scale)
 
     @property
     def df(self) -> Float[Tensor, "*b"]:

@@ -157,9 +157,6 @@ class OnlineSVGPVAE(nn.Module):
             learn_kernel: train the kernel's hyperparameters too (thesis: in the first task only).
             learn_inducing: train the inducing points too (plain OSVGP).
 
-        Returns:
-            The bounds, and the information lost by moving the inducing set.
-
         Warns:
             PriorMismatchWarning: channels of the first task lie far from where networks reach.
         """
@@ -219,11 +216,7 @@ class OnlineSVGPVAE(nn.Module):
         return self.task_bound(task, self.window(task, task.inducing), None, num_samples)
 
     def prepare(self, t: Any, y: Any) -> tuple[Clock, TaskData]:
-        """Check data as of ``fit_task`` and make the inducing set follow them; absorb nothing.
-
-        Returns:
-            The clock of the task's times, and the task.
-        """
+        """Check data as of ``fit_task`` and make the inducing set follow them; absorb nothing."""
         clock = self.memory.clock or start_clock(t, self.time_unit)
         times, _ = sorted_times(clock, t)
         if times.numel() == 0:

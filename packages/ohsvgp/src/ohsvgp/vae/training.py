@@ -24,10 +24,8 @@ def train(
     """Maximise a task's bound minus a penalty, both in nats.
 
     The bound is an unbiased estimate from the time points at some positions of ``count``;
-    parameters are trained in place by Adam.
-
-    Returns:
-        Mean bound of every epoch in nats per time point.
+    parameters are trained in place by Adam. Return the mean bound of every epoch in nats per time
+    point.
     """
     optimizer = torch.optim.Adam(parameters, lr=learning_rate)
     bounds: list[Tensor] = []
