@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from probseq.pretrained import fingerprint
 from probseq_apps.data.images import load_generation_data
 from probseq_apps.engine.config import Machine, derive_seed
 from probseq_apps.engine.files import ConfigMismatchError, write_json
@@ -46,7 +47,6 @@ from pseudovideo.beyond.sample_evaluator import SampleEvaluator
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.evaluation import mean_nats
 from pseudovideo.pixels import to_unit
-from pseudovideo.pretrained import fingerprint
 from pseudovideo.spec import ObjectiveConfig, TokenizerSpec
 
 pytestmark = pytest.mark.slow

@@ -31,7 +31,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_the_papers_sizes_run(name):
+def test_the_papers_sizes_run_and_come_back_from_a_folder(name, tmp_path):
     preset, sizes = SIZES[name]
     given = preset.backbone.to_dict() | preset.attention.to_dict()
     names = ("depth", "dim", "num_heads", "hidden_dim", "num_inducing", "noise", "pooling")
@@ -51,6 +51,11 @@ def test_the_papers_sizes_run(name):
     assert out.penalty.isfinite()
     kind = SparseCorrelatedGPAttention if "SPARSE" in name else CorrelatedGPAttention
     assert sum(isinstance(m, kind) for m in model.modules()) == preset.backbone.depth
+    model.save_pretrained(tmp_path)
+    stored = type(model).from_pretrained(tmp_path)
+    generator, again = (torch.Generator().manual_seed(1) for _ in range(2))
+    expected = model(inputs, generator=generator).logits
+    assert torch.equal(stored(inputs, generator=again).logits, expected)
 
 
 @pytest.mark.parametrize(

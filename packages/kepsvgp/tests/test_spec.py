@@ -37,7 +37,7 @@ BACKBONE = TransformerConfig(depth=3, dim=8, num_heads=2, hidden_dim=16)
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_the_papers_sizes_run(name):
+def test_the_papers_sizes_run_and_come_back_from_a_folder(name, tmp_path):
     preset, sizes = SIZES[name]
     config, attention = preset
     given = config.to_dict() | attention.to_dict()
@@ -59,6 +59,11 @@ def test_the_papers_sizes_run(name):
     assert all(isinstance(module, SoftmaxAttention) for module in plain)
     assert last.projection.shape == (2, config.num_heads, size, attention.rank)
     assert [part.p for part in last.modules() if isinstance(part, nn.Dropout)] == [0.1]
+    model.save_pretrained(tmp_path)
+    stored = type(model).from_pretrained(tmp_path)
+    generator, again = (torch.Generator().manual_seed(1) for _ in range(2))
+    expected = model(inputs, generator=generator).logits
+    assert torch.equal(stored(inputs, generator=again).logits, expected)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from probseq.pretrained import fingerprint
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.pretrained import fingerprint, load_pretrained
+from pseudovideo.pretrained import load_pretrained
 from pseudovideo.priors.autoregressive import AutoregressiveConfig, AutoregressivePrior
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
 from pseudovideo.spec import TokenizerConfig

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from probseq.pretrained import fingerprint
 from pseudovideo.diffusion import ImageDiffusion
 from pseudovideo.labels import (
     check_labels,
@@ -13,7 +14,7 @@ from pseudovideo.labels import (
     dropped_labels,
     sample_classes,
 )
-from pseudovideo.pretrained import fingerprint, load_pretrained
+from pseudovideo.pretrained import load_pretrained
 from pseudovideo.spec import ClassSpec, ImageDiffusionConfig
 
 NONE, PLAIN = ClassSpec(), ClassSpec(num_classes=3)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from damage import flipped_bits
 from probseq.files import DamagedFileError
+from probseq.pretrained import fingerprint
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
-from pseudovideo.pretrained import fingerprint
 from pseudovideo.spec import TokenizerConfig
 from pseudovideo.token_cache import TokenCache, cached_tokens, hash_images
 from pseudovideo.tokenizers.tokenizer import Tokenizer, build_tokenizer

@@ -29,7 +29,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_the_papers_sizes_run(name):
+def test_the_papers_sizes_run_and_come_back_from_a_folder(name, tmp_path):
     preset, sizes = SIZES[name]
     config, attention = preset
     given = config.to_dict() | attention.to_dict()
@@ -51,6 +51,11 @@ def test_the_papers_sizes_run(name):
     width = config.dim // config.num_heads
     factor = (config.num_heads, width, attention.num_inducing, attention.num_inducing)
     assert all(a.raw_inducing_factor.shape == factor for a in attentions)
+    model.save_pretrained(tmp_path)
+    stored = type(model).from_pretrained(tmp_path)
+    generator, again = (torch.Generator().manual_seed(1) for _ in range(2))
+    expected = model(inputs, generator=generator).logits
+    assert torch.equal(stored(inputs, generator=again).logits, expected)
 
 
 def test_the_divergence_at_the_authors_start_dwarfs_the_cross_entropy():

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
+from probseq.pretrained import Pretrained
 from probseq_apps.data.images import GenerationData, load_generation_data
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
@@ -26,7 +27,7 @@ from pseudovideo.beyond.sample_evaluator import SampleEvaluator
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.labels import draw_labels
 from pseudovideo.pixels import to_unit
-from pseudovideo.pretrained import Pretrained, load_pretrained
+from pseudovideo.pretrained import load_pretrained
 from pseudovideo.samples import draw_samples
 
 CLASSIFIER, REFERENCE, SAMPLES, PRETRAINED = "classifier", "reference", "samples", "pretrained"

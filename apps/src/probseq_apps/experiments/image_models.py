@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
+from probseq.pretrained import Pretrained
 from probseq_apps.data.images import GenerationData
 from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import derive_seed
@@ -37,7 +38,6 @@ from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.evaluation import frame_prediction, mean_bound
 from pseudovideo.hvae import HVAE, HeatHVAE, LearnedEncoderHVAE
 from pseudovideo.pixels import to_unit
-from pseudovideo.pretrained import Pretrained
 from pseudovideo.spec import HVAEConfig, UNetConfig, unet_values
 from pseudovideo.variants import DiffusionVariant
 

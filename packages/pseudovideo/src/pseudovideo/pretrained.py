@@ -1,41 +1,15 @@
-"""Models as folders: `config.json` beside `model.safetensors`, as diffusers lays them out.
+"""Models that a folder or a repository of the hub holds, and what must be so before they sample."""
 
-Nothing is unpickled: a folder from a stranger holds numbers and plain settings.
-"""
-
-import hashlib
-import json
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import fields
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, TypeVar
 
 import torch
-from safetensors.torch import load, load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
-from probseq.errors import require
-from probseq.files import (
-    DamagedFileError,
-    Format,
-    hash_module,
-    read_json,
-    replace_files,
-    sha256,
-    unwrap,
-    write_json,
-)
+from probseq.pretrained import Model, Pretrained, read_head
 
-# Not `typing.Self`, which the tests' shape checks cannot read in a decorated method.
-Model = TypeVar("Model", bound="Pretrained")
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-_FORMAT = Format("model", 3)
-# Names under which torch.compile and DistributedDataParallel hold what they are around.
-_WRAPPERS = ("_orig_mod", "module")
 # Classes that a folder may hold; imported when one does.
 _MODELS = (
     "VQVAE",
@@ -47,142 +21,6 @@ _MODELS = (
     "HeatHVAE",
     "LearnedEncoderHVAE",
 )
-
-
-class Pretrained(nn.Module):
-    """A model that is built of `Settings` and can be stored in a folder.
-
-    Subclasses set `config_class` and keep the settings they were built of as `config`.
-    """
-
-    config_class: ClassVar[type[Any]]
-    config: Any
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
-        return next(self._weights()).device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Precision of the weights."""
-        return next(self._weights()).dtype
-
-    def _weights(self) -> Iterator[Tensor]:
-        return chain(self.parameters(), self.buffers())
-
-    def save_pretrained(self, folder: Path | str) -> None:
-        """Write `model.safetensors` and, with its hash, `config.json`.
-
-        Parts may be compiled, parametrised, as by `weight_norm`, or in the `module` of a wrapper:
-        the plain weights are stored. What was written is loaded once before the folder has it.
-        """
-        with torch.random.fork_rng(devices=[]):  # its weights are drawn, and thrown away
-            plain = type(self)(self.config)
-        tensors = {
-            name: tensor.detach().to("cpu", copy=True).contiguous()
-            for name, tensor in unwrapped_state_dict(self, plain.state_dict()).items()
-        }
-        head = {"class": type(self).__name__, "config": self.config.to_dict()}
-        with replace_files(Path(folder), CONFIG) as aside:
-            save_file(tensors, aside / WEIGHTS)
-            _fill(plain, load_file(aside / WEIGHTS), folder)
-            files = {WEIGHTS: sha256(aside / WEIGHTS)}
-            write_json(aside / CONFIG, _FORMAT, {**head, "files": files})
-
-    def push_to_hub(self, repo_id: str, *, private: bool | None = None) -> str:
-        """Write the model's folder into a repository of the Hugging Face hub; return its address.
-
-        It is made if it is not there. Who writes, and where, is as `hf auth login` says.
-        """
-        with TemporaryDirectory() as aside:
-            self.save_pretrained(Path(aside) / "model")
-            hub = _hub()
-            name = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            return str(hub.upload_folder(repo_id=name, folder_path=Path(aside) / "model"))
-
-    @classmethod
-    def from_pretrained(
-        cls: type[Model], folder: Path | str, *, revision: str | None = None
-    ) -> Model:
-        """Build the model of a folder, or of a repository of the hub, in eval mode on the CPU.
-
-        Hashes are checked after a download, too; the revision is the repository's.
-
-        Raises:
-            FileNotFoundError: a file is missing.
-            DamagedFileError: a file was altered.
-        """
-        folder = local_folder(folder, (CONFIG, WEIGHTS), revision=revision)
-        head = read_json(folder / CONFIG, _FORMAT)
-        name, settings = head["class"], head["config"]
-        if name != cls.__name__:
-            raise ValueError(f"{folder} holds a {name}, not a {cls.__name__}")
-        names = {field.name for field in fields(cls.config_class)}
-        if settings.keys() != names:
-            raise ValueError(
-                f"{folder / CONFIG} must have the settings {sorted(names)}, got "
-                f"{sorted(settings)}: it was written by another version"
-            )
-        weights = (folder / WEIGHTS).read_bytes()
-        if hashlib.sha256(weights).hexdigest() != head["files"][WEIGHTS]:
-            raise DamagedFileError(
-                f"{folder / WEIGHTS} is damaged, or belongs to another folder: it does not hold "
-                "what was written"
-            )
-        model = cls(cls.config_class.from_dict(settings))
-        _fill(model, load(weights), folder / WEIGHTS)
-        return model.eval()
-
-
-def unwrapped_state_dict(module: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
-    """Return tensors of a module by their names without wrappers around its parts.
-
-    Parts may be compiled, parametrised, or in the `module` of a wrapper. The names are those of all
-    tensors that it must have.
-    """
-    tensors: dict[str, Tensor] = {}
-    for name in names:
-        owner: Any = module
-        for step in name.split("."):
-            while isinstance(owner, nn.Module) and step not in _names_of(owner):
-                owner = next((getattr(owner, w) for w in _WRAPPERS if w in _names_of(owner)), None)
-            owner = getattr(owner, step, None)
-        if not isinstance(owner, Tensor):
-            raise ValueError(f"model must have the weights {name} to be stored, and has none")
-        tensors[name] = owner
-    plain = {_unwrapped(name) for name in tensors}
-    for name in module.state_dict():
-        if _unwrapped(name) not in plain and "parametrizations" not in name.split("."):
-            raise ValueError(
-                f"model must have the weights of its class alone to be stored, and has {name}: "
-                "take off what was put around its parts"
-            )
-    return tensors
-
-
-def _unwrapped(name: str) -> str:
-    return ".".join(step for step in name.split(".") if step not in _WRAPPERS)
-
-
-def _names_of(module: nn.Module) -> set[str]:
-    parametrised = getattr(module, "parametrizations", ())
-    tables = (module._parameters, module._buffers, module._modules)  # pyright: ignore[reportPrivateUsage]
-    return {name for table in (*tables, parametrised) for name in table}
-
-
-def _fill(model: nn.Module, tensors: dict[str, Tensor], source: object) -> None:
-    """Give a model its weights, in their precision."""
-    try:
-        # In the precision they were stored in: copying would turn them to float32.
-        for name, tensor in model.state_dict(keep_vars=True).items():
-            if name in tensors:
-                tensor.data = tensor.data.to(tensors[name].dtype)
-        model.load_state_dict(tensors, strict=True)
-    except RuntimeError as error:
-        raise ValueError(
-            f"{source} does not hold the weights that {CONFIG} tells of: {error}"
-        ) from error
 
 
 def check_weights(model: nn.Module) -> None:
@@ -207,23 +45,6 @@ def eval_mode(model: nn.Module) -> Generator[None]:
             module.training = True
 
 
-def _hub() -> Any:
-    return require("huggingface_hub", extra="diffusion", distribution="pseudovideo")
-
-
-def local_folder(source: Path | str, patterns: Sequence[str], **options: Any) -> Path:
-    """Return a folder, or one of the files of a repository of the hub; options are the hub's."""
-    if Path(source).is_dir():
-        return Path(source)
-    try:
-        path = _hub().snapshot_download(str(source), allow_patterns=list(patterns), **options)
-    except (OSError, ValueError, ImportError) as error:
-        raise FileNotFoundError(
-            f"{source} is neither a folder nor a repository that can be read: {error}"
-        ) from error
-    return Path(path)
-
-
 def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model:
     """Return the model of a folder, or of a repository of the hub, which must be of a kind.
 
@@ -234,24 +55,10 @@ def load_pretrained(folder: Path | str, kind: type[Model] = Pretrained) -> Model
         DamagedFileError: a file was altered.
         MissingExtraError: diffusers is not installed, and the model has a UNet.
     """
-    folder = local_folder(folder, (CONFIG, WEIGHTS))
-    name = read_json(folder / CONFIG, _FORMAT)["class"]
+    folder, head = read_head(folder)
+    name = head["class"]
     model_class = getattr(import_module("pseudovideo"), name) if name in _MODELS else None
     if model_class is None or not issubclass(model_class, kind):
         wanted = f"one of {', '.join(_MODELS)}" if kind is Pretrained else f"a {kind.__name__}"
         raise ValueError(f"{folder} must hold {wanted}, got a {name}")
     return model_class.from_pretrained(folder)
-
-
-def fingerprint(model: nn.Module) -> str:
-    """Return the hash of a model in 32 hexadecimal digits, the same on every device.
-
-    A compiled model, or one in DDP, has the plain model's. Of a `Pretrained` model class and
-    settings count too, since some, as the number of heads, change what it computes without a trace
-    in the weights.
-    """
-    text, model = "", unwrap(model)
-    if isinstance(model, Pretrained):
-        settings = {"class": type(model).__name__, "config": model.config.to_dict()}
-        text = json.dumps(settings, sort_keys=True)
-    return hash_module(model, text.encode())[:32]

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from probseq.checks import check_counts, check_whole
 from probseq.files import Format, read_tensors, write_tensors
+from probseq.pretrained import fingerprint
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.labels import check_labels
 from pseudovideo.pixels import to_unit
-from pseudovideo.pretrained import eval_mode, fingerprint
+from pseudovideo.pretrained import eval_mode
 from pseudovideo.spec import ClassSpec, PseudoVideoConfig, TokenGrid
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 

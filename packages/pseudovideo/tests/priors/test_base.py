@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pseudovideo.pretrained import fingerprint
+from probseq.pretrained import fingerprint
 from pseudovideo.priors.base import AxisPositions
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
 from pseudovideo.spec import TokenGrid

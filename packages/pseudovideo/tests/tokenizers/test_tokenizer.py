@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudovideo.pretrained import fingerprint
+from probseq.pretrained import fingerprint
 from pseudovideo.tokenizers import (
     Tokenizer,
     TokenizerConfig,

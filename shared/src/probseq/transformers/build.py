@@ -1,6 +1,6 @@
 """Transformers of settings: a backbone with the attention that its blocks ask for."""
 
-from probseq.transformers.encoder import AttentionFactory
+from probseq.transformers.encoder import ConfiguredAttention
 from probseq.transformers.names import KernelName
 from probseq.transformers.sequence import SequenceTransformer
 from probseq.transformers.spec import AttentionConfig, BlockContext, TransformerConfig
@@ -33,7 +33,7 @@ def vision_transformer(
         patch_size=patch_size,
         channels=channels,
         num_classes=num_classes,
-        attention=_factory(attention, context),
+        attention=ConfiguredAttention(attention, context),
     )
 
 
@@ -60,7 +60,7 @@ def text_transformer(
         vocab_size=vocab_size,
         max_length=max_length,
         num_classes=num_classes,
-        attention=_factory(attention, context),
+        attention=ConfiguredAttention(attention, context),
     )
 
 
@@ -88,10 +88,6 @@ def sequence_transformer(
         input_dim=input_dim,
         max_length=max_length,
         num_outputs=num_outputs,
-        attention=_factory(attention, context),
+        attention=ConfiguredAttention(attention, context),
         positions=positions,
     )
-
-
-def _factory(attention: AttentionConfig, context: BlockContext) -> AttentionFactory:
-    return lambda index: attention.build(context._replace(block=index))

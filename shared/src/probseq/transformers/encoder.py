@@ -5,6 +5,7 @@ NaN and infinity in a tensor reach the result.
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,9 +14,27 @@ from torch import Tensor, nn
 from probseq.transformers.outputs import AttentionOutput
 from probseq.transformers.protocol import TokenMap, check_num_samples, check_tokens
 from probseq.transformers.sampling import repeat_samples
-from probseq.transformers.spec import TransformerConfig
+from probseq.transformers.spec import AttentionConfig, BlockContext, TransformerConfig
 
 AttentionFactory = Callable[[int], nn.Module]
+
+
+class ConfiguredAttention(NamedTuple):
+    """Attention of settings: called with a block's index, it builds the module of that block."""
+
+    config: AttentionConfig
+    context: BlockContext
+
+    def __call__(self, index: int) -> nn.Module:
+        """Build the attention module of a block."""
+        return self.config.build(self.context._replace(block=index))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the backbone, ready for JSON, with the dotted name of the settings."""
+        kind, context = type(self.config), self.context._asdict()
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        context = {key: context[key] for key in context if key not in ("backbone", "block")}
+        return {"class": name, "settings": self.config.to_dict(), "context": context}
 
 
 class FeedForward(nn.Sequential):

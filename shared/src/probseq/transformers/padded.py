@@ -1,17 +1,23 @@
 """Base of the backbones: learned positions, class token, padding, encoder and head."""
 
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
-from probseq.transformers.encoder import AttentionFactory, Encoder
+from probseq.pretrained import Model, Pretrained, restored
+from probseq.transformers.encoder import AttentionFactory, ConfiguredAttention, Encoder
 from probseq.transformers.outputs import TransformerOutput
 from probseq.transformers.pooling import Pooling
 from probseq.transformers.sampling import repeat_samples
-from probseq.transformers.spec import TransformerConfig
+from probseq.transformers.spec import AttentionConfig, BlockContext, TransformerConfig
 
 
-class PooledTransformer(nn.Module):
+class PooledTransformer(Pretrained):
     """Base class of the backbones that read their outputs off pooled tokens.
 
     A subclass builds its embedding, checks its inputs and calls ``_classified``. Positions and
@@ -19,7 +25,9 @@ class PooledTransformer(nn.Module):
     tokens, so that pooling by the mean sees from the first step on where a token stands.
 
     With ``pooling="cls"`` a learned token comes in front. ``attention`` is called with each block's
-    index and returns its attention module. Outputs are ``logits``, ``(batch, outputs)`` or
+    index and returns its attention module; with a ``ConfiguredAttention``, as the builders of
+    transformers pass, the model can be stored. ``sizes`` are the other arguments of the subclass.
+    Outputs are ``logits``, ``(batch, outputs)`` or
     ``(S, batch, outputs)``.
     """
 
@@ -32,6 +40,7 @@ class PooledTransformer(nn.Module):
         positions: bool,
         num_outputs: int,
         attention: AttentionFactory,
+        sizes: Mapping[str, int],
     ) -> None:
         super().__init__()
         self.max_length = max_length
@@ -43,6 +52,28 @@ class PooledTransformer(nn.Module):
             self.positions = nn.Parameter(torch.randn(1, max_length, config.dim))
         self.encoder = Encoder(config, attention)
         self.head = PooledHead(config, num_outputs, max_length)
+        self._settings: dict[str, Any] | None = None
+        if isinstance(attention, ConfiguredAttention):
+            parts = {"backbone": config.to_dict(), "attention": attention.to_dict()}
+            self._settings = {**parts, "sizes": dict(sizes)}
+
+    def to_settings(self) -> dict[str, Any]:
+        """Return settings of backbone and attention, and sizes, ready for JSON."""
+        if self._settings is None:
+            raise ValueError(
+                "model must be built of settings of its attention to be stored, as "
+                "vision_transformer builds it, got one of a function"
+            )
+        return self._settings
+
+    @classmethod
+    def from_settings(cls: type[Model], settings: Mapping[str, Any]) -> Model:
+        """Build a transformer; the package of its attention must have been imported."""
+        backbone = restored(TransformerConfig, settings["backbone"])
+        stored = settings["attention"]
+        attention = restored(_attention_settings(stored["class"]), stored["settings"])
+        context = BlockContext(backbone, 0, **stored["context"])
+        return cls(backbone, attention=ConfiguredAttention(attention, context), **settings["sizes"])
 
     def _classified(
         self,
@@ -60,6 +91,18 @@ class PooledTransformer(nn.Module):
                 mask = torch.cat([mask.new_ones(x.shape[0], 1), mask], 1)
         x, penalty = self.encoder(x, mask, generator=generator, num_samples=num_samples)
         return TransformerOutput(self.head(x, mask, num_samples), penalty)
+
+
+def _attention_settings(name: str) -> type[AttentionConfig]:
+    """Return a class of settings by its dotted name, of a package that the caller has imported."""
+    module, _, own = name.rpartition(".")
+    package = module.partition(".")[0]
+    if package not in sys.modules:  # nothing that a stranger's folder names is imported
+        raise ValueError(f"the attention is {name}: import {package} first")
+    found = getattr(import_module(module), own, None)
+    if not isinstance(found, type) or not issubclass(found, AttentionConfig):
+        raise ValueError(f"attention must have settings of attention, got {name}")
+    return found
 
 
 class PooledHead(nn.Module):

@@ -51,6 +51,12 @@ class SequenceTransformer(PooledTransformer):
             positions=positions,
             num_outputs=num_outputs,
             attention=attention,
+            sizes={
+                "input_dim": input_dim,
+                "max_length": max_length,
+                "num_outputs": num_outputs,
+                "positions": positions,
+            },
         )
         self.input_dim = input_dim
 

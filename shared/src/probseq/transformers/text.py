@@ -39,6 +39,11 @@ class TextTransformer(PooledTransformer):
             positions=True,
             num_outputs=num_classes,
             attention=attention,
+            sizes={
+                "vocab_size": vocab_size,
+                "max_length": max_length,
+                "num_classes": num_classes,
+            },
         )
         self.vocab_size = vocab_size
 

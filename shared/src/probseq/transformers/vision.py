@@ -42,6 +42,12 @@ class VisionTransformer(PooledTransformer):
             positions=True,
             num_outputs=num_classes,
             attention=attention,
+            sizes={
+                "image_size": image_size,
+                "patch_size": patch_size,
+                "channels": channels,
+                "num_classes": num_classes,
+            },
         )
         self.image_size, self.channels = image_size, channels
 

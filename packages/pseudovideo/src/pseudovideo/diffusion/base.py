@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probseq.pretrained import Pretrained
 from pseudovideo.diffusion.frame_windows import Stage
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
 from pseudovideo.diffusion.sampling import Network, conditioned, denoise, sampling_process
 from pseudovideo.labels import NO_CLASSES, Classes, sample_classes
-from pseudovideo.pretrained import Pretrained, eval_mode
+from pseudovideo.pretrained import eval_mode
 from pseudovideo.sampling import at_least_float32, draw_noise, draw_seed, sample_batches
 from pseudovideo.spec import ImageDiffusionConfig
 

@@ -12,10 +12,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.checks import check_counts, check_floating, check_integers, check_sizes
+from probseq.pretrained import Pretrained
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.pixels import check_batch
-from pseudovideo.pretrained import Pretrained, eval_mode
+from pseudovideo.pretrained import eval_mode
 from pseudovideo.sampling import (
     at_least_float32,
     draw_noise,

@@ -20,6 +20,7 @@ from torch import Tensor
 from probseq.checks import check_counts
 from probseq.errors import require
 from probseq.files import replace_files, write_atomic
+from probseq.pretrained import local_folder, unwrapped_state_dict
 from pseudovideo.diffusion.base import FRAME_LIMIT
 from pseudovideo.diffusion.frame_windows import Stage
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
@@ -27,12 +28,7 @@ from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.sampling import conditioned
 from pseudovideo.diffusion.video import VideoDiffusion
 from pseudovideo.labels import Classes, sample_classes
-from pseudovideo.pretrained import (
-    eval_mode,
-    load_pretrained,
-    local_folder,
-    unwrapped_state_dict,
-)
+from pseudovideo.pretrained import eval_mode, load_pretrained
 from pseudovideo.sampling import at_least_float32
 from pseudovideo.spec import ImageDiffusionConfig, Prediction
 

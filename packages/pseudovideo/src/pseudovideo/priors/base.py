@@ -9,8 +9,8 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
+from probseq.pretrained import Pretrained, fingerprint
 from pseudovideo.labels import sample_classes
-from pseudovideo.pretrained import Pretrained, fingerprint
 from pseudovideo.sampling import sample_batches
 from pseudovideo.spec import PriorConfig, TokenGrid
 from pseudovideo.token_cache import TokenCache

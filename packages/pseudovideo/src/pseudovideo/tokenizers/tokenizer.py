@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probseq.pretrained import Pretrained
 from probseq.transformers.protocol import check_dtype
-from pseudovideo.pretrained import Pretrained, check_weights
+from pseudovideo.pretrained import check_weights
 from pseudovideo.spec import TokenGrid, TokenizerConfig
 from pseudovideo.tokenizers.quantizer import VectorQuantizer
 from pseudovideo.tokenizers.transformer import PatchDecoder, PatchEncoder
