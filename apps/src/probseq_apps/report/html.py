@@ -100,7 +100,8 @@ def _packed(path: Path) -> tuple[str, bytes, str]:
     content, packed = path.read_bytes(), BytesIO()
     with Image.open(path) as image:
         title = PLOT if image.info.get("Title") == PLOT else "photo"
-        frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(image)]
+        mode = "RGBA" if "A" in image.getbands() else "RGB"
+        frames = [frame.convert(mode) for frame in ImageSequence.Iterator(image)]
         for frame in frames:
             frame.thumbnail((_WIDEST, frame.height))
         times = [frame.info.get("duration", 0) for frame in ImageSequence.Iterator(image)]

@@ -28,9 +28,11 @@ GAP, BETWEEN = 2, 112
 LEAST_CELL, LEAST_LABELLED = 64, 96
 # Milliseconds of a film's frame, and of its last, the result.
 _FRAME, _LAST = 250, 1000
-# Titles in points, the width of a letter as a share of that, the fewest letters of a line; the
-# letters of a label.
-_DPI, _TITLE_SIZE, _TITLE_LETTER, _TITLE_LETTERS, _LABEL_LETTERS = 150, 9, 0.6, 28, 22
+# Least points of letters, which are larger on wide pictures so that a telephone shows them; the
+# width of a letter as a share of that, the fewest letters of a title's line, those of a label.
+_DPI, _LEAST_SIZE, _SIZES_ACROSS, _LETTER, _TITLE_LETTERS, _LABEL_LETTERS = 150, 8, 75, 0.6, 28, 22
+# Of letters on no ground, to be read on white and on black.
+_INK = "#7C7C7C"
 # Samples of several models: grids of a row, inches of one, letters of its title.
 _GRIDS_ACROSS, _GRID_PANEL, _GRID_LETTERS = 3, (2.8, 2.95), 34
 
@@ -136,7 +138,7 @@ def save_grids(
         axes.set_title(textwrap.fill(label, _GRID_LETTERS), fontsize=10)
     headline(figure, title, 11)
     file = with_folder(file)
-    figure.savefig(file)
+    _save(figure, file)
     return file
 
 
@@ -168,7 +170,7 @@ def save_rows(
     axes.set_yticks([(height + GAP) * row + height / 2 for row in range(len(rows))], lines)
     cell = (width + GAP) / len(rows[0])
     axes.set_xticks([cell * (column + 0.5) for column in range(len(heads))], list(heads))
-    axes.tick_params(length=0, labelsize=8, labeltop=True, labelbottom=False)
+    axes.tick_params(length=0, labelsize=_size(width), labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
     file = with_folder(file)
     _save(figure, file)
@@ -189,11 +191,18 @@ def _filled(canvas: UInt8[np.ndarray, "y x 3"], title: str | None) -> "tuple[Fig
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.imshow(canvas)
     if title is not None:
-        letters = max(_TITLE_LETTERS, int(72 * width / _DPI / (_TITLE_LETTER * _TITLE_SIZE)))
-        axes.set_title(textwrap.fill(title, letters), fontsize=_TITLE_SIZE)
+        letters = max(_TITLE_LETTERS, int(72 * width / _DPI / (_LETTER * _size(width))))
+        axes.set_title(textwrap.fill(title, letters), fontsize=_size(width))
     return figure, axes
 
 
+def _size(width: int) -> float:
+    """Return the points of letters beside a picture that is so many pixels wide."""
+    return max(_LEAST_SIZE, width / _SIZES_ACROSS)
+
+
 def _save(figure: "Figure", file: Path) -> None:
+    for text in figure.findobj(lambda artist: hasattr(artist, "set_fontsize")):
+        text.set_color(_INK)
     # The images fill the figure, and the file grows by what the labels take.
-    figure.savefig(file, bbox_inches="tight", pad_inches=0.06)
+    figure.savefig(file, bbox_inches="tight", pad_inches=0.06, transparent=True)
