@@ -23,7 +23,7 @@ from tyro.conf import Suppress, arg
 
 from probseq.settings import Settings
 from probseq_apps.data.names import unknown_name_message
-from probseq_apps.engine.files import ConfigMismatchError
+from probseq_apps.engine.files import FULL_DISK, ConfigMismatchError
 from probseq_apps.engine.signals import exit_on_sigterm
 from probseq_apps.options import Options, Output
 from probseq_apps.registry import GROUPS, REGISTRY, Entry, load
@@ -120,7 +120,7 @@ def _split(words: list[str]) -> tuple[str, list[str]]:
             return name, words[number:]
     group, names = words[0], {name.split()[0] for name in REGISTRY}
     if group not in GROUPS:
-        _refuse(unknown_name_message("command", group, sorted(names)))
+        _refuse(unknown_name_message("command", group, sorted(names | {"config", "help"})))
     if len(words) == 1 or words[1] in ("-h", "--help"):
         print(_overview(group))
         raise SystemExit(0)
@@ -178,8 +178,10 @@ def _from_file(
     try:
         text = selectors.config.read_text("utf-8")
         values = json.loads(text) if selectors.config.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{selectors.config} is neither JSON nor TOML: {error}") from error
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"config must be a file of JSON or TOML, got {selectors.config}: {error}"
+        ) from error
     if not isinstance(values, Mapping) or not isinstance(values.get("settings"), Mapping):
         raise ValueError(f"{selectors.config} must have settings, as `probseq config` prints them")
     if values.get("experiment", entry.kind) != entry.kind:
@@ -196,7 +198,10 @@ def _from_file(
         data=selectors.data or overrides.get("data"),
     )
     recipe, settings = defaults(named)
-    return recipe, settings.from_dict(merged(settings.to_dict(), overrides))
+    try:
+        return recipe, settings.from_dict(merged(settings.to_dict(), overrides))
+    except ValueError as error:
+        raise ValueError(f"{error}, in {selectors.config}") from error
 
 
 def _groups(settings: Settings) -> list[str]:
@@ -237,7 +242,13 @@ def _run(command: Command) -> int:
     except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
         if options.debug:
             raise
-        _say(f"error: {' '.join(str(error).split()) or type(error).__name__}")
+        told = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError) and error.errno in FULL_DISK:
+            told = (
+                f"{error.filename or 'the output'} cannot be written: {error.strerror}; make room"
+            )
+            told += " or name another folder" + "; a run goes on with --resume" * entry.files
+        _say(f"error: {told}")
         return 1
     except KeyboardInterrupt:
         if options.debug:

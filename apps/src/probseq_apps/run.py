@@ -7,7 +7,6 @@ import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from errno import EDQUOT, EFBIG, ENOSPC
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import torch
 
 from probseq.files import hash_tensors, sha256, sole_use
 from probseq_apps.data.names import user_path
-from probseq_apps.engine import distributed, log, trackers
+from probseq_apps.engine import distributed, files, log, trackers
 from probseq_apps.engine.files import DATA_HASH, RunExistsError, may_hold_run, prepare_run_dir
 from probseq_apps.executors import LostJobError, Work, check_executor, do_in_parallel, stamp_of
 from probseq_apps.experiment import RESULTS, Data, Job, RunFolder, S, Workflow
@@ -144,11 +143,8 @@ def open_folder(
         try:
             yield RunFolder(folder, recipe)
         except OSError as error:
-            if error.errno in (ENOSPC, EDQUOT, EFBIG):
-                raise OSError(
-                    f"{error.filename or folder} cannot be written: {error.strerror}; make room or "
-                    "name another folder; a run goes on with --resume"
-                ) from error
+            if error.errno in files.FULL_DISK:
+                error.filename = error.filename or str(folder)
             raise
         except (SystemExit, KeyboardInterrupt, LostJobError):
             if distributed.is_main():

@@ -206,4 +206,6 @@ def _words(kind: Any) -> str:
         return f"one of {arguments}"
     if origin is tuple:
         return f"a list, each entry {_words(arguments[0])}"
+    if issubclass(kind, Settings):
+        return "settings by their names"
     return _PLAIN.get(kind) or f"of type {kind.__name__}"

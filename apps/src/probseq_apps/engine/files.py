@@ -6,6 +6,7 @@ Importable without torch.
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 RUN_FILE = Format("file of a run", 3)
 CONFIG, METRICS, FINISHED = "config.json", "metrics.jsonl", "finished.json"
 CHECKPOINTS = "checkpoints"
+FULL_DISK = (ENOSPC, EDQUOT, EFBIG)  # numbers of errors
 DATA_HASH = "data_sha256"  # in the configuration of a run on data of one's own
 
 # All that a run writes; nothing else in a folder is ever deleted. The configuration goes last, so
