@@ -8,7 +8,6 @@ from torch import nn
 from torch.testing import assert_close
 
 from kepsvgp import KEPSVGPConfig, attention_spectrum
-from kepsvgp.plots import spectrum_plot
 from kepsvgp.spectrum import attention_matrix
 from probseq.transformers import (
     KernelAttention,
@@ -139,32 +138,6 @@ def test_models_and_data_without_attention_matrices_are_refused():
         attention_spectrum(make_model(), [])
     with pytest.raises(ValueError, match=r"module must be softmax .* KernelAttention"):
         attention_matrix(KernelAttention(4, 2), torch.zeros(1, 2, 4))
-
-
-def test_the_figure_has_a_panel_a_block_and_a_line_a_model(tmp_path):
-    models = {"softmax and KEP": make_model(), "KEP": make_model(layers="all")}
-    spectra = {
-        name: attention_spectrum(model, [(sentences(4, 7),)]) for name, model in models.items()
-    }
-    spectra["first block only"] = spectra["KEP"][:1]
-    figure = spectrum_plot(spectra)
-    assert [axes.get_title() for axes in figure.axes] == ["Block 1", "Block 2"]
-    assert [len(axes.lines) for axes in figure.axes] == [3, 2]
-    line = figure.axes[1].lines[1]
-    assert line.get_label() == "KEP"
-    expected = 100 * spectra["KEP"][1].cumulative.mean(0)
-    assert_close(torch.as_tensor(line.get_ydata()), expected)
-    assert list(line.get_xdata()) == list(range(1, 8))
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == list(spectra)
-    figure.savefig(tmp_path / "spectrum.png")
-    assert (tmp_path / "spectrum.png").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize("spectra", [{}, {"empty": []}])
-def test_a_figure_of_nothing_is_refused(spectra):
-    with pytest.raises(ValueError, match="spectra must hold at least one block of each model"):
-        spectrum_plot(spectra)
 
 
 def test_spectra_of_half_precision_are_computed_in_float32():

@@ -16,24 +16,15 @@ import torch
 from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 
+from probseq import files
 from probseq.errors import require
-from probseq.files import (
-    DamagedFileError,
-    Format,
-    hash_module,
-    read_json,
-    replace_files,
-    sha256,
-    unwrap,
-    write_json,
-)
 from probseq.settings import Settings
 
 # Not `typing.Self`, which the tests' shape checks cannot read in a decorated method.
 Model = TypeVar("Model", bound="Pretrained")
 S = TypeVar("S", bound=Settings)
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-_FORMAT = Format("model", 3)
+_FORMAT = files.Format("model", 3)
 # Names under which torch.compile and DistributedDataParallel hold what they are around.
 _WRAPPERS = ("_orig_mod", "module")
 
@@ -83,11 +74,11 @@ class Pretrained(nn.Module):
             for name, tensor in unwrapped_state_dict(self, plain.state_dict()).items()
         }
         head = {"class": type(self).__name__, "config": self.to_settings()}
-        with replace_files(Path(folder), CONFIG) as aside:
+        with files.replace_files(Path(folder), CONFIG) as aside:
             save_file(tensors, aside / WEIGHTS)
             _fill(plain, load_file(aside / WEIGHTS), folder)
-            files = {WEIGHTS: sha256(aside / WEIGHTS)}
-            write_json(aside / CONFIG, _FORMAT, {**head, "files": files})
+            hashes = {WEIGHTS: files.sha256(aside / WEIGHTS)}
+            files.write_json(aside / CONFIG, _FORMAT, {**head, "files": hashes})
 
     def push_to_hub(self, repo_id: str, *, private: bool | None = None) -> str:
         """Write the model's folder into a repository of the Hugging Face hub; return its address.
@@ -118,7 +109,7 @@ class Pretrained(nn.Module):
             raise ValueError(f"{folder} holds a {name}, not a {cls.__name__}")
         weights = (folder / WEIGHTS).read_bytes()
         if hashlib.sha256(weights).hexdigest() != head["files"][WEIGHTS]:
-            raise DamagedFileError(
+            raise files.DamagedFileError(
                 f"{folder / WEIGHTS} is damaged, or belongs to another folder: it does not hold "
                 "what was written"
             )
@@ -211,7 +202,7 @@ def local_folder(source: Path | str, patterns: Sequence[str], **options: Any) ->
 def read_head(source: Path | str, *, revision: str | None = None) -> tuple[Path, dict[str, Any]]:
     """Return the folder of a model, after a download where there is none, and its `config.json`."""
     folder = local_folder(source, (CONFIG, WEIGHTS), revision=revision)
-    return folder, read_json(folder / CONFIG, _FORMAT)
+    return folder, files.read_json(folder / CONFIG, _FORMAT)
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -221,8 +212,8 @@ def fingerprint(model: nn.Module) -> str:
     settings count too, since some, as the number of heads, change what it computes without a trace
     in the weights.
     """
-    text, model = "", unwrap(model)
+    text, model = "", files.unwrap(model)
     if isinstance(model, Pretrained):
         settings = {"class": type(model).__name__, "config": model.to_settings()}
         text = json.dumps(settings, sort_keys=True)
-    return hash_module(model, text.encode())[:32]
+    return files.hash_module(model, text.encode())[:32]
