@@ -242,13 +242,13 @@ def _run(command: Command) -> int:
     except (ValueError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
         if options.debug:
             raise
-        told = " ".join(str(error).split()) or type(error).__name__
+        message = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, OSError) and error.errno in FULL_DISK:
-            told = (
+            message = (
                 f"{error.filename or 'the output'} cannot be written: {error.strerror}; make room"
             )
-            told += " or name another folder" + "; a run goes on with --resume" * entry.files
-        _say(f"error: {told}")
+            message += " or name another folder" + "; a run goes on with --resume" * entry.files
+        _say(f"error: {message}")
         return 1
     except KeyboardInterrupt:
         if options.debug:

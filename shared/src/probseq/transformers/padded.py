@@ -54,8 +54,11 @@ class PooledTransformer(Pretrained):
         self.head = PooledHead(config, num_outputs, max_length)
         self._settings: dict[str, Any] | None = None
         if isinstance(attention, ConfiguredAttention):
-            parts = {"backbone": config.to_dict(), "attention": attention.to_dict()}
-            self._settings = {**parts, "sizes": dict(sizes)}
+            self._settings = {
+                "backbone": config.to_dict(),
+                "attention": attention.to_dict(),
+                "sizes": dict(sizes),
+            }
 
     def to_settings(self) -> dict[str, Any]:
         """Return settings of backbone and attention, and sizes, ready for JSON."""
@@ -95,14 +98,14 @@ class PooledTransformer(Pretrained):
 
 def _attention_settings(name: str) -> type[AttentionConfig]:
     """Return a class of settings by its dotted name, of a package that the caller has imported."""
-    module, _, own = name.rpartition(".")
+    module, _, class_name = name.rpartition(".")
     package = module.partition(".")[0]
     if package not in sys.modules:  # nothing that a stranger's folder names is imported
         raise ValueError(f"the attention is {name}: import {package} first")
-    found = getattr(import_module(module), own, None)
-    if not isinstance(found, type) or not issubclass(found, AttentionConfig):
+    settings = getattr(import_module(module), class_name, None)
+    if not isinstance(settings, type) or not issubclass(settings, AttentionConfig):
         raise ValueError(f"attention must have settings of attention, got {name}")
-    return found
+    return settings
 
 
 class PooledHead(nn.Module):
