@@ -16,8 +16,8 @@ from torchvision.datasets import CIFAR10, MNIST, SVHN
 
 from damage import flipped_bits
 from probseq_apps.data import image_files
-from probseq_apps.data.image_files import IMAGE_INFO, available_cifar_c, read_cifar_c
-from probseq_apps.data.images import load_generation_data, load_images, load_test_images
+from probseq_apps.data.image_files import IMAGE_INFO, available_cifar_c, read_cifar_c, read_part
+from probseq_apps.data.images import load_generation_data, load_images
 from probseq_apps.data.names import DataError
 
 
@@ -76,12 +76,12 @@ def test_a_mat_file_of_svhn_has_zero_for_its_ten(tmp_path, monkeypatch):
     savemat(path, {"X": images.transpose(1, 2, 3, 0), "y": labels})
     known = ["", path.name, hashlib.md5(path.read_bytes()).hexdigest()]
     monkeypatch.setitem(SVHN.split_list, "test", known)
-    test = load_test_images("svhn", data_dir=tmp_path)
+    test = read_part("svhn", "test", tmp_path, download=False)
     np.testing.assert_array_equal(test.inputs.numpy(), images.transpose(0, 3, 1, 2))
     assert test.targets.tolist() == [0, 1, 9, 0]
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"no files of 'svhn' under .*not found or corrupted"):
-        load_test_images("svhn", data_dir=tmp_path)
+        read_part("svhn", "test", tmp_path, download=False)
 
 
 def test_parquet_files_are_joined_in_order(put, tmp_path):
@@ -89,7 +89,7 @@ def test_parquet_files_are_joined_in_order(put, tmp_path):
     cells = list(map(cell_of, images))
     put("cifar10/test-0.parquet", parquet_bytes(cells[:2], [4, 0]))
     put("cifar10/test-1.parquet", parquet_bytes(cells[2:5], [1, 2, 3], column="img"))
-    test = load_test_images("cifar10", data_dir=tmp_path)
+    test = read_part("cifar10", "test", tmp_path, download=False)
     np.testing.assert_array_equal(test.inputs.numpy(), images[:5].transpose(0, 3, 1, 2))
     assert test.targets.tolist() == [4, 0, 1, 2, 3]
     with pytest.raises(DataError, match=r"no files of .cifar10."):
@@ -131,7 +131,7 @@ def test_a_batch_that_is_not_the_published_one_is_never_unpickled(
     for file, content in (python_batches | {name: evil}).items():
         put(f"cifar-10-batches-py/{file}", content)
     with pytest.raises(DataError, match=r"no files of 'cifar10' under .*corrupted"):
-        load_test_images("cifar10", data_dir=tmp_path)
+        read_part("cifar10", "test", tmp_path, download=False)
     assert not (tmp_path / "ran").exists()
 
 
@@ -155,7 +155,7 @@ DAMAGED = {
 def test_a_damaged_file_is_named_in_one_line(put, tmp_path, name, content):
     put(name, content() if callable(content) else content)
     with pytest.raises(DataError) as caught:
-        load_test_images(name.partition("/")[0], data_dir=tmp_path)
+        read_part(name.partition("/")[0], "test", tmp_path, download=False)
     message = str(caught.value)
     assert "\n" not in message
     assert str(tmp_path / name) in message
@@ -173,7 +173,7 @@ def test_missing_files_images_of_another_size_and_other_labels_are_named(put, tm
         images, labels = random_bytes(2, side, side), np.array([0, label])
         put("mnist/a.npz", npz_bytes(x_test=images, y_test=labels))
         with pytest.raises(DataError, match=message):
-            load_test_images("mnist", data_dir=tmp_path)
+            read_part("mnist", "test", tmp_path, download=False)
 
 
 @pytest.mark.parametrize("name", IMAGE_INFO)
@@ -188,11 +188,11 @@ def test_missing_files_are_fetched_by_torchvision_and_those_there_are_not(
 
     monkeypatch.setattr(f"torchvision.datasets.{info.published}", fetch)
     with pytest.raises(DataError, match=f"'{name}' could not be fetched: no network; put .*"):
-        load_test_images(name, data_dir=tmp_path / "new", download=True)
+        read_part(name, "test", tmp_path / "new", download=True)
     assert fetched == [(str(tmp_path / "new"), True)]
     images = random_bytes(3, info.size, info.size, info.channels).squeeze()
     put(f"{name}/a.npz", npz_bytes(x_test=images, y_test=np.arange(3)))
-    assert len(load_test_images(name, data_dir=tmp_path, download=True)) == 3
+    assert len(read_part(name, "test", tmp_path, download=True)) == 3
 
 
 @pytest.fixture

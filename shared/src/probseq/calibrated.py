@@ -204,10 +204,8 @@ def load_calibrated(folder: str | Path, *models: Any, output: Any = None) -> Cal
         raise ValueError(
             f"models must be as many as {folder} serves, {len(head['models'])}, got {len(models)}"
         )
-    hashes = [hash_module(model) for model in models]
-    if other := [
-        i for i, pair in enumerate(zip(hashes, head["models"], strict=True)) if len({*pair}) > 1
-    ]:
+    hashes = zip(map(hash_module, models), head["models"], strict=True)
+    if other := [i for i, (found, expected) in enumerate(hashes) if found != expected]:
         raise ValueError(
             f"models must have the weights that {folder} was calibrated for, and number {other[0]} "
             "has others: load those that it had, or calibrate these"
@@ -295,16 +293,12 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
     lines.append(f"{decide} examples, which neither fitted nor chose, decide:")
     if decision := facts.get("decision"):
         rate = "{error_rate:.1%} wrong, with probability {level:.0%}".format(**decision)
-        if not decision["accepted"]:
-            lines.append(
-                f"No confidence reaches at most {rate}: it takes more examples, or a higher rate."
-            )
-        else:
+        line = f"No confidence reaches at most {rate}: it takes more examples, or a higher rate."
+        if accepted := decision["accepted"]:
             above = "any confidence" if decision["threshold"] == "-inf" else "a confidence above "
             above += decision["threshold"].removeprefix("-inf")
-            lines.append(
-                f"At most {rate}: accept {above}, {decision['accepted']:.1%} of the examples."
-            )
+            line = f"At most {rate}: accept {above}, {accepted:.1%} of the examples."
+        lines.append(line)
     sets = "Sets of {size:.2f} classes on average hold the class of {coverage:.0%}."
     few = "It takes {least} examples for sets of {coverage:.0%}: all classes are in each."
     lines.append((sets if facts["sets"]["least"] <= decide else few).format(**facts["sets"]))

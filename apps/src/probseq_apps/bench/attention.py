@@ -50,7 +50,6 @@ SHAPES: dict[str, Shape] = {
     "kepsvgp-cifar": Shape(128, 64, 12, 384, "rbf", ("KEP-SVGP",), merge="concatenation"),
 }
 
-
 _LAYERS: dict[str, Callable[[Shape], nn.Module]] = {
     SOFTMAX: lambda s: SoftmaxAttention(s.dim, s.heads),
     KERNEL: lambda s: KernelAttention(s.dim, s.heads, kernel=s.kernel),
@@ -64,7 +63,6 @@ _LAYERS: dict[str, Callable[[Shape], nn.Module]] = {
         *(s.dim, s.heads, 10), merge=s.merge, max_tokens=None if s.merge == "addition" else s.tokens
     ),
 }
-
 
 Costs = dict[str, dict[str, float]]  # of each method: medians of its passes, and memory
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from probseq.images import channel_statistics, match_images, to_bytes
 from probseq_apps.data.image_files import IMAGE_INFO, read_celeba, read_part
 from probseq_apps.data.image_folders import list_all, printable, read_folder, read_images
-from probseq_apps.data.names import DataError, check_generation_name, data_kind, user_path
+from probseq_apps.data.names import DataError, check_generation_name, user_path
 from probseq_apps.data.parts import SPLIT_SEED, Part, Parts, hold_out_validation, stratified
 from pseudovideo.beyond.gaussian_images import gaussian_images
 
@@ -167,32 +167,26 @@ def _standard(name: str, data_dir: Path | None, download: bool) -> ImageData:
     return ImageData(name, *parts, class_names=info.class_names, notes=notes)
 
 
-def load_test_images(name: str, *, data_dir: Path | None = None, download: bool = False) -> Part:
-    """Load the test images alone; the training files of a standard set need not be there."""
-    if data_kind(name) != "image":
-        raise DataError(f"{name!r} holds texts, but images are needed")
-    if user_path(name) is not None or name in ("digits", "digit-sets"):
-        return load_images(name).test
-    return read_part(name, "test", data_dir, download)
-
-
 def load_ood_images(
     name: str, like: ImageData, *, data_dir: Path | None = None, download: bool = False
 ) -> Part:
     """Load test images of another set as out-of-distribution data for a model of ``like``.
 
-    A folder needs neither classes nor parts; its targets are zeros. Images are given the channels
+    A folder needs neither classes nor parts; its targets are zeros. Of a standard set the training
+    files need not be there. Images are given the channels
     and the size of ``like``. Those that occur, pixel for pixel, in ``like`` are dropped, and so are
     repeats: two images of CIFAR-100 are in CIFAR-10 too.
     """
     if name == like.name:
         raise DataError(f"out-of-distribution data must differ from {like.name!r} itself")
     path = user_path(name)
-    if data_kind(name) == "image" and path is not None:
+    if path is not None:
         pixels = read_images([image for image, _ in list_all(path)], like.image_size).pixels
         other = Part(pixels, torch.zeros(len(pixels), dtype=torch.int64))
+    elif name in ("digits", "digit-sets"):
+        other = load_images(name).test
     else:
-        other = load_test_images(name, data_dir=data_dir, download=download)
+        other = read_part(name, "test", data_dir, download)
     images = match_images(other.inputs, channels=like.channels, image_size=like.image_size)
     parts = (like.train, like.validation, like.test)
     contents = {row.tobytes() for part in parts for row in part.inputs.numpy()}

@@ -151,15 +151,10 @@ def load_table(name: str, data_dir: Path | None, *, seed: int) -> PointTable:
     inputs = [column for column in columns if column != "y" and column not in splits]
     if "y" not in columns or not inputs or not splits:
         raise DataError(f"{path} needs inputs, a target y and splits test0.., it has {[*columns]}")
-    return PointTable(
-        name,
-        np.stack([columns[column].astype(np.float64) for column in inputs], axis=1),
-        columns["y"].astype(np.float64),
-        columns[splits[seed % len(splits)]].astype(np.bool_),
-        tuple(inputs),
-        "y",
-        (f"published split number seed modulo {len(splits)}",),
-    )
+    x = np.stack([columns[column].astype(np.float64) for column in inputs], axis=1)
+    y, test = columns["y"].astype(np.float64), columns[splits[seed % len(splits)]].astype(np.bool_)
+    note = f"published split number seed modulo {len(splits)}"
+    return PointTable(name, x, y, test, tuple(inputs), "y", (note,))
 
 
 def read_csv_points(

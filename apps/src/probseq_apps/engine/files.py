@@ -81,7 +81,7 @@ def prepare_run_dir(
     resume: bool = False,
     overwrite: bool = False,
     patterns: Sequence[str] = (),
-    longer: Mapping[str, Sequence[str]] | None = None,
+    longer: Mapping[str, Sequence[str]] = {},
 ) -> None:
     """Make a folder ready for a run and store its configuration; raise if it holds something else.
 
@@ -103,14 +103,13 @@ def prepare_run_dir(
         fault = "already holds a run: resume it, overwrite it, or choose another folder"
     if fault:
         raise RunExistsError(f"{path} {fault}")
-    if not overwrite:
-        grown = _compare(path, json.loads(json.dumps(config)), longer or {})
-        if longer and grown:
-            _delete(path, [*_REPORTS, *(pattern for key in grown for pattern in longer[key])])
-            write_json(path / CONFIG, config)
-    else:
+    if overwrite:
         _delete(path, (*patterns, *_ENTRIES))
-        write_json(path / CONFIG, config)
+    elif grown := _compare(path, json.loads(json.dumps(config)), longer):
+        _delete(path, [*_REPORTS, *(pattern for key in grown for pattern in longer[key])])
+    else:
+        return
+    write_json(path / CONFIG, config)
 
 
 def may_hold_run(path: Path) -> bool:

@@ -21,8 +21,6 @@ from probseq_apps.settings.methods import TrainedMethod
 Data: TypeAlias = ClassData | GraphData
 
 _BASELINES = {"mfvi": mean_field_model, "sngp": sngp_model, "svdkl": svdkl_model}
-
-
 Compared: TypeAlias = ClassifySettings | RegressSettings
 
 
