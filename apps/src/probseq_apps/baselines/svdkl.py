@@ -1,7 +1,6 @@
 """Stochastic variational deep kernel learning (Wilson et al. 2016), on gpytorch."""
 
 import warnings
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +12,6 @@ from probseq.gaussians import DiagonalGaussian
 from probseq.precision import full_precision
 from probseq.transformers import TransformerOutput
 from probseq_apps.baselines.backbone import Backbone
-
-_gpytorch = partial(require, "gpytorch", extra="dkl", distribution="probseq-apps")
 
 
 class GaussianProcesses(nn.Module):
@@ -130,3 +127,7 @@ def svdkl_model(
     return SVDKLTransformer(
         model, num_data=num_data, num_processes=num_processes, num_inducing=num_inducing
     )
+
+
+def _gpytorch() -> Any:
+    return require("gpytorch", extra="dkl", distribution="probseq-apps")

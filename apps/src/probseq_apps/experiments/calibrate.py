@@ -33,7 +33,6 @@ from probseq_apps.settings.calibrate import CalibrateSettings
 
 _OUTPUTS = ("logits", "probabilities", "probs")
 _LABELS = "label", "labels"
-_require = partial(require, extra="pretrained", distribution="probseq-apps")
 # Steps of an image processor of transformers, and the values that they take.
 _STEPS = {
     "do_resize": ("size", "resample"),
@@ -232,7 +231,7 @@ def open_model(name: str, examples: Examples, settings: CalibrateSettings) -> Op
         opened = _of_folder(folder, examples, settings)
     elif kind in ("timm", "torchvision"):
         architecture, _, file = tail.partition("+")
-        make = _require("timm").create_model if kind == "timm" else get_model
+        make = _timm().create_model if kind == "timm" else get_model
         with reading(name, f"a model of {kind}, as {kind}:NAME+FILE"):
             state = _state(Path(file).expanduser())
             # As many classes as the last bias or weight has rows.
@@ -269,7 +268,7 @@ def _of_folder(folder: Path, examples: Examples, settings: CalibrateSettings) ->
     with reading(folder / "config.json", "the configuration of a model"):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if "architecture" in config:
-        timm = _require("timm")
+        timm = _timm()
         with reading(folder, "a model of timm"):
             model = timm.create_model(f"local-dir:{folder}", pretrained=True)
         stored = config.get("pretrained_cfg", {})
@@ -280,7 +279,7 @@ def _of_folder(folder: Path, examples: Examples, settings: CalibrateSettings) ->
         keys = ("input_size", "mean", "std", "crop_pct", "interpolation")
         words = f"images by its pretrained_cfg: RGB from 0 to 1, {_in_words(values, keys)}"
         return Opened(model, _each(timm.data.create_transform(**values)), words, names)
-    library = _require("transformers")
+    library = require("transformers", extra="pretrained", distribution="probseq-apps")
     images = isinstance(examples.inputs[0], Path)
     auto = getattr(library, f"AutoModelFor{'Image' if images else 'Sequence'}Classification")
     with reading(folder, "a model of transformers"):
@@ -327,6 +326,10 @@ def _in_words(values: Mapping[str, Any], keys: Iterable[str]) -> str:
     if words.get("resample") is not None:
         words["resample"] = Image.Resampling(words["resample"]).name.lower()
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in words.items())
+
+
+def _timm() -> Any:
+    return require("timm", extra="pretrained", distribution="probseq-apps")
 
 
 def _state(file: Path) -> dict[str, Tensor]:
