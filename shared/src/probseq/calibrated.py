@@ -205,7 +205,7 @@ def load_calibrated(folder: str | Path, *models: Any, output: Any = None) -> Cal
             f"models must be as many as {folder} serves, {len(head['models'])}, got {len(models)}"
         )
     hashes = zip(map(hash_module, models), head["models"], strict=True)
-    if other := [i for i, (found, expected) in enumerate(hashes) if found != expected]:
+    if other := [i for i, (loaded, saved) in enumerate(hashes) if loaded != saved]:
         raise ValueError(
             f"models must have the weights that {folder} was calibrated for, and number {other[0]} "
             "has others: load those that it had, or calibrate these"
