@@ -105,7 +105,10 @@ class MultiHeadAttention(nn.Module):
 
 
 class SoftmaxAttention(MultiHeadAttention):
-    """Scaled dot-product attention (thesis Eq. 3.1), in half precision too."""
+    r"""Softmax attention :math:`\mathrm{softmax}(q k^\top / \sqrt d) v` (thesis Eq. 3.1).
+
+    It works in half precision too.
+    """
 
     stochastic, takes_half, first = False, True, "to_qkv"
 
@@ -118,8 +121,12 @@ class SoftmaxAttention(MultiHeadAttention):
         return split_heads(self.to_qkv(x).chunk(3, -1), self.num_heads)
 
     def _attend(self, tokens: Any, call: AttentionCall) -> tuple[Tensor, Tensor]:
-        q, k, v = tokens
-        out = softmax_attention(q, k, v, call.mask)
+        allowed = None
+        if call.mask is not None:
+            # What could attend to padding alone attends to all: finite, and never looked at.
+            allowed = call.mask[:, None, None, :]
+            allowed = allowed | ~allowed.any(-1, keepdim=True)
+        out = F.scaled_dot_product_attention(*tokens, attn_mask=allowed)
         return rearrange(out, "b h t d -> b t (h d)"), out.new_zeros(())
 
 
@@ -181,24 +188,6 @@ class KernelAttention(MultiHeadAttention):
             # Where SGPA adds the deviation of its posterior, this adds a constant.
             out = out + self.noise * standard_normal(out.shape, like=out, generator=call.generator)
         return rearrange(out, "b h t d -> b t (h d)"), out.new_zeros(())
-
-
-def softmax_attention(
-    q: Float[Tensor, "batch heads tokens dim"],
-    k: Float[Tensor, "batch heads tokens dim"],
-    v: Float[Tensor, "batch heads tokens channels"],
-    mask: Bool[Tensor, "batch tokens"] | None = None,
-) -> Float[Tensor, "batch heads tokens channels"]:
-    r"""Compute :math:`\mathrm{softmax}(q k^\top / \sqrt d) v` of every head (thesis Eq. 3.1).
-
-    The mask is true at real tokens, the others take no part.
-    """
-    if mask is None:
-        return F.scaled_dot_product_attention(q, k, v)
-    allowed = mask[:, None, None, :]
-    # What could attend to padding alone attends to all: finite, and never looked at.
-    allowed = allowed | ~allowed.any(-1, keepdim=True)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
 
 
 def attention_kernel(

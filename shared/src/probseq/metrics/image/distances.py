@@ -95,10 +95,11 @@ def kernel_distance(real: Float[Tensor, "n d"], fake: Float[Tensor, "m d"]) -> F
     x, y = sides
     check_same_dimension(real=x.shape[1], fake=y.shape[1])
     # Σ_{i≠j} k(x_i, x_j)/(n(n−1)) + Σ_{i≠j} k(y_i, y_j)/(m(m−1)) − 2 Σ_{i,j} k(x_i, y_j)/(nm).
-    among = [_kernel_sum(side, side) - _kernel_diagonal(side).sum() for side in sides]
-    within = sum(
-        total / (len(side) * (len(side) - 1)) for total, side in zip(among, sides, strict=True)
-    )
+    within = torch.zeros((), dtype=x.dtype, device=x.device)
+    for side in sides:
+        # Less k(x_i, x_i) = (|x_i|²/d + 1)³.
+        same = (side.square().sum(dim=1) / side.shape[1] + 1.0).pow(3).sum()
+        within += (_kernel_sum(side, side) - same) / (len(side) * (len(side) - 1))
     return within - 2.0 * _kernel_sum(x, y) / (len(x) * len(y))
 
 
@@ -127,11 +128,6 @@ def _kernel_sum(x: Tensor, y: Tensor) -> Tensor:
     return torch.stack(
         [(rows @ y.T / x.shape[1] + 1.0).pow(3).sum() for rows in x.split(_ROWS)]
     ).sum()
-
-
-def _kernel_diagonal(x: Tensor) -> Tensor:
-    """Return (|x_i|²/d + 1)³."""
-    return (x.square().sum(dim=1) / x.shape[1] + 1.0).pow(3)
 
 
 def _mean_and_trace(side: Tensor | FeatureMoments) -> tuple[Tensor, Tensor]:
