@@ -82,5 +82,5 @@ plt.show()
 # After some months the stream has learned that the sea is warm, and is quiet again: it calls for
 # what is new.
 #
-# For a stream that does not end, `probseq online live` reads a pipe, answers each line with the
-# same `error`, and keeps its state in a file; `--page 8000` draws it for a browser on this machine.
+# On the command line `probseq forecast sensor.csv --report page.html` is all of this; of a pipe it
+# answers each line with the same `error`, and `--state` keeps what it knows in a file.

@@ -114,6 +114,8 @@ def parse(words: Sequence[str]) -> Command:
 
 def _split(words: list[str]) -> tuple[str, list[str]]:
     """Return the command's name of one or two words, and what is behind it."""
+    if words[0] == "online" and (words[1:2] == ["live"] or any(map(os.path.isfile, words[1:2]))):
+        _refuse("readings are forecast by `probseq forecast FILE`, those of a pipe by `... -`")
     for number in (2, 1):
         name = " ".join(words[:number])
         if name in REGISTRY:

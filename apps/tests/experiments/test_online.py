@@ -1,22 +1,13 @@
-import io
-import json
 import math
-import signal
-import socket
-import subprocess
-import sys
-from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from sklearn.model_selection import train_test_split
 
 from ohsvgp import AdamSteps, OnlineGP, RandomSubset
 from ohsvgp.tasks import Task
-from probseq.files import sole_use
-from probseq_apps.cli import main, parse
+from probseq_apps.cli import main
 from probseq_apps.data.series import Series
 from probseq_apps.data.tables import PointTable
 from probseq_apps.experiment import Job, RunFolder
@@ -344,151 +335,3 @@ def test_what_comes_at_once_is_one_update_with_the_steps_of_all_tasks(tmp_path):
         column = [row[number] for row in found["matrix"]["nlpd"]]
         assert column == [None] * number + [pytest.approx(nlpd)] * (4 - number)
     assert [seconds > 0.0 for seconds in found["seconds"]] == [True, False, False, False]
-
-
-# -- online live ----------------------------------------------------------------------------------
-
-LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
-HOURS = [datetime(2024, 1, 1) + timedelta(hours=k) for k in range(30)]
-FLAGS = ["--season", "none", "--warmup", "10"]
-
-
-@pytest.fixture
-def follow(monkeypatch, capsys):
-    """Answers to lines of standard input, and what is said beside them."""
-
-    def run(lines, *given):
-        monkeypatch.setattr("sys.stdin", io.StringIO("".join(lines)))
-        code = main(["online", "live", *FLAGS, *given])
-        told = capsys.readouterr()
-        return code, [json.loads(line) for line in told.out.splitlines()], told.err
-
-    return run
-
-
-def test_a_killed_process_has_lost_nothing(tmp_path, follow):
-    # Line by line: what answers a model that has just learned must not differ from what answers
-    # one that has just been loaded.
-    state, whole = tmp_path / "state", tmp_path / "whole"
-    command = [sys.executable, "-m", "probseq_apps", "online", "live", *FLAGS, "--state", state]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, **pipes)
-    told = []
-    for line in LINES[:15]:
-        process.stdin.write(line)
-        process.stdin.flush()
-        told.append(process.stdout.readline())  # while its input is still open
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    rest = subprocess.run(
-        command, input="".join(LINES[15:]), capture_output=True, text=True, check=True
-    )
-    _, expected, _ = follow(LINES, "--state", str(whole))
-    found = "".join(told).splitlines() + rest.stdout.splitlines()
-    assert [json.loads(line) for line in found] == expected
-    found, wanted = load_file(state), load_file(whole)
-    assert found.keys() == wanted.keys() > set()
-    assert all(torch.equal(found[name], wanted[name]) for name in found)
-
-
-def test_a_file_of_lines_is_followed_like_standard_input_and_from_where_it_was(tmp_path, follow):
-    state, file = str(tmp_path / "state"), tmp_path / "lines.csv"
-    code, whole, _ = follow(LINES, "--horizon", "2")
-    assert code == 0
-    assert [len(answer["forecasts"]) for answer in whole] == [0] * 9 + [2] * 31
-    given = ("--horizon", "2", "--state", state, "--lines", str(file))
-    file.write_text("".join(LINES[:25]))
-    assert follow([], *given)[1] == whole[:25]
-    file.write_text("".join(LINES))
-    assert follow([], *given)[1] == whole[24:]
-    code, answers, error = follow([], *given[:-1], str(tmp_path / "none.csv"))
-    assert (code, answers, error.count("\n")) == (1, [], 1)
-    assert "none.csv" in error
-
-
-def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_path, follow):
-    state = str(tmp_path / "state")
-    follow(LINES[:5], "--state", state)
-    settings = parse(["online", "live", "--state", state]).settings
-    assert (settings.season, settings.warmup) == (("none",), 10)
-    code, answers, error = follow([], "--state", state, "--warmup", "5")
-    assert (code, answers, error.count("\n")) == (1, [], 1)
-    assert "warmup 10 instead of 5" in error
-
-
-def test_lengths_of_time_have_a_unit_where_stamps_are_dates(tmp_path, follow):
-    hours = [f"{hour.isoformat()},{k % 24}\n" for k, hour in enumerate(HOURS)]
-    state = ("--state", str(tmp_path / "state"))
-    code, answers, _ = follow(hours, "--season", "24h", "--step", "PT2H", *state)
-    assert code == 0
-    assert answers[-1]["forecasts"][0]["t"] == (HOURS[-1] + timedelta(hours=2)).isoformat()
-    assert main(["online", "live", *state]) == 0  # the season of the state needs no unit
-    for name, text in (("season", "24"), ("step", "1"), ("step", "1 m"), ("season", "-24h")):
-        code, answers, error = follow(hours, f"--{name}={text}")
-        assert (code, answers) == (1, [])
-        assert f"{name} must be a length of time with its unit, such as 24h" in error
-    assert follow(LINES, "--season", "24h")[0] == 1  # of numbers: a number
-    assert follow(LINES, "--season", "2.5", "--step", "0.25")[0] == 0
-
-
-def test_columns_of_a_table_are_named(follow):
-    form = "%d.%m.%Y %H:%M"
-    table = ["sensor;when;temp (°C)\n"]
-    table += [
-        f'"a";{h.strftime(form)};{-9999 if k == 3 else 20 + k}\n' for k, h in enumerate(HOURS)
-    ]
-    flags = ("--separator", ";", "--date-format", form, "--missing", "-9999")
-    code, answers, _ = follow(table, "--time", "when", "--target", "temp (°C)", *flags)
-    assert code == 0
-    assert [answer["t"] for answer in answers] == [hour.isoformat() for hour in HOURS]
-    assert [answer["y"] for answer in answers] == [20, 21, 22, None, *range(24, 50)]
-    assert [answer["line"] for answer in answers] == [*range(2, 32)]
-    code, _, error = follow(table, "--time", "when", "--target", "temp", *flags)
-    assert code == 1
-    assert "columns of 'sensor;when;temp (°C)', got 'temp'" in error
-
-
-def test_nothing_learned_or_a_state_at_work_is_a_failure(tmp_path, follow):
-    code, answers, error = follow(["time,sensor,value\n", "2024-01-01,a,1\n"])
-    assert (code, ["refused" in answer for answer in answers]) == (1, [True, True])
-    assert "nothing was learned" in error
-    for flags in (["--season", "24h"], ["--step", "60"]):
-        code, _, error = follow(["2024-01-01,a,1\n"], *flags)
-        assert (code, "no line has stamp and value, got '2024-01-01,a,1'" in error) == (1, True)
-    assert "missing" in follow(["0,1\n", "1,#N/A\n"])[1][1]["alerts"]
-    state = tmp_path / "state"
-    follow(LINES[:5], "--state", str(state))
-    with sole_use(state):
-        before = state.read_bytes()
-        code, answers, error = follow(LINES[5:], "--state", str(state))
-        assert (code, answers, state.read_bytes()) == (1, [], before)
-        assert f"another process works in {state}" in error
-
-
-@pytest.mark.parametrize("given", [True, False])
-def test_a_live_stream_goes_on_after_a_line_that_is_no_text(
-    tmp_path, monkeypatch, capsys, given
-) -> None:
-    lines = tmp_path / "lines"
-    lines.write_bytes(b"\xef\xbb\xbf0,1\n1,\xff\n2,3\n")
-    with lines.open(encoding="utf-8") as stdin:
-        monkeypatch.setattr("sys.stdin", stdin)
-        assert main(["online", "live", *FLAGS, *(["--lines", str(lines)] if given else [])]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["line"] for one in told] == [1, 2, 3]
-    assert ["refused" in one for one in told] == [False, True, False]
-
-
-def test_a_port_in_use_is_refused_before_anything_is_read(monkeypatch, capsys, tmp_path):
-    class Unread:
-        def __iter__(self):
-            raise AssertionError("read")
-
-    monkeypatch.setattr("sys.stdin", Unread())
-    state = tmp_path / "state"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert main(["online", "live", "--page", str(port), "--state", str(state)]) == 1
-    error = f"probseq: error: page cannot be served at 127.0.0.1:{port}: Address already in use\n"
-    assert capsys.readouterr() == ("", error)
-    assert not state.exists()

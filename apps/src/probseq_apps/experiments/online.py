@@ -1,14 +1,10 @@
-"""`probseq online` and `online live`: learn a stream task by task, or line by line."""
+"""`probseq online`: learn a stream task by task."""
 
 import copy
-import sys
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from io import TextIOWrapper
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,12 +13,8 @@ from matplotlib.figure import Figure
 
 from ohsvgp import AdamSteps, ExactGP, Gaussian, OnlineGP, PivotedCholesky
 from ohsvgp.beyond.prior import PRIOR_OPTIONS, make_mean, make_prior
-from ohsvgp.integrations.live import LivePage, LiveStream
-from ohsvgp.integrations.live.lines import LineReader, split_cells
-from ohsvgp.integrations.live.state import saved_settings
 from ohsvgp.likelihoods import Likelihood
 from ohsvgp.plots import coefficients_plot, prediction_figures
-from ohsvgp.stream.durations import parse_duration
 from ohsvgp.tasks import (
     GridPrediction,
     Task,
@@ -33,8 +25,6 @@ from ohsvgp.tasks import (
     predict_on_grid,
     scores,
 )
-from probseq.checks import parse_number
-from probseq.files import sole_use
 from probseq.kernels import Kernel
 from probseq.metrics import rmse
 from probseq_apps.data.fetch import download_online
@@ -50,7 +40,6 @@ from probseq_apps.settings.online import (
     ONLINE,
     STANDARDISED,
     GPSettings,
-    LiveSettings,
     OnlineComparison,
     OnlineSettings,
     StreamInfo,
@@ -346,93 +335,3 @@ def warm_up(method: str, stream: TaskStream, settings: OnlineSettings) -> None:
         model = build(method, small, once, prior, 0)
         for task in tasks:
             learn(model, task, 1 if follows else None)
-
-
-# -- online live ----------------------------------------------------------------------------------
-
-
-def live_command(settings: LiveSettings) -> None:
-    """Follow the stream to its end, and print what answers each line."""
-    file, whole = settings.lines, settings.replay or bool(settings.lines)
-    # What is no UTF-8 is refused in the answer to its line; a mark before the first is passed over.
-    if file is None and isinstance(sys.stdin, TextIOWrapper):
-        sys.stdin.reconfigure(encoding=settings.encoding, errors="replace")
-    tell = partial(print, file=sys.stderr, flush=True)
-    with (
-        # First: an address in use is refused before anything is read.
-        nullcontext() if settings.page is None else LivePage(settings.page) as page,
-        nullcontext() if settings.state is None else sole_use(settings.state),
-        nullcontext(sys.stdin)
-        if file is None
-        else file.open(encoding=settings.encoding, errors="replace") as source,
-    ):
-        if page:
-            tell(f"page: {page.url}")
-        reader, lines = _columns(settings, iter(source))
-        seasons, step, lines = _lengths(settings, reader, lines)
-        stream = LiveStream(
-            settings.state,
-            likelihood=settings.likelihood,
-            seasons=seasons,
-            false_alarms=settings.false_alarms,
-            warmup=settings.warmup,
-            horizon=settings.horizon,
-            step=step,
-            reader=reader,
-        )
-        answer = ""
-        for answer in stream.follow(lines, every=settings.every, replay=whole):
-            print(answer, flush=True)
-            if page:
-                page.show(answer)
-        if answer and stream.state.calendar is None:  # all were refused
-            raise ValueError(f"nothing was learned; the last answer is {answer}")
-        if page:
-            page.end()
-            tell(f"the stream has ended; its page stays at {page.url} until Ctrl-C")
-            with suppress(KeyboardInterrupt):
-                while True:
-                    time.sleep(3600)
-
-
-def _columns(settings: LiveSettings, lines: Iterator[str]) -> tuple[LineReader, Iterator[str]]:
-    """Return what reads the columns that are named, and all lines, the header as a remark."""
-    reader = LineReader(
-        settings.separator,
-        settings.decimal,
-        missing=settings.missing,
-        date_format=settings.date_format,
-    )
-    if settings.target is None:
-        return reader, lines
-    header = next(lines, "").strip()
-    names = split_cells(header, settings.separator)
-    for name in filter(None, (settings.time, settings.target)):
-        if name not in names:
-            raise ValueError(f"--time and --target must name columns of {header!r}, got {name!r}")
-    at = names.index(settings.time) if settings.time else 0
-    reader = replace(reader, time=at, target=names.index(settings.target), width=len(names))
-    return reader, chain([f"#{header}"], lines)
-
-
-def _lengths(
-    settings: LiveSettings, reader: LineReader, lines: Iterator[str]
-) -> tuple[Any, Any, Iterator[str]]:
-    """Return seasons and step in the unit of the stamps, of dates in seconds, and all lines."""
-    first, step, words = list[str](), settings.step, {"auto": "auto", "none": None}
-    seasons: Any = words.get(settings.season[0], settings.season)
-    saved = (settings.state and saved_settings(settings.state)) or {}
-    if list(settings.season) == saved.get("season") and isinstance(seasons, tuple):
-        seasons = [float(text) for text in seasons]
-    if step is not None or isinstance(seasons, tuple):
-        for line in lines:  # until one tells whether stamps are dates
-            first.append(line)
-            with suppress(ValueError):
-                dates = reader.read(line.strip()).stamp.calendar
-                break
-        else:
-            raise ValueError(f"no line has stamp and value, got {''.join(first[-1:]).strip()!r}")
-        read = parse_duration if dates else lambda text, _: parse_number(text)
-        seasons = [read(x, "season") for x in seasons] if isinstance(seasons, tuple) else seasons
-        step = step and read(step, "step")
-    return seasons, step, chain(first, lines)

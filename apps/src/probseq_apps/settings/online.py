@@ -1,26 +1,21 @@
-"""Settings, methods and recipes of `probseq online`, `online live` and `online vae`.
+"""Settings, methods and recipes of `probseq online` and `online vae`.
 
 Importable without torch; docstrings of fields are the help. A method is an entry of `METHODS`.
 """
 
 import codecs
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from tyro.conf import arg
 
 import ohsvgp
-from ohsvgp.integrations.live.page import parse_address
-from ohsvgp.integrations.live.state import check_marks, saved_settings
+from ohsvgp.integrations.live.state import check_marks
 from probseq.settings import Bound, Count, NotNegative, Positive, Settings, Share
 from probseq_apps.data.names import CSV_PREFIX, SERIES_NAMES, TABLE_NAMES, user_path
 from probseq_apps.engine.config import Fraction
 from probseq_apps.settings.common import (
     DISTINCT,
-    SOME,
-    DefaultSelectors,
     Flat,
     Names,
     Recipes,
@@ -326,61 +321,6 @@ class OnlineSettings(OnlineComparison):
             )
 
 
-class LiveSettings(Settings):
-    """Live stream."""
-
-    likelihood: Literal["gaussian", "poisson", "negative-binomial"] = "gaussian"
-    """Of real values, or of counts; negative-binomial where these scatter more than Poisson's."""
-    season: Annotated[tuple[str, ...], SOME] = ("auto",)
-    """Periods of patterns that repeat: where stamps are dates with a unit, as 24h, 7d or P1Y, else
-    numbers; auto: those of the calendar and of the data are compared by evidence; or none."""
-    false_alarms: Annotated[float, Bound("above 0 and below 1", lambda value: 0 < value < 1)] = (
-        0.002
-    )
-    """Share of quiet lines that are told as outliers."""
-    warmup: Count = 20
-    """First lines, which wait for their step and seasons."""
-    horizon: Count = 1
-    """Stamps to forecast after each line."""
-    step: str | None = None
-    """Time between them, as the periods; None: the median of the latest gaps between stamps."""
-    state: Path | None = None
-    """File of the state: made if it isn't there, else taken up with the model in it, whose flags
-    may be left out and must not differ."""
-    every: Count = 1
-    """Lines between two savings of the state."""
-    lines: Path | None = None
-    """File of the stream from its first line; None: standard input."""
-    replay: bool = False
-    """Standard input starts at the stream's first line: skip those that the state has absorbed."""
-    time: str | None = None
-    """Column of the stamps, by its name in the first line; None: the first column."""
-    target: str | None = None
-    """Column of the values; None: lines are `t,y`, without a header."""
-    date_format: str | None = None
-    """Of the stamps, such as "%d.%m.%Y %H:%M"; None: ISO 8601, or numbers."""
-    missing: tuple[str, ...] = ()
-    """Values that stand for none, such as -9999, beside NA, N/A, NaN, null, none, - and nothing."""
-    separator: str = ","
-    """Between stamp and value."""
-    decimal: Literal[".", ","] = "."
-    """Mark of decimals in numbers."""
-    encoding: str = "utf-8-sig"
-    """Of the lines, such as utf-8-sig or latin-1."""
-    page: str | None = None
-    """Port of a page that draws the stream, for browsers on this machine only; HOST:PORT for
-    others, too. It stays when the stream has ended, until Ctrl-C."""
-
-    def check(self) -> None:
-        """Refuse what needs a state without one, no address, and marks that look the same."""
-        if self.page is not None:
-            parse_address(self.page)
-        check_text(self.encoding)
-        check_marks(self.separator, self.decimal)
-        if self.replay and self.state is None:
-            raise ValueError("replay needs state: name the file that knows what was absorbed")
-
-
 class ChannelSettings(Settings):
     """Stream."""
 
@@ -449,15 +389,6 @@ class OnlineVaeSettings(OnlineComparison):
         """Refuse unknown names."""
         for name in self.method:
             check_name("method", name, VAE_METHODS)
-
-
-def live_defaults(selectors: DefaultSelectors) -> LiveSettings:
-    """Return the settings with the model of the state that is named."""
-    # A file that cannot be read is no wrong usage: the stream refuses it when it begins.
-    with suppress(ValueError, OSError, TypeError):
-        saved = selectors.state and saved_settings(Path(selectors.state))
-        return LiveSettings.from_dict(saved or {})
-    return LiveSettings()
 
 
 ONLINE_RECIPES = Recipes("online", OnlineSettings)

@@ -19,7 +19,7 @@ from ohsvgp.integrations.live.state import FORMAT, saved_settings
 from probseq.files import DamagedFileError, read_json
 
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
-SETTINGS = {"likelihood": "gaussian", "season": ["auto"], "false_alarms": 0.002, "warmup": 3}
+SETTINGS = {"likelihood": "gaussian", "season": ["auto"], "false_alarms": "0.002", "warmup": 3}
 
 
 def run(

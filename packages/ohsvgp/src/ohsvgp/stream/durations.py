@@ -2,13 +2,13 @@
 
 import re
 
-_DAY = 86_400.0
-_YEAR = 365.2425 * _DAY
+DAY = 86_400.0
+YEAR = 365.2425 * DAY
 # "m" could be a minute or a month.
 _SECONDS = {
     **{"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0},
-    **{"h": 3_600.0, "hour": 3_600.0, "d": _DAY, "day": _DAY, "w": 7 * _DAY, "week": 7 * _DAY},
-    **{"month": _YEAR / 12, "y": _YEAR, "year": _YEAR},
+    **{"h": 3_600.0, "hour": 3_600.0, "d": DAY, "day": DAY, "w": 7 * DAY, "week": 7 * DAY},
+    **{"month": YEAR / 12, "y": YEAR, "year": YEAR},
 }
 _TEXT = re.compile(r"(\d*\.?\d*) ?([a-z]{1,2}|[a-z]+?)s?", re.IGNORECASE)
 _NUMBER = r"(?:([\d.]+){})?"

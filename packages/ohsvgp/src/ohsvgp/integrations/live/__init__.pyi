@@ -1,5 +1,6 @@
+from .judge import Judge
 from .lines import LineReader
-from .page import LivePage
+from .page import write_page
 from .stream import LiveStream
 
-__all__ = ["LineReader", "LivePage", "LiveStream"]
+__all__ = ["Judge", "LineReader", "LiveStream", "write_page"]

@@ -21,8 +21,8 @@ from ohsvgp.beyond.state_space import Array, Belief, StateSpace
 _NEW, _ACCEPT, _REJECT = math.log(0.1), 3.0, -7.0
 # Lines after which the more probable hypothesis is taken; for which the former regime may return.
 _UNDECIDED, _MEMORY = 20, 500
-# Of the threshold of alarms: steps of its logarithm, and the largest against a Gaussian's.
-_RATE, _MAX_THRESHOLD = 0.2, 2.0
+# Of the threshold of alarms: steps of its logarithm, and bounds against a Gaussian's.
+_RATE, _MIN_THRESHOLD, _MAX_THRESHOLD = 0.2, 0.8, 2.0
 
 
 class Regimes(NamedTuple):
@@ -98,7 +98,7 @@ def learn(
     alerts = ["new level"] if restart is not None else ["outlier"] if alarm else []
     # log reach ← log reach + rate (alarm − its probability).
     change = math.exp(_RATE * (alarm - math.erfc(threshold / math.sqrt(2.0))))
-    reach = min(max(1.0, state.reach * change), _MAX_THRESHOLD)
+    reach = min(max(_MIN_THRESHOLD, state.reach * change), _MAX_THRESHOLD)
     former = state.former if state.elapsed <= _MEMORY else None
     state = state._replace(reach=reach, former=former)
     return state, LineVerdict(error, alerts, surprising, restart)

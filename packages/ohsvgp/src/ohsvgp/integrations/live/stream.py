@@ -33,21 +33,22 @@ from ohsvgp.beyond.state_space import Array, StateSpace
 from ohsvgp.integrations.live.intervals import DEVIATIONS, judge_intervals
 from ohsvgp.integrations.live.lines import Line, LineReader
 from ohsvgp.integrations.live.regimes import Regimes, advance, learn
-from ohsvgp.integrations.live.state import FORMAT, read_state
+from ohsvgp.integrations.live.state import FALSE_ALARMS, FORMAT, HORIZON, WARMUP, read_state
 from ohsvgp.integrations.live.stream_state import StreamState, as_json
 from ohsvgp.stream.calendar import calendar_ahead
 from ohsvgp.stream.spacing import GAPS
 from probseq.checks import check_choice, check_counts, check_positive
 from probseq.files import pack_arrays, unpack_arrays, write_atomic
 
-# Steps ahead beyond which a stamp waits for the next; late lines that turn the clock back.
-_FAR, _LATE = 30.0, 5
+# Steps ahead beyond which a stamp waits for the next, and that are forecast at most; late lines
+# that turn the clock back.
+_FAR, _FARTHEST, _LATE = 30.0, 10_000, 5
 # Values from a new level until seasons are compared again.
 _SOON = 60
 # Latest lines that seasons are compared on; values of a Gaussian that differ by less are equal.
 _ROWS, _ROUND_OFF = 600, 1e-12
 
-_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (1.0, "s"))
+_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 Likelihood = Literal["gaussian", "poisson", "negative-binomial"]
 
 
@@ -59,9 +60,11 @@ class LiveStream:
         likelihood: of real values, or of counts: "poisson" or "negative-binomial".
         seasons: periods, in the unit of the stamps, of dates in seconds; "auto" compares those that
             the data suggest, by evidence; none without.
-        false_alarms: share of quiet lines that are told as outliers.
+        false_alarms: share of quiet lines that are told as outliers, or with ``per`` how many in
+            that time, in the unit of the stamps, of dates in seconds.
         warmup: lines that wait at the beginning.
-        horizon: stamps to forecast after each line.
+        horizon: stamps to forecast after each line; or, if ``ahead`` is given, as many as there are
+            in that time.
         step: between them, as the periods; if None, as in ``ohsvgp.forecast``.
         reader: of stamp and value in a line; ``t,y`` if None.
 
@@ -82,29 +85,32 @@ class LiveStream:
         *,
         likelihood: Likelihood = "gaussian",
         seasons: Literal["auto"] | Sequence[float] | None = "auto",
-        false_alarms: float = 0.002,
-        warmup: int = 20,
-        horizon: int = 1,
+        false_alarms: float = FALSE_ALARMS,
+        per: float | None = None,
+        warmup: int = WARMUP,
+        horizon: int = HORIZON,
+        ahead: float | None = None,
         step: float | None = None,
         reader: LineReader | None = None,
     ) -> None:
         self._reader = reader or LineReader()
         check_counts(warmup=warmup, horizon=horizon)
         check_choice("likelihood", likelihood, Likelihood)
-        if not 0.0 < false_alarms < 1.0:
+        if not 0.0 < false_alarms < (1.0 if per is None else float("inf")):
             raise ValueError(f"false_alarms must be above 0 and below 1, got {false_alarms}")
         periods = [] if seasons in (None, "auto") else [float(period) for period in seasons]
-        check_positive(seasons=min(periods, default=1.0), step=1.0 if step is None else step)
+        lengths = {"seasons": min(periods, default=1.0), "step": step, "per": per, "ahead": ahead}
+        check_positive(**{name: x for name, x in lengths.items() if x is not None})
         self.file, self.state, self.regimes = file, StreamState(), None
-        self.warmup, self.horizon, self.step = warmup, horizon, step
+        self.warmup, self.horizon, self.ahead, self.step = warmup, horizon, ahead, step
         self.counts = None if likelihood == "gaussian" else likelihood
         self.periods, self.auto = periods, seasons == "auto"
-        self.threshold = -float(ndtri(0.5 * false_alarms))
+        self.false_alarms, self.per = false_alarms, per
         self._space: StateSpace | None = None
         self.settings = {
             "likelihood": likelihood,
             "season": ["auto"] if self.auto else [f"{p:g}" for p in periods] or ["none"],
-            "false_alarms": false_alarms,
+            "false_alarms": f"{false_alarms:g}" + ("" if per is None else f"/{per:g}"),
             "warmup": warmup,
         }
         if file is not None and (content := read_state(file)) is not None:
@@ -155,9 +161,9 @@ class LiveStream:
             something new), "late" (not learned) and "clock" (the stamp is too far
             ahead and waits for the next, or the clock has gone back); and ``forecasts`` with
             ``horizon``, ``t``, ``mean``, ``low`` and ``high`` each, ends of the interval of 95 %:
-            none before the first lines are learned. Where seasons are chosen, ``season``: their
-            ``periods``, and the ``nats`` of evidence over none. Or ``line`` and ``refused``, why
-            it was not learned.
+            none before the first lines are learned. Where seasons are chosen, ``season``: the
+            ``step``, their ``periods``, and the ``nats`` of evidence over none. Or ``line`` and
+            ``refused``, why it was not learned.
         """
         self.state.lines += 1
         number, text = {"line": self.state.lines}, line.strip()
@@ -172,6 +178,13 @@ class LiveStream:
             return number | {"refused": str(error)}
         self.state, self.regimes, self._space = draft.state, draft.regimes, draft.space
         return answer
+
+    def threshold(self, step: float) -> float:
+        """Return the deviations that a value may be off, where stamps come in a step."""
+        share = self.false_alarms * (1.0 if self.per is None else step / self.per)
+        if share >= 1.0:
+            raise ValueError(f"false_alarms must be fewer than lines, got {share:.3g} for each")
+        return -float(ndtri(0.5 * share))
 
     def save(self) -> None:
         """Write the state, all or nothing; nothing without a file."""
@@ -248,7 +261,8 @@ class _Draft:
         answer: dict[str, Any] = head | {"alerts": self.alerts, "forecasts": self._forecasts()}
         if self.changed:
             periods = [self._period(period) for period in state.periods]
-            answer["season"] = {"periods": periods, "nats": round(state.nats, 1)}
+            nats = round(state.nats, 1)
+            answer["season"] = {"step": self._period(1.0), "periods": periods, "nats": nats}
         return answer
 
     def _wait(self, stamp: float, value: float | None) -> None:
@@ -263,6 +277,9 @@ class _Draft:
         unit = median_low(gaps) if gaps else self.stream.step
         if len(lines) < warmup or unit is None:
             return
+        self.stream.threshold(unit)  # refused before anything is learned
+        if (self.stream.ahead or 0.0) > _FARTHEST * (self.stream.step or unit):
+            raise ValueError(f"horizon must be at most {_FARTHEST:,} steps")
         # Stamps that are far from all others are those of a wrong clock.
         pairs = enumerate(pairwise(lines), 1)
         starts = [k for k, (a, b) in pairs if b[0] - a[0] > _FAR * unit]
@@ -318,7 +335,9 @@ class _Draft:
         if state.rows:
             self._resolve(state.rows[-1][1], value)
         space.floor = state.floor
-        self.regimes, verdict = learn(space, self.regimes, value, self.stream.threshold)
+        self.regimes, verdict = learn(
+            space, self.regimes, value, self.stream.threshold(state.unit or 1.0)
+        )
         self.error = verdict.error
         self.alerts += verdict.alerts
         distances = [distance for distance in (self.stream.step, state.step) if distance]
@@ -362,10 +381,12 @@ class _Draft:
 
     def _forecasts(self) -> list[dict[str, Any]]:
         """Return forecasts, none before stamps have a distance."""
-        state, horizon = self.state, self.stream.horizon
+        state, horizon, ahead = self.state, self.stream.horizon, self.stream.ahead
         if self.regimes is None or self.space is None or state.last is None:
             return []
         distance = self.stream.step or state.step or state.unit or 1.0
+        if ahead is not None:
+            horizon = max(1, round(ahead / distance))
         calendar, stamps = bool(state.calendar), None
         if calendar and self.stream.step is None:
             stamps = calendar_ahead(state.last, state.gaps, horizon, state.zone)

@@ -1,0 +1,135 @@
+"""`probseq forecast`: learn, forecast and judge readings of a file or a pipe line by line."""
+
+import json
+import sys
+import time
+from collections import Counter
+from contextlib import nullcontext
+from functools import partial
+from io import TextIOWrapper
+from typing import Any
+
+from ohsvgp.integrations.live import Judge, LiveStream, write_page
+from ohsvgp.integrations.live.state import HORIZON, saved_settings
+from ohsvgp.stream.durations import parse_duration
+from probseq.checks import parse_number
+from probseq.files import sole_use
+from probseq_apps.experiments.readings import Readings, open_readings
+from probseq_apps.settings.forecast import STANDARD_INPUT, ForecastSettings
+
+# Alerts and forecasts that the summary lists; answers that the page draws; seconds until it is
+# written again.
+_ALERTS, _FORECASTS, _ANSWERS, _PATIENCE = 8, 24, 2_000, 2.0
+_COLUMNS = ("line", "t", "y", "mean", "low", "high", "error", "alerts")
+
+tell = partial(print, file=sys.stderr, flush=True)
+
+
+def forecast_command(settings: ForecastSettings) -> None:
+    """Follow the readings to their end; write answers, summary and page."""
+    piped, out, judge = settings.file == STANDARD_INPUT, settings.out, Judge(_ANSWERS)
+    report = settings.report
+    if report and report.suffix != ".html":
+        report.mkdir(parents=True, exist_ok=True)
+        report = report / "report.html"
+    table = out is not None and out.suffix == ".csv"
+    # What is no UTF-8 is refused in the answer to its line; a mark before the first is passed over.
+    if piped and isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding=settings.encoding, errors="replace")
+    with (
+        nullcontext() if settings.state is None else sole_use(settings.state),
+        nullcontext(sys.stdin)
+        if piped
+        else settings.file.open(encoding=settings.encoding, errors="replace") as source,
+    ):
+        readings = open_readings(settings, iter(source), piped)
+        stream = open_stream(settings, readings)
+        title = readings.target if piped else f"{settings.file.name}, {readings.target}"
+        tell("\n".join(readings.notes))
+        mode, sink = "w" if settings.state is None else "a", sys.stdout if piped else None
+        whole, due, text = settings.replay or not piped, 0.0, ""
+        with nullcontext(sink) if out is None else out.open(mode, encoding="utf-8") as file:
+            if file and table and not file.tell():
+                print(",".join(_COLUMNS), file=file)
+            try:
+                for text in stream.follow(readings.lines, every=settings.every, replay=whole):
+                    answer = judge.observe(json.loads(text, parse_constant=lambda _: None))
+                    if file:
+                        print(as_row(answer) if table else text, file=file, flush=True)
+                    if report and time.monotonic() > due:
+                        write_page(report, title, judge, ended=False)
+                        due = time.monotonic() + _PATIENCE
+                    if season := answer.get("season"):
+                        names = ", ".join(map(str, season["periods"]))
+                        names += f": evidence {season['nats']} nats over none" if names else "none"
+                        tell(f"step {season['step']}, season {names}")
+            finally:  # after Ctrl-C, too
+                print(summary(title, judge), file=sys.stderr if file is sink else sys.stdout)
+                if report:
+                    write_page(report, title, judge, ended=True)
+        if stream.regimes is None and (settings.state is None or stream.state.calendar is None):
+            wait = f"{settings.warmup} values come first (--warmup); the last answer is {text}"
+            raise ValueError(f"nothing was learned: {wait}")
+
+
+def open_stream(settings: ForecastSettings, readings: Readings) -> LiveStream:
+    """Return the stream, its lengths of time in the unit of the stamps, of dates in seconds."""
+    saved = (settings.state and saved_settings(settings.state)) or {}
+    stored = (*saved.get("season", ()), saved.get("false_alarms", "").partition("/")[2])
+
+    def length(text: str, name: str) -> float:
+        dates = readings.calendar and text not in stored
+        return parse_duration(text, name) if dates else parse_number(text)
+
+    words: dict[str, Any] = {"auto": "auto", "none": None}
+    seasons = [length(text, "season") for text in settings.season if text not in words]
+    count, _, per = settings.false_alarms.partition("/")
+    steps = int(settings.horizon) if settings.horizon.isdecimal() else None
+    return LiveStream(
+        settings.state,
+        likelihood=settings.likelihood,
+        seasons=seasons or words[settings.season[0]],
+        false_alarms=parse_number(count),
+        per=length(per, "false_alarms") if per else None,
+        warmup=settings.warmup,
+        horizon=HORIZON if steps is None else steps,
+        ahead=length(settings.horizon, "horizon") if steps is None else None,
+        step=settings.step and length(settings.step, "step"),
+        reader=readings.reader,
+    )
+
+
+def as_row(answer: dict[str, Any]) -> str:
+    """Return an answer, and what was forecast for it, as a row of CSV."""
+    before = answer.get("before") or {}
+    before = before if before.get("t") == answer.get("t") else {}
+    row = before | answer | {"alerts": " ".join(answer.get("alerts", ["refused"]))}
+    return ",".join("" if row.get(name) is None else str(row[name]) for name in _COLUMNS)
+
+
+def summary(title: str, judge: Judge) -> str:
+    """Return counts, errors beside naive ones, alerts, what to do, and the latest forecasts."""
+    lines = [f"{title}: " + ", ".join(f"{n:,} {word}" for word, n in judge.counts.items())]
+    names = ("values", "forecast", "last value", "season before", "inside 95 %")
+    if any(whole[0] for whole, _ in judge.sums.values()):
+        lines.append("".join([f"{'mean absolute error':20}", *(f"{name:>15}" for name in names)]))
+    for steps, (whole, seasonal) in sorted(judge.sums.items()):
+        n, inside, *errors = seasonal if 2 * seasonal[0] >= whole[0] else whole
+        if n:
+            means = [f"{error / n:15.4g}" for error in errors]
+            means[2] = means[2] if n == seasonal[0] else f"{'-':>15}"
+            lines.append(f"{steps:4} ahead{n:25,.0f}{''.join(means)}{inside / n:15.1%}")
+    lines += [f"{t} {word} {value:g}" for word, t, value in judge.alerts[:_ALERTS]]
+    outliers = Counter(value for word, _, value in judge.alerts if word == "outlier")
+    for value, count in outliers.most_common(1):
+        hint = f"{value:g} is an outlier {count} times: if it stands for none, --missing {value:g}"
+        lines += [hint] * (count > 2)
+    if 20 * judge.counts["late"] > judge.counts["lines"]:
+        lines.append("late lines are not learned: --sort learns those of a file")
+    values = [repr(answer["y"]).partition(".")[2] for answer in judge.answers if answer.get("y")]
+    digits = min(max((len(text) for text in values if text != "0"), default=0) + 1, 6)
+    lines += ["t,mean,low,high"] * bool(judge.forecasts)
+    for row in judge.forecasts[:_FORECASTS]:
+        numbers = (f"{row[name]:.{digits}f}" for name in ("mean", "low", "high"))
+        lines.append(",".join([str(row["t"]), *numbers]))
+    return "\n".join(lines)

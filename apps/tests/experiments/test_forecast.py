@@ -1,0 +1,249 @@
+"""`probseq forecast`, as one who types it sees it."""
+
+import csv
+import io
+import json
+import math
+import random
+import signal
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from probseq.files import sole_use
+from probseq_apps.cli import main, parse
+
+LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
+HOURS = [datetime(2024, 1, 1) + timedelta(hours=k) for k in range(30)]
+FLAGS = ["--season", "none", "--warmup", "10"]
+
+
+@pytest.fixture
+def follow(monkeypatch, capsys):
+    """Answers to lines of standard input, and what is said beside them."""
+
+    def run(lines, *given):
+        monkeypatch.setattr("sys.stdin", io.StringIO("".join(lines)))
+        code = main(["forecast", *FLAGS, *given])
+        told = capsys.readouterr()
+        return code, [json.loads(line) for line in told.out.splitlines()], told.err
+
+    return run
+
+
+@pytest.fixture
+def read(tmp_path, capsys):
+    """Status, standard output and error, and the answers to a file."""
+
+    def run(text, *given):
+        file, out = tmp_path / "readings.csv", tmp_path / "answers.jsonl"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        out.unlink(missing_ok=True)
+        code = main(["forecast", str(file), "--out", str(out), *FLAGS, *given])
+        lines = out.read_text().splitlines() if out.exists() else []
+        return code, *capsys.readouterr(), [json.loads(line) for line in lines]
+
+    return run
+
+
+def test_a_killed_process_has_lost_nothing(tmp_path, follow):
+    # Line by line: what answers a model that has just learned must not differ from what answers
+    # one that has just been loaded.
+    state, whole = tmp_path / "state", tmp_path / "whole"
+    command = [sys.executable, "-m", "probseq_apps", "forecast", *FLAGS, "--state", state]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes)
+    told = []
+    for line in LINES[:15]:
+        process.stdin.write(line)
+        process.stdin.flush()
+        told.append(process.stdout.readline())  # while its input is still open
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    rest = subprocess.run(
+        command, input="".join(LINES[15:]), capture_output=True, text=True, check=True
+    )
+    _, expected, _ = follow(LINES, "--state", str(whole))
+    found = "".join(told).splitlines() + rest.stdout.splitlines()
+    assert [json.loads(line) for line in found] == expected
+    found, wanted = load_file(state), load_file(whole)
+    assert found.keys() == wanted.keys() > set()
+    assert all(torch.equal(found[name], wanted[name]) for name in found)
+
+
+def test_a_file_is_followed_like_standard_input_and_from_where_it_was(tmp_path, follow, read):
+    code, whole, _ = follow(LINES, "--horizon", "2")
+    assert code == 0
+    assert [len(answer["forecasts"]) for answer in whole] == [0] * 9 + [2] * 31
+    given = ("--horizon", "2", "--state", str(tmp_path / "state"))
+    assert read("".join(LINES[:25]), *given)[3] == whole[:25]
+    code, told, _, answers = read("".join(LINES), *given)
+    assert (code, answers) == (0, whole[24:])
+    assert told.splitlines()[-1].startswith("10.0,-")
+    assert main(["forecast", str(tmp_path / "none.csv")]) == 1
+
+
+def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_path, follow):
+    state = str(tmp_path / "state")
+    follow(LINES[:5], "--state", state, "--false-alarms", "2/60")
+    settings = parse(["forecast", "--state", state]).settings
+    assert (settings.season, settings.warmup) == (("none",), 10)
+    assert settings.false_alarms == "2/60"
+    code, answers, error = follow(LINES[5:6], "--state", state, "--warmup", "5")
+    assert (code, answers) == (1, [])
+    assert "warmup 10 instead of 5" in error
+
+
+def test_lengths_of_time_have_a_unit_where_stamps_are_dates(tmp_path, follow):
+    hours = [f"{hour.isoformat()},{k % 24}\n" for k, hour in enumerate(HOURS)]
+    state = ("--state", str(tmp_path / "state"))
+    lengths = ("--season", "24h", "--step", "PT2H", "--horizon", "6h", "--false-alarms", "1/day")
+    code, answers, _ = follow(hours, *lengths, *state)
+    assert code == 0
+    ahead = [(HOURS[-1] + timedelta(hours=k)).isoformat() for k in (2, 4, 6)]
+    assert [row["t"] for row in answers[-1]["forecasts"]] == ahead
+    assert main(["forecast", *state]) == 1  # the lengths of the state need no unit; no line comes
+    for name, text in (("season", "24"), ("step", "1"), ("step", "1 m"), ("season", "-24h")):
+        code, answers, error = follow(hours, f"--{name}={text}")
+        assert (code, answers) == (1, [])
+        assert f"{name} must be a length of time with its unit, such as 24h" in error
+    assert follow(LINES, "--season", "24h")[0] == 1  # of numbers: a number
+    assert follow(LINES, "--season", "2.5", "--step", "0.25")[0] == 0
+    code, answers, error = follow(hours, "--false-alarms", "30/day")
+    assert (code, "false_alarms must be fewer than lines, got 1.25 for each" in error) == (1, True)
+
+
+STAMPS = [HOURS[k].isoformat() for k in range(12)]
+UNIX = [round((hour - datetime(1970, 1, 1)).total_seconds()) for hour in HOURS]
+DOTS = [hour.strftime("%d.%m.%Y %H:%M") for hour in HOURS]
+TABLES = {
+    "names": ["timestamp,temp", *(f"{s},{k}" for k, s in enumerate(STAMPS))],
+    "an index": [",when,temp", *(f"{k},{s},{k}" for k, s in enumerate(STAMPS))],
+    "a text beside": ["temp,place,time", *(f"{k},a,{s}" for k, s in enumerate(STAMPS))],
+    "Excel": ["sep=;", "Datum;Wert", *(f'"{d}";{k},0' for k, d in enumerate(DOTS[:12]))],
+    "decimal commas": ["t;temp", *(f"{s};{k},0" for k, s in enumerate(STAMPS))],
+    "tabs": ["# by hand", "", *(f"{s}\t{k}" for k, s in enumerate(STAMPS))],
+    "above": ["Station 7", "x", "Date,temp", *(f"{s},{k}" for k, s in enumerate(STAMPS))],
+    "seconds": ["ts,temp", *(f"{u},{k}" for k, u in enumerate(UNIX[:12]))],
+    "milliseconds": ["ts,temp", *(f"{u}000,{k}" for k, u in enumerate(UNIX[:12]))],
+    "objects": [json.dumps({"time": s, "temp": k, "x": [1]}) for k, s in enumerate(STAMPS)],
+    "two columns": ["Date,Time,temp", *(f"30/01/2024,{k}:00,{k}" for k in range(12))],
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_columns_and_forms_are_found(name, read):
+    code, _, error, answers = read("\n".join(TABLES[name]), "--warmup", "5")
+    assert code == 0
+    assert [answer["y"] for answer in answers] == [*range(12)], error
+    start = "2024-01-30T00:00:00" if name == "two columns" else STAMPS[0]
+    assert answers[0]["t"] == start + "Z" * ("seconds" in name)
+    assert f"is read as {answers[0]['t']}" in error
+
+
+ROWS = [f"{s},{k},{2 * k}" for k, s in enumerate(STAMPS)]
+REFUSED = {
+    "--target must name the column of values, of a, b": ["time,a,b", *ROWS],
+    "--time must name the column of the stamps, of x, y, z": ["x,y,z", "1,2,3", "2,3,4"],
+    "--separator names what is between": ["5.1", "5.2"],
+    "but only names: time, temp": ["time,temp"],
+    "got 'tme'": ["time,temp", *(f"{s},{k}" for k, s in enumerate(STAMPS))],
+    "--date-format '%d/%m/%Y' or --date-format '%m/%d/%Y'": ["t,y", "01/02/2024,1", "02/02/2024,1"],
+    "go from new to old: sort the lines, or --sort": [f"{s},1" for s in STAMPS[::-1]],
+    "place has 3 values (a, b, c): keep the lines of one": [
+        "time,place,temp",
+        *(f"{s},{place},{k}" for k, s in enumerate(STAMPS) for place in "abc"),
+    ],
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_is_in_doubt_is_asked_for(message, read):
+    flags = ["--time", "tme"] if "tme" in message else []
+    code, told, error, answers = read("\n".join(REFUSED[message]), *flags)
+    assert (code, told, answers) == (1, "", [])
+    assert message in error
+
+
+def test_counters_are_numbers_and_months_are_dates(read):
+    for first, t in ((202401, "2024-01-01T00:00:00"), (202411, 202411.0)):
+        answers = read("t,y\n" + "".join(f"{first + k},{k}\n" for k in range(12)))[3]
+        assert answers[0]["t"] == t
+
+
+def test_lines_are_sorted_and_codes_are_missing(read):
+    table = [f"{s},{-9999 if k == 3 else k}" for k, s in enumerate(STAMPS)]
+    random.Random(0).shuffle(table)
+    _, told, _, answers = read("\n".join(table), "--sort", "--missing", "-9999")
+    assert [answer["y"] for answer in answers] == [0, 1, 2, None, *range(4, 12)]
+    assert "12 lines, 1 missing" in told
+
+
+def test_columns_of_a_table_are_named(read):
+    form = "%d.%m.%Y %H:%M"
+    rows = [f'"a";{h.strftime(form)};7;{-9999 if k == 3 else 20 + k}' for k, h in enumerate(HOURS)]
+    flags = ("--time", "when", "--target", "temp (°C)", "--date-format", form)
+    table = "\n".join(["sensor;when;n;temp (°C)", *rows])
+    for text, more in ((table, []), (table.encode("latin-1"), ["--encoding", "latin-1"])):
+        code, _, error, answers = read(text, *flags, "--missing", "-9999", *more)
+        assert code == 0
+        assert "not used: sensor, n" in error
+        assert [answer["t"] for answer in answers] == [hour.isoformat() for hour in HOURS]
+        assert [answer["y"] for answer in answers] == [20, 21, 22, None, *range(24, 50)]
+        assert [answer["line"] for answer in answers] == [*range(2, 32)]
+
+
+def test_nothing_learned_or_a_state_at_work_is_a_failure(tmp_path, follow):
+    code, answers, error = follow(["time,value\n", "2024-01-01,a\n"])
+    assert (code, answers) == (1, [])
+    assert "--target must name the column of values, of value" in error
+    code, answers, error = follow(LINES[:9])
+    assert (code, len(answers)) == (1, 9)
+    assert "nothing was learned; the last answer is" in error
+    assert "missing" in follow(["0,1\n", "1,#N/A\n"])[1][1]["alerts"]
+    state = tmp_path / "state"
+    follow(LINES[:5], "--state", str(state))
+    with sole_use(state):
+        before = state.read_bytes()
+        code, answers, error = follow(LINES[5:], "--state", str(state))
+        assert (code, answers, state.read_bytes()) == (1, [], before)
+        assert f"another process works in {state}" in error
+
+
+def test_a_stream_goes_on_after_a_line_that_is_no_text(read):
+    text = "".join(LINES).encode().replace(b"\n2.0,", b"\n\xff,")
+    code, told, _, answers = read(b"\xef\xbb\xbf" + text)
+    assert code == 0
+    assert [answer["line"] for answer in answers if "refused" in answer] == [9]
+    assert "40 lines, 1 refused" in told
+
+
+def test_answers_are_rows_of_a_table_and_a_page(tmp_path, read):
+    y = [f"{math.sin(0.25 * k):.3f}" for k in range(60)]
+    y[40] = "9.5"
+    page, out = tmp_path / "pages", tmp_path / "rows.csv"
+    code, told, *_ = read(
+        "\n".join(f"{k},{value}" for k, value in enumerate(y)),
+        "--out",
+        str(out),
+        "--report",
+        str(page),
+    )
+    assert code == 0
+    rows = list(csv.DictReader(out.open()))
+    assert [row["y"] for row in rows] == [str(float(value)) for value in y]
+    assert [row["t"] for row in rows if "outlier" in row["alerts"]] == ["40.0"]
+    inside = [float(row["low"]) <= float(row["y"]) <= float(row["high"]) for row in rows[10:]]
+    assert f"{sum(inside) / 50:.1%} inside" in told
+    error = sum(abs(float(row["y"]) - float(row["mean"])) for row in rows[10:]) / 50
+    last = sum(abs(float(b["y"]) - float(a["y"])) for a, b in pairwise(rows[9:])) / 50
+    assert f"50 values: {error:.3g} forecast, {last:.3g} last value;" in told
+    assert "40.0 outlier 9.5" in told
+    text = (page / "report.html").read_text()
+    assert "<title>readings.csv, 2</title>" in text
+    assert '"ended": true' in text

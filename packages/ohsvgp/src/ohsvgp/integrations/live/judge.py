@@ -1,0 +1,130 @@
+"""Forecasts of a stream judged by the values that came, beside naive ones.
+
+Absolute errors of three forecasts of a value that are made at the same line: the stream's, the
+value of that line, and the latest one then that lies whole seasons before. Not in the papers.
+"""
+
+import math
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ohsvgp.stream.durations import DAY, YEAR, parse_duration
+
+# Values that naive forecasts look back on; share of a step within which stamps are the same.
+_STORED, _SAME = 200_000, 0.25
+
+
+class Judge:
+    """Counts and errors of the answers of a ``LiveStream``.
+
+    Attributes:
+        answers: the latest ones, as many as asked for or more, each with what was forecast for it,
+            whether it held, and counts so far.
+        forecasts: the latest.
+        counts: of lines, of those refused, and of each word of alerts.
+        alerts: word, stamp and value of each alert that is neither "missing" nor "late".
+        sums: by horizon, of the first and the last: rows for all values, and for those that have a
+            seasonal naive forecast, too; columns count values and those in their interval, and sum
+            absolute errors of forecasts, last values and seasonal naive forecasts.
+        period: of the seasonal naive forecasts, in stamps: the first season of the stream; of dates
+            without one the day, the week or the year, whichever is longer than a step.
+    """
+
+    def __init__(self, latest: int) -> None:
+        self.answers, self.forecasts = list[dict[str, Any]](), list[dict[str, Any]]()
+        self._latest = latest
+        self.counts, self.alerts = Counter[str](), list[tuple[str, Any, Any]]()
+        self.sums = defaultdict[int, np.ndarray](partial(np.zeros, (2, 5)))
+        self.period: float | None = None
+        # By horizon: stamp, mean, low, high, last value, seasonal naive forecast (NaN for none)
+        self._pending = dict[int, list[tuple[float, ...]]]()
+        self._times, self._values, self._step = list[float](), list[float](), 0.0
+
+    def observe(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Judge an answer; return it as ``answers`` have it."""
+        self.counts.update(["lines", *answer.get("alerts", ["refused"])])
+        judged = answer if "refused" in answer else self._judge(answer)
+        self.answers.append(judged)
+        if len(self.answers) >= 2 * self._latest:
+            del self.answers[: self._latest]
+        return judged
+
+    def _judge(self, answer: dict[str, Any]) -> dict[str, Any]:
+        stamp, value, words = as_seconds(answer["t"]), answer["y"], answer["alerts"]
+        self.alerts += [(w, answer["t"], value) for w in words if w not in ("missing", "late")]
+        if periods := answer.get("season", {}).get("periods"):
+            first = periods[0]
+            self.period = parse_duration(first, "season") if isinstance(first, str) else first
+        before, self.forecasts = (self.forecasts or [None])[0], answer["forecasts"]
+        last, inside = self._times[-1] if self._times else -math.inf, None
+        if "clock" in words and stamp < last:  # the clock has gone back
+            self._pending, self._times, self._values = {}, [], []
+        elif stamp >= last and "clock" not in words:
+            inside = self._score(stamp, value)
+        if stamp < last if "clock" in words else stamp >= last:  # others wait, or are late
+            self._expect(stamp, value, answer["forecasts"])
+        judged, covered = self.sums[1][0, :2].tolist()
+        counts = {word: count for word, count in self.counts.items() if word != "lines"}
+        sums = {"judged": int(judged), "covered": int(covered), "counts": counts}
+        line = {name: answer[name] for name in answer if name != "forecasts"}
+        return line | {"before": before, "inside": inside} | sums
+
+    def _score(self, stamp: float, value: float | None) -> bool | None:
+        """Judge the forecasts of a stamp; return whether that of the line before held."""
+        tolerance, inside = _SAME * self._step, None
+        for horizon, rows in self._pending.items():
+            due = [row for row in rows if row[0] <= stamp + tolerance]
+            self._pending[horizon] = rows[len(due) :]
+            for at, mean, low, high, *naive in due:
+                if value is not None and stamp - at <= tolerance:
+                    inside = low <= value <= high if horizon == 1 else inside
+                    errors = np.abs(np.array([mean, *naive]) - value)
+                    row = np.array([1.0, low <= value <= high, *errors])
+                    both = np.stack([row, row * np.isfinite(errors[2])])
+                    self.sums[horizon] += np.nan_to_num(both)
+        return inside
+
+    def _expect(self, stamp: float, value: float | None, forecasts: list[dict[str, Any]]) -> None:
+        """Remember a value, and what is forecast after it."""
+        if value is not None:
+            self._times.append(stamp)
+            self._values.append(value)
+            if len(self._times) > 2 * _STORED:
+                del self._times[:_STORED], self._values[:_STORED]
+        if not forecasts or not self._times:
+            return
+        self._step = max(as_seconds(forecasts[0]["t"]) - stamp, 0.0) or self._step
+        if self.period is None and isinstance(forecasts[0]["t"], str):
+            self.period = next((p for p in (DAY, 7 * DAY) if self._step < 0.9 * p), YEAR)
+        for row in {1: forecasts[0], len(forecasts): forecasts[-1]}.values():
+            if None in row.values():  # no numbers in JSON
+                continue
+            at, rows = as_seconds(row["t"]), self._pending.setdefault(row["horizon"], [])
+            if rows and at - rows[-1][0] < _SAME * self._step:
+                rows.pop()  # of a stamp that came twice
+            naive = self._values[-1], self._seasonal(at, stamp)
+            rows.append((at, row["mean"], row["low"], row["high"], *naive))
+
+    def _seasonal(self, at: float, stamp: float) -> float:
+        """Return the latest value some seasons before a stamp, NaN where none was there."""
+        if self.period is None:
+            return math.nan
+        tolerance = _SAME * self._step
+        seasons = max(1, math.ceil((at - stamp - tolerance) / self.period))
+        before = at - seasons * self.period
+        k = bisect_left(self._times, before - tolerance)
+        same = k < len(self._times) and abs(self._times[k] - before) <= tolerance
+        return self._values[k] if same else math.nan
+
+
+def as_seconds(stamp: float | str) -> float:
+    """Return a stamp of an answer as a number: of a date, seconds since 1970."""
+    if isinstance(stamp, str):
+        moment = datetime.fromisoformat(stamp)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return stamp
