@@ -7,7 +7,7 @@ import signal
 import time
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,26 @@ def test_lines_that_say_nothing_are_passed_over_and_wrong_ones_refused() -> None
     assert "t,y" in reasons[4]
     assert "'one'" in reasons[5]
     assert "finite" in reasons[9]
+
+
+def test_false_alarms_of_quiet_lines_come_as_often_as_asked_for() -> None:
+    day, step, lines = 86_400.0, 300.0, 9_000
+    y = np.random.default_rng(7).normal(size=lines)
+    stream = LiveStream(false_alarms=2.0, per=day, seasons=None)
+    assert stream.threshold(step) == pytest.approx(NormalDist().inv_cdf(1.0 - step / day))
+    answers = [json.loads(text) for text in stream.follow(lines_of(y, step * np.arange(lines)))]
+    expected = 2.0 * lines * step / day  # 62.5
+    assert 0.5 * expected < len(alerts(answers, "outlier")) < 2.0 * expected
+    answers = run(lines_of(y[:30], step * np.arange(30)), false_alarms=288.0, per=day)
+    assert refused(answers)[30] == "false_alarms must be fewer than lines, got 1 for each"
+
+
+def test_a_time_ahead_is_forecast_in_the_steps_of_the_stream() -> None:
+    y = np.sin(np.arange(40.0))
+    ahead = run(lines_of(y, 900.0 * np.arange(40)), ahead=3_600.0)[-1]["forecasts"]
+    assert [row["t"] for row in ahead] == [900.0 * k for k in range(40, 44)]
+    answers = run(lines_of(y, np.arange(40.0)), ahead=1e6)
+    assert refused(answers)[3] == "horizon must be at most 10,000 steps"
 
 
 @pytest.mark.parametrize("wild", [-9999.0, 65535.0, 1e9])
