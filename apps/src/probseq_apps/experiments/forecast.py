@@ -5,7 +5,6 @@ import sys
 import time
 from collections import Counter
 from contextlib import nullcontext
-from functools import partial
 from io import TextIOWrapper
 from typing import Any
 
@@ -21,8 +20,6 @@ from probseq_apps.settings.forecast import STANDARD_INPUT, ForecastSettings
 # written again.
 _ALERTS, _FORECASTS, _ANSWERS, _PATIENCE = 8, 24, 2_000, 2.0
 _COLUMNS = ("line", "t", "y", "mean", "low", "high", "error", "alerts")
-
-tell = partial(print, file=sys.stderr, flush=True)
 
 
 def forecast_command(settings: ForecastSettings) -> None:
@@ -45,8 +42,9 @@ def forecast_command(settings: ForecastSettings) -> None:
         readings = open_readings(settings, iter(source), piped)
         stream = open_stream(settings, readings)
         title = readings.target if piped else f"{settings.file.name}, {readings.target}"
-        tell("\n".join(readings.notes))
+        print("\n".join(readings.notes), file=sys.stderr, flush=True)
         mode, sink = "w" if settings.state is None else "a", sys.stdout if piped else None
+        talk = sys.stderr if piped and out is None else sys.stdout
         whole, due, text = settings.replay or not piped, 0.0, ""
         with nullcontext(sink) if out is None else out.open(mode, encoding="utf-8") as file:
             if file and table and not file.tell():
@@ -62,9 +60,10 @@ def forecast_command(settings: ForecastSettings) -> None:
                     if season := answer.get("season"):
                         names = ", ".join(map(str, season["periods"]))
                         names += f": evidence {season['nats']} nats over none" if names else "none"
-                        tell(f"step {season['step']}, season {names}")
+                        note = f"step {season['step']}, season {names}"
+                        print(note, file=sys.stderr, flush=True)
             finally:  # after Ctrl-C, too
-                print(summary(title, judge), file=sys.stderr if file is sink else sys.stdout)
+                print(summary(title, judge), file=talk)
                 if report:
                     write_page(report, title, judge, ended=True)
         if stream.regimes is None and (settings.state is None or stream.state.calendar is None):

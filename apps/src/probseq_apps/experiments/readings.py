@@ -203,7 +203,7 @@ def _target(reader: LineReader, columns: dict[str, list[str]], time: Sequence[st
     raise ValueError(f"--target must name the column of values, which {what} {cells}")
 
 
-def _check_series(stamps: Sequence[float], name: str, cells: Sequence[str]) -> None:
+def _check_series(stamps: Sequence[float | int], name: str, cells: Sequence[str]) -> None:
     """Refuse several series, whose names are in a column: of few values, beside equal stamps."""
     most, series = len(stamps) // 3, list(dict.fromkeys(cells))
     pairs = len(set(zip(stamps, cells, strict=True)))
