@@ -61,8 +61,7 @@ def _do_jobs(
     local = options.executor == "local"
     count = min(options.workers or (_default_workers() if local else len(missing)), len(missing))
     if missing and local and (seconds := workflow.seconds(settings, data)):
-        minutes = max(1, round(sum(seconds[job] for job in missing) / max(1, count) / 60))
-        log.say(f"about {minutes:,} minute{'' if minutes == 1 else 's'} of training")
+        log.say(f"about {log.in_minutes(sum(seconds[j] for j in missing) / count)} of training")
     if len(missing) < len(jobs):
         log.say(f"{len(jobs) - len(missing)} of {len(jobs)} jobs are finished")
     parallel = count > 1 and not workflow.brief and distributed.world_size() == 1

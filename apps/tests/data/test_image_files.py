@@ -3,7 +3,6 @@
 import hashlib
 import io
 import pickle
-import shutil
 import struct
 import sys
 
@@ -14,8 +13,6 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision.datasets import CIFAR10, MNIST, SVHN
 
-from damage import flipped_bits
-from probseq_apps.data import image_files
 from probseq_apps.data.image_files import IMAGE_INFO, available_cifar_c, read_cifar_c, read_part
 from probseq_apps.data.images import load_generation_data, load_images
 from probseq_apps.data.names import DataError
@@ -241,31 +238,6 @@ def test_celeba_is_cropped_and_in_its_authors_parts(faces):
         assert (red[:, 1:-1, 1:-1] - expected).abs().max() <= 3
         assert (red - expected).abs().max() <= 24
     assert load_generation_data("celeba", data_dir=faces).image_size == 64
-
-
-def test_celeba_keeps_its_decoded_images(faces, monkeypatch):
-    root = faces / "celeba"
-    decoded, face = [], image_files._face
-    monkeypatch.setattr(
-        image_files, "_face", lambda path, size: decoded.append(path.name) or face(path, size)
-    )
-
-    def load():
-        return load_generation_data("celeba", data_dir=faces, image_size=8)
-
-    first, folder = load(), root / "img_align_celeba"
-    assert torch.equal(load().train, first.train)
-    assert len(decoded) == 25
-    (kept,) = root.glob("test-*.safetensors")
-    for _ in flipped_bits(kept, 20):
-        assert torch.equal(load().test, first.test)
-        assert sorted(decoded[25:]) == ["000023.jpg", "000024.jpg"]
-        del decoded[25:]
-    shutil.copy(folder / "000000.jpg", folder / "000024.jpg")  # replaced by one of the same name
-    replaced = load()
-    assert torch.equal(replaced.test[1], first.train[0])
-    assert torch.equal(replaced.validation, first.validation)
-    assert not list(root.glob(".tmp-*"))
 
 
 def test_celeba_that_is_missing_or_of_another_kind_is_refused(faces, monkeypatch):

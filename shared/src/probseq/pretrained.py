@@ -76,7 +76,7 @@ class Pretrained(nn.Module):
         head = {"class": type(self).__name__, "config": self.to_settings()}
         with files.replace_files(Path(folder), CONFIG) as aside:
             save_file(tensors, aside / WEIGHTS)
-            _fill(plain, load_file(aside / WEIGHTS), folder)
+            fill_weights(plain, load_file(aside / WEIGHTS), folder)
             hashes = {WEIGHTS: files.sha256(aside / WEIGHTS)}
             files.write_json(aside / CONFIG, _FORMAT, {**head, "files": hashes})
 
@@ -117,7 +117,7 @@ class Pretrained(nn.Module):
             model = cls.from_settings(head["config"])
         except (ValueError, TypeError, KeyError, ImportError) as error:
             raise ValueError(f"{folder / CONFIG} cannot be read: {error}") from error
-        _fill(model, load(weights), folder / WEIGHTS)
+        fill_weights(model, load(weights), folder / WEIGHTS)
         return model.eval()
 
 
@@ -168,7 +168,7 @@ def _names_of(module: nn.Module) -> set[str]:
     return {name for table in (*tables, parametrised) for name in table}
 
 
-def _fill(model: nn.Module, tensors: dict[str, Tensor], source: object) -> None:
+def fill_weights(model: nn.Module, tensors: dict[str, Tensor], source: object) -> None:
     """Give a model its weights, in their precision."""
     try:
         # In the precision they were stored in: copying would turn them to float32.

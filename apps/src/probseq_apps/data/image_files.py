@@ -4,12 +4,9 @@ Nothing is unpickled but CIFAR's Python files, once torchvision has found their 
 """
 
 import io
-import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +18,6 @@ from PIL import Image
 from torch import Tensor
 
 from probseq.errors import MissingExtraError, require
-from probseq.files import Format, read_tensors, write_tensors
 from probseq_apps.data.names import DataError, data_folder, reading
 from probseq_apps.data.parts import MAX_VALIDATION, Part, check_labels, labelled_images
 from probseq_apps.data.pictures import as_displayed
@@ -209,12 +205,10 @@ def _severity(path: Path, severity: int) -> NDArray[Any]:
 
 # CelebA's aligned faces (Liu et al. 2015) in its authors' three parts. The published images have
 # 178x218 pixels. As is customary in generative modelling, the middle 140x140 of them is cut out
-# (face and hair, little background) and resized bilinearly with antialiasing. Decoding 200,000
-# JPEGs takes minutes, so each whole part is kept as a NumPy array beside the files.
+# (face and hair, little background) and resized bilinearly with antialiasing.
 _PARTITION, _ALIGNED = "list_eval_partition.txt", "img_align_celeba"
 _FACE, _CROP = (178, 218), 140
 _BOX = (19, 39, 159, 179)  # left, top, right, bottom of the crop
-_CACHE = Format("cache of CelebA", 2)
 
 
 def read_celeba(
@@ -243,22 +237,11 @@ def read_celeba(
         for line in (root / _PARTITION).read_text(encoding="utf-8").splitlines():
             name, part = line.split()
             parts[part].append(name)
-    wanted = (("train", "0", None), ("validation", "1", MAX_VALIDATION), ("test", "2", None))
-    return [
-        _faces(root, part, folder, parts[key][:count], image_size) for part, key, count in wanted
-    ]
+    parts["1"] = parts["1"][:MAX_VALIDATION]
+    return [_faces(folder, names, image_size) for names in parts.values()]
 
 
-def _faces(root: Path, part: str, folder: Path, names: list[str], image_size: int) -> Tensor:
-    # Count and size are in the name: a part of the part has a file of its own.
-    cache = root / f"{part}-{len(names)}-crop{_CROP}-{image_size}.safetensors"
-    sources = ""
-    # A cache that is damaged, or of other pictures, counts as none.
-    with suppress(OSError, ValueError):
-        sources = _sources(folder, names)
-        head, tensors = read_tensors(cache, _CACHE, mapped=True)
-        if head["sources"] == sources:
-            return tensors["pixels"]
+def _faces(folder: Path, names: list[str], image_size: int) -> UInt8[Tensor, "n 3 h w"]:
     pixels = np.empty((len(names), 3, image_size, image_size), np.uint8)
 
     def fill(row: int) -> None:
@@ -267,19 +250,9 @@ def _faces(root: Path, part: str, folder: Path, names: list[str], image_size: in
     # Pillow decodes and resizes without Python's lock.
     with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         rows = pool.map(fill, range(len(names)))
-        for _ in log.bar(rows, desc=f"celeba {part}", total=len(names), unit="image"):
+        for _ in log.bar(rows, desc="celeba", total=len(names), unit=" images"):
             pass
-    # A directory that may not be written to, or is full, costs time and nothing else.
-    with suppress(OSError):
-        write_tensors(cache, _CACHE, {"sources": sources}, {"pixels": torch.from_numpy(pixels)})
     return torch.from_numpy(pixels)
-
-
-def _sources(folder: Path, names: list[str]) -> str:
-    """Return a hash of names, sizes and times of the pictures; their content is 1.4 GB."""
-    stats = [(folder / name).stat() for name in names]
-    facts = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
-    return sha256(json.dumps([names, facts]).encode()).hexdigest()
 
 
 def _face(path: Path, image_size: int) -> NDArray[np.uint8]:

@@ -11,6 +11,7 @@ middle is cut out. One image in colour makes all colour. Images are read as a vi
 ``pictures``. Notes count the images that were changed, and all that was not used, by the reason.
 """
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def read_folder(
 
 def printable(name: str) -> str:
     """Return a name of a file with escapes for bytes that are not UTF-8."""
-    return name.encode("utf-8", "backslashreplace").decode()
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _digest(image: Tensor) -> bytes:
@@ -315,6 +316,8 @@ def _check_sizes(paths: Sequence[Path], sizes: dict[int, tuple[int, int]]) -> No
 def _decode(path: Path, mode: str, image_size: int | None) -> tuple[Image.Image, list[str]]:
     """Return an image as it is to be seen, and what was done to it."""
     with reading(path, "an image"), Image.open(path) as file:
+        if image_size is not None:  # a JPEG of a telephone is decoded at an eighth of its size
+            file.draft(None, (2 * image_size, 2 * image_size))
         image, changed = as_displayed(file, mode)
     if image_size is not None and image.size != (image_size, image_size):
         if image.width != image.height:

@@ -126,6 +126,12 @@ class MetricsLog:
             self._file.close()
 
 
+def in_minutes(seconds: float) -> str:
+    """Return a time in words, one minute at least."""
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes:,} minute{'' if minutes == 1 else 's'}"
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read the rows of a run's log; a last line that a crash cut short is left out."""
     file, rows = path / METRICS, list[dict[str, Any]]()

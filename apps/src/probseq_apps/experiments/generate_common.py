@@ -134,7 +134,7 @@ def device_of(settings: ImageSettings) -> torch.device:
 def check_run(settings: ImageSettings, data: GenerationData) -> None:
     """Raise if a file of weights is not there; tell of images that are asked for in vain."""
     evaluation = settings.evaluation
-    for name in ("num_images", "likelihood_images", "frame_error_images"):
+    for name in ("num_images", "likelihood_images"):
         asked = getattr(evaluation, name, None) or 0
         if asked > len(data.test):
             log.say(f"{name}={asked:,}: all {len(data.test):,} test images count")

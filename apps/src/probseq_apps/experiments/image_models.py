@@ -342,6 +342,7 @@ def report(settings: ModelSettings, run: common.ImageRun, results: Results, at: 
         settings=settings.to_dict(),
         data=run.data,
         recipe=at.recipe,
+        folder=at.path,
         samples=of_models,
         logs=logs,
         videos={

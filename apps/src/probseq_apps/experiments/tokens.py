@@ -370,6 +370,7 @@ def report(
         settings=settings.to_dict(),
         data=run.data,
         recipe=at.recipe,
+        folder=at.path,
         videos=settings.videos.for_frames(max(settings.frames), settings.videos.corruption),
         reconstructed=reconstructions,
         samples=samples,

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from probseq.summary import Summary, summarise
 from probseq_apps.data.images import GenerationData
+from probseq_apps.engine.log import in_minutes
 from probseq_apps.report.generate_plots import draw_diffusion, draw_hvae, draw_tokens
 from probseq_apps.report.headline import Columns, conclusion, headline_table
 from probseq_apps.report.report import PAGES, Report
@@ -265,8 +268,13 @@ def _sampled(results: Sequence[Result]) -> dict[str, tuple[str, ...]]:
     return {f", {prior} prior": ("generation", prior) for prior in priors_of(results)}
 
 
-def verdicts(results: Sequence[Result], real: Result, settings: Mapping[str, Any]) -> list[str]:
-    """Return how near the samples of each model are to images, and what to do where they aren't."""
+def verdicts(
+    results: Sequence[Result], real: Result, settings: Mapping[str, Any], resume: str
+) -> list[str]:
+    """Return how near the samples of each model are to images, and what to do where they aren't.
+
+    `resume` is the command that goes on.
+    """
     lines: list[str] = []
     key, groups = "realism" if value_of(real, ("is",)) is None else "is", groups_of(results)
     of_real, name = value_of(real, (key,)), "looks real" if key == "realism" else is_name(results)
@@ -275,19 +283,18 @@ def verdicts(results: Sequence[Result], real: Result, settings: Mapping[str, Any
         longer = _LONGER * settings[path[-1] if prior else "training"]["steps"]
         flag = f"--{path[-1]}.steps" if prior else "--steps"
         seconds = sum(value_of(r, (*of_prior, "training_seconds")) or 0.0 for r in results)
-        minutes = max(1, round((_LONGER - 1) * seconds / 60))
+        more = in_minutes((_LONGER - 1) * seconds)
         for group in groups:
             score = group.summary((*path, key)).mean
             if score is None or of_real is None:
                 continue
-            numbers = f"{name} {score:.2f}, real images {of_real:.2f}"
+            found = f"{name} {score:.2f}, real images {of_real:.2f}"
             if group.name in poor:
-                lines.append(
-                    f"{group.title}{prior}: samples are not like the data yet ({numbers}): train "
-                    f"longer, e.g. with --resume {flag} {longer}, about {minutes} minutes more."
-                )
-            elif len(groups) == 1:  # of several models the table tells
-                lines.append(f"{group.title}{prior}: {numbers}.")
+                found = f"samples are not like the data yet ({found})"
+            elif len(groups) > 1:  # the table tells
+                continue
+            advice = f"To train longer, about {more} more: {resume} {flag} {longer}"
+            lines.append(f"{group.title}{prior}: {found}. {advice}")
     return lines
 
 
@@ -317,12 +324,13 @@ def generate_report(
     settings: Mapping[str, Any],
     data: GenerationData,
     recipe: str,
+    folder: Path,
     **plotted: Any,
 ) -> Report:
     """Return the report of a command.
 
-    Test images are measured as `real`, as if they were samples; `plotted` is what pictures show,
-    see `draw_tokens` and `draw_models`.
+    Test images are measured as `real`, as if they were samples; `folder` is that of the run;
+    `plotted` is what pictures show, see `draw_tokens` and `draw_models`.
     """
     tables, measures, pictures = _WORKFLOWS[experiment]
     size, channels = data.image_size, data.channels
@@ -334,7 +342,9 @@ def generate_report(
             Measure(f"looks real{prior}", "higher", (*path, "realism"))
             for prior, path in _sampled(results).items()
         ]
-    columns, decided = headline_columns(results, compared, real), verdicts(results, real, settings)
+    columns = headline_columns(results, compared, real)
+    resume = f"probseq {PAGES[experiment]['command']} --run-dir {quote(str(folder))} --resume"
+    decided = verdicts(results, real, settings, resume)
     return Report(
         experiment=experiment,
         recipe=recipe,

@@ -146,7 +146,10 @@ class Report:
         width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
         tables = self.tables if self.headline is None else [self.headline]
         first = textwrap.fill(self.alert, width)
-        sentences = [textwrap.fill(each, width) for each in self.conclusions]
+        sentences = [
+            textwrap.fill(each, width, break_long_words=False, break_on_hyphens=False)
+            for each in self.conclusions
+        ]
         return (
             f"\n{_joined([first, *(table.screen(width) for table in tables), *sentences])}".rstrip()
         )

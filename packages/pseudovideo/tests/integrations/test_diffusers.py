@@ -11,7 +11,7 @@ import tiny_video
 import torch
 from diffusers.utils import hub_utils
 from huggingface_hub.errors import EntryNotFoundError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_video import SIZES, shaken
 
 from damage import full_disk
@@ -22,6 +22,7 @@ from pseudovideo import (
     ImageDiffusionConfig,
 )
 from pseudovideo.diffusion.frame_windows import Stage, stage_window
+from pseudovideo.integrations import diffusers as integration
 from pseudovideo.integrations.diffusers import PseudoVideoPipeline, to_ddpm_pipeline
 
 # Of numpy, where diffusers' schedulers make arrays of tensors.
@@ -172,6 +173,22 @@ def test_damaged_folders_are_named(tmp_path, name, content):
     pipeline_of(image_model()).save_pretrained(tmp_path)
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=f"^{tmp_path}.* (is damaged|must h)"):
+        PseudoVideoPipeline.from_pretrained(tmp_path)
+
+
+def test_only_damage_is_told_as_damage(tmp_path, monkeypatch):
+    to_ddpm_pipeline(image_model()).save_pretrained(tmp_path)
+    file = tmp_path / "unet" / "diffusion_pytorch_model.safetensors"
+    weights = load_file(file)
+    save_file({name: value for name, value in weights.items() if "conv_in" not in name}, file)
+    with pytest.raises(ValueError, match=rf"{file} does not hold the weights.*conv_in"):
+        PseudoVideoPipeline.from_pretrained(tmp_path)
+
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(integration, "load_file", full)
+    with pytest.raises(MemoryError):
         PseudoVideoPipeline.from_pretrained(tmp_path)
 
 

@@ -14,13 +14,14 @@ from typing import Any, Literal
 import torch
 from einops import rearrange
 from jaxtyping import Int64
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from probseq.checks import check_counts
 from probseq.errors import require
 from probseq.files import replace_files, write_atomic
-from probseq.pretrained import local_folder, unwrapped_state_dict
+from probseq.pretrained import fill_weights, local_folder, unwrapped_state_dict
 from pseudovideo.diffusion.base import FRAME_LIMIT
 from pseudovideo.diffusion.frame_windows import Stage
 from pseudovideo.diffusion.gaussian import GaussianDiffusion
@@ -201,15 +202,10 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         images = [video[-1] for video in videos] if output_type == "pil" else videos[:, -1]
         return PseudoVideoOutput(images, videos) if return_dict else (images, videos)
 
-    def save_pretrained(
-        self, save_directory: Path | str, safe_serialization: bool = True, variant: None = None
-    ) -> None:
+    def save_pretrained(self, save_directory: Path | str, safe_serialization: bool = True) -> None:
         """Write model, scheduler and model card into a folder; weights are in safetensors only."""
-        if not safe_serialization or variant is not None:
-            raise ValueError(
-                "safe_serialization must be True and variant None, got "
-                f"{safe_serialization} and {variant!r}"
-            )
+        if not safe_serialization:
+            raise ValueError(f"safe_serialization must be True, got {safe_serialization}")
         folder, model = Path(save_directory), self.model
         _check_scheduler(self.scheduler, model.diffusion)
         if folder.is_file():
@@ -236,31 +232,18 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         *,
         torch_dtype: torch.dtype | None = None,
         revision: str | None = None,
-        token: str | bool | None = None,
-        cache_dir: Path | str | None = None,
-        local_files_only: bool = False,
     ) -> "PseudoVideoPipeline":
         """Read a folder, or a repository of the hub, in eval mode on the CPU.
 
         Args:
             pretrained_model_name_or_path: what `save_pretrained` or `to_ddpm_pipeline` wrote.
             torch_dtype: precision of the weights; None: that of the files.
-            revision: of a repository, as the arguments below.
-            token: for it.
-            cache_dir: where its files are kept.
-            local_files_only: fetch nothing.
+            revision: of a repository.
 
         Raises:
             FileNotFoundError: a file is missing.
         """
-        folder = local_folder(
-            pretrained_model_name_or_path,
-            _FILES,
-            revision=revision,
-            token=token,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-        )
+        folder = local_folder(pretrained_model_name_or_path, _FILES, revision=revision)
         index = _read_settings(folder / _INDEX)
         kind, (_, name) = index.get("_class_name"), index.get(_SCHEDULER, (None, None))
         if kind not in (cls.__name__, "DDPMPipeline"):
@@ -412,14 +395,12 @@ def _image_model(folder: Path) -> ImageDiffusion:
             f"{path} must hold the weights, and there is {', '.join(names) or 'nothing'}"
         )
     try:
-        model = ImageDiffusion(ImageDiffusionConfig.from_dict(settings))
         weights = load_file(path)
-        weights.pop("time_proj.weight", None)
-        dtypes = {value.dtype for value in weights.values()}
-        model = model.to(dtypes.pop() if len(dtypes) == 1 else torch.float32)
-        model.unet.load_state_dict(weights)
-    except Exception as error:  # safetensors has errors of its own
-        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    weights.pop("time_proj.weight", None)
+    model = ImageDiffusion(ImageDiffusionConfig.from_dict(settings))
+    fill_weights(model.unet, weights, path)
     return model.eval()
 
 
