@@ -334,7 +334,8 @@ def to_ddpm_pipeline(model: ImageDiffusion) -> Any:
         settings |= {"time_embedding_type": "learned", "num_train_timesteps": config.num_steps}
         times = model.diffusion.model_times(torch.arange(config.num_steps))
         weights["time_proj.weight"] = plain.time_proj(times)
-    unet = diffusers.UNet2DModel(**settings).to(model.dtype)
+    unet = diffusers.UNet2DModel(**settings)
+    torch.nn.Module.to(unet, dtype=model.dtype)  # its own `to` warns of parts that it lacks
     unet.load_state_dict(weights)
     unet.register_to_config(**{_SETTINGS: config.to_dict()})
     return diffusers.DDPMPipeline(unet=unet.eval(), scheduler=_ddpm_scheduler(model.diffusion))
@@ -395,11 +396,11 @@ def _image_model(folder: Path) -> ImageDiffusion:
             f"{path} must hold the weights, and there is {', '.join(names) or 'nothing'}"
         )
     try:
+        model = ImageDiffusion(ImageDiffusionConfig.from_dict(settings))
         weights = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"{folder / 'unet'} is damaged: {error}") from error
     weights.pop("time_proj.weight", None)
-    model = ImageDiffusion(ImageDiffusionConfig.from_dict(settings))
     fill_weights(model.unet, weights, path)
     return model.eval()
 
