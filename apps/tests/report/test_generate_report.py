@@ -185,7 +185,7 @@ def test_samples_that_are_no_images_yet_are_told_with_what_to_do(diffusion_resul
         made = report([result], real, settings)
         (text,) = made.conclusions
         found = found.format(f"looks real {realism}, real images 0.91")
-        assert text == f"image alone: {found}. To train longer, about 3 minutes more: {advice}"
+        assert text == f"image alone: {found}. To train longer, about 3 minutes more:\n{advice}"
         assert f"{realism:.3f}" in made.headline.markdown()
     # Of priors each has its own flag.
     for one in tokenizers[:2]:

@@ -293,7 +293,7 @@ def verdicts(
                 found = f"samples are not like the data yet ({found})"
             elif len(groups) > 1:  # the table tells
                 continue
-            advice = f"To train longer, about {more} more: {resume} {flag} {longer}"
+            advice = f"To train longer, about {more} more:\n{resume} {flag} {longer}"
             lines.append(f"{group.title}{prior}: {found}. {advice}")
     return lines
 

@@ -147,8 +147,9 @@ class Report:
         tables = self.tables if self.headline is None else [self.headline]
         first = textwrap.fill(self.alert, width)
         sentences = [
-            textwrap.fill(each, width, break_long_words=False, break_on_hyphens=False)
+            textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
             for each in self.conclusions
+            for line in each.split("\n")
         ]
         return (
             f"\n{_joined([first, *(table.screen(width) for table in tables), *sentences])}".rstrip()
