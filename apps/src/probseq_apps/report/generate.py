@@ -288,13 +288,13 @@ def verdicts(
             score = group.summary((*path, key)).mean
             if score is None or of_real is None:
                 continue
-            found = f"{name} {score:.2f}, real images {of_real:.2f}"
+            verdict = f"{name} {score:.2f}, real images {of_real:.2f}"
             if group.name in poor:
-                found = f"samples are not like the data yet ({found})"
+                verdict = f"samples are not like the data yet ({verdict})"
             elif len(groups) > 1:  # the table tells
                 continue
             advice = f"To train longer, about {more} more:\n{resume} {flag} {longer}"
-            lines.append(f"{group.title}{prior}: {found}. {advice}")
+            lines.append(f"{group.title}{prior}: {verdict}. {advice}")
     return lines
 
 
