@@ -21,11 +21,11 @@ Mode = Literal["top", "classwise"]
 class CalibrationBins(NamedTuple):
     """A histogram of confidence against accuracy with B bins; empty bins hold zeros.
 
-    Bin b is (edges[b], edges[b+1]], and the first one also holds 0.
+    Bin b, of count[b] predictions, is (edges[b], edges[b+1]], and the first one also holds 0.
     """
 
     edges: Float[Tensor, " b+1"]  # from 0 to 1
-    # Number of predictions; hides tuple.count, which a record of tensors has no use for.
+    # Hides tuple.count, which a record of tensors has no use for.
     count: Int[Tensor, " b"]  # pyright: ignore[reportIncompatibleMethodOverride]
     confidence: Float[Tensor, " b"]  # mean predicted probability
     accuracy: Float[Tensor, " b"]  # share of predictions that came true

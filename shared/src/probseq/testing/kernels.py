@@ -27,8 +27,7 @@ class KernelSuite:
 
     offset: float = 30.0  # distance of inputs from the origin in the tests of float32
     float32_rtol: float = 2e-6  # relative error that float32 is allowed
-    # Extremes at which values and gradients must stay finite
-    log_lengthscales: tuple[float, float] = (-3.0, 3.0)
+    log_lengthscales: tuple[float, float] = (-3.0, 3.0)  # where values and gradients stay finite
 
     def make_kernel(self, batch_shape: tuple[int, ...], dim: int) -> ARDKernel:
         """Return a kernel with its hyperparameters at their initial values."""
