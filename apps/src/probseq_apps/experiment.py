@@ -79,6 +79,10 @@ def _nothing(*_: object) -> None:
     return None
 
 
+def _no_values(*_: object) -> dict[Any, Any]:
+    return {}
+
+
 def _named_data(settings: Settings, data: object) -> str:
     return str(getattr(settings, "data", ""))
 
@@ -102,7 +106,7 @@ class Workflow(Generic[S, Data]):
     # Whether jobs take seconds: they are done here in one process, unless asked otherwise
     brief: bool = False
     # Lists the jobs in the order in which they are done; none where the report alone takes time
-    jobs: Callable[[S], Collection[Job]] = lambda _: ()
+    jobs: Callable[[S], Collection[Job]] = _no_values
     load: Callable[[S, Options], Data]  # reads the data
     # Names the data set, for the name of a new folder
     data_name: Callable[[S, Data], str] = _named_data
@@ -112,8 +116,8 @@ class Workflow(Generic[S, Data]):
     check: Callable[[S, Data], None] = _nothing
     # Gives a line about data and jobs; None where only the report is to be seen
     describe: Callable[[S, Data], str | None] = _nothing
-    # Measures a few steps, and gives the seconds that each job trains; None of short ones
-    seconds: Callable[[S, Data], Mapping[Job, float] | None] = _nothing
+    # Measures a few steps, and gives the seconds that each job trains
+    seconds: Callable[[S, Data], Mapping[Job, float]] = _no_values
     # Makes the files that jobs share, before several processes do them
     prepare: Callable[[S, Data, RunFolder], None] = _nothing
     # Lengths of training that may grow on resumption, with patterns of what is then made again
@@ -121,7 +125,7 @@ class Workflow(Generic[S, Data]):
         default_factory=dict[str, Sequence[str]], hash=False
     )
     # Does a job, from where it stopped, and returns its results
-    run: Callable[[S, Data, Job, RunFolder], Mapping[str, Any]] = lambda *_: {}
+    run: Callable[[S, Data, Job, RunFolder], Mapping[str, Any]] = _no_values
     report: Callable[[S, Data, Results, RunFolder], str]  # writes the report and returns it as text
 
 
