@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from probseq_apps import cli
 from probseq_apps.cli import main, parse
 from probseq_apps.experiments import online
 from probseq_apps.registry import REGISTRY
@@ -128,6 +129,20 @@ def exit_code(arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     return stop.value.code
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [("generate diffusion", "generate diffusion: digits\n"), ("generate export", "")],
+)
+def test_the_first_line_is_there_before_torch_is_imported(command, line, monkeypatch, capsys):
+    def load(name):
+        raise ValueError(f"first came {capsys.readouterr().out!r}")
+
+    monkeypatch.setattr(cli, "load", load)
+    given = ["--model", "m", "--pipeline", "p"] if command == "generate export" else []
+    assert main([*command.split(), *given]) == 1
+    assert f"first came {line!r}" in capsys.readouterr().err
 
 
 def test_every_setting_comes_from_the_recipe_and_flags_override_it():

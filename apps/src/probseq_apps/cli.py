@@ -225,14 +225,14 @@ def _run(command: Command) -> int:
     entry, recipe, settings, options = command
     try:
         with exit_on_sigterm():
+            # Before torch is imported, which takes seconds.
+            if entry.files and not options.quiet and os.environ.get("RANK", "0") == "0":
+                data = f": {settings.data}" if hasattr(settings, "data") else ""
+                print(f"{entry.name}{data}", flush=True)
             target = load(entry.run)
             if isinstance(target, FunctionType):
                 target(settings)
             else:
-                # The import of torch takes seconds.
-                if not options.quiet and os.environ.get("RANK", "0") == "0":
-                    data = f": {settings.data}" if hasattr(settings, "data") else ""
-                    print(f"{entry.name}{data}", flush=True)
                 from probseq_apps.run import run
 
                 run(target, settings, options, recipe=recipe or "")

@@ -57,6 +57,8 @@ def _do_jobs(
 ) -> dict[Job, dict[str, object]]:
     results: dict[Job, dict[str, object]] = {}
     jobs = workflow.jobs(settings)
+    if not jobs:
+        return {}
     missing = [job for job in jobs if not at.has(job.name)]
     local = options.executor == "local"
     count = min(options.workers or (_default_workers() if local else len(missing)), len(missing))
