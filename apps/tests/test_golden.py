@@ -16,13 +16,14 @@ from probseq_apps.registry import REGISTRY
 
 # Flags and recipes that came later than the tree that others are compared with.
 LISTED = """
-    --help --help-all --config --quiet --no-quiet --train-size --label-noise --workers
+    --help --help-all --config --quiet --no-quiet --train-size --workers
     --sgpa.sample --sgpa.no-sample --kepsvgp.sample --kepsvgp.no-sample --ensemble-size
     --kernel-noise.noise --kernel-noise.kernel --trend --no-trend --season --inputs
     --hyperparameters --lines --kernel-noise.initial-variance --kernel-noise.symmetric
     --process.prediction --log-to --skip-unreadable --no-skip-unreadable --separator --decimal
     --encoding --widen --no-widen --page --accumulate --executor --ray.cpus --ray.gpus --unknown
-    --num-unknown --error-rate speakers speakers-choices own-sequences
+    --num-unknown --error-rate speakers speakers-choices speakers-all
+    speakers-ensembles own-sequences
     --png folder-hvae --labels --no-labels --label-dropout
     --guidance --kernel-noise.no-symmetric digits-few digits-few-choices digits-few-all
     digit-sets digit-sets-choices digit-sets-all digit-sets-ensembles cifar10-cpu rotated-mnist

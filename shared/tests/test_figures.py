@@ -21,7 +21,7 @@ def legend_texts(figure):
 def test_each_panel_shows_its_method_before_the_others():
     x = torch.linspace(0, 1, 5)
     curves = {f"method {i}": Curve(x, i * x, 0.1 * x, f"area {i / 2}") for i in range(9)}
-    figure = small_multiples(curves, title="t", x_label="x", y_label="y", diagonal=True)
+    figure = small_multiples(curves, title="t", x_label="x", y_label="y")
     assert len(figure.axes) == 9
     for i, panel in enumerate(figure.axes):
         assert panel.get_title() == f"method {i}\narea {i / 2}"

@@ -124,14 +124,13 @@ reliability_diagram(
 
 # %%
 turned = images[test].rot90(dims=(-2, -1))
-no_energy = torch.zeros(500)
 outside = {
     name: predict_probabilities(model, turned, num_samples=10, generator=generator).detach()
     for name, model in models.items()
 }
 outside["logistic"] = linear_probabilities(turned)
 for name, probs in outside.items():
-    scores = evaluate_ood((probabilities[name], no_energy), (probs, no_energy))
+    scores = evaluate_ood((probabilities[name], {}), (probs, {}))
     print(f"{name:9} AUROC by entropy {scores['entropy/auroc']:.3f}")
 
 # %% [markdown]

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from probseq.laplace import laplace_model
+from probseq.metrics import class_predictions
+from probseq.transformers import Predictor
+from probseq_apps.baselines.backbone import pooled_features, with_features
 from probseq_apps.baselines.mean_field import mean_field_model
 from probseq_apps.baselines.sngp import fit_precision, sngp_model
 from probseq_apps.baselines.svdkl import svdkl_model
@@ -94,3 +97,25 @@ def test_bfloat16_autocast_leaves_divergences_and_processes_in_full_precision(ma
     assert penalty.dtype == torch.float32
     torch.testing.assert_close(penalty, expected)
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("name", ["softmax", "laplace", *MAKERS])
+@pytest.mark.parametrize("samples", [None, 3])
+def test_features_behind_predictions_are_what_the_last_layer_is_given(
+    make, make_model, name, samples
+):
+    model, inputs = make(name) if name in MAKERS else make_model()
+    if name == "laplace":
+        model = laplace_model(model, [(inputs, LABELS)])
+    backbone = model.eval() if name in ("softmax", "laplace") else model.eval().model
+    given = pooled_features(backbone, inputs)
+    predictor = Predictor(class_predictions, num_samples=samples)
+    options = {"device": torch.device("cpu"), "seed": 0}
+    with with_features(model, predictor) as deeper:
+        *outputs, features = deeper.predict(model, inputs, **options)
+    for found, expected in zip(outputs, predictor.predict(model, inputs, **options), strict=True):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+    if name == "mean-field":  # whose features are draws, too
+        assert features.shape == given.shape
+    else:
+        torch.testing.assert_close(features, given)

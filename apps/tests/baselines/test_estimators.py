@@ -20,7 +20,7 @@ LABELS = torch.tensor([1, 0, 1, 0, 1, 0])
 
 
 def test_logistic_regression_has_the_likeliest_penalty_of_the_validation_part():
-    data = with_labels(load_images("digits"), 60, 0.0)
+    data = with_labels(load_images("digits"), 60)
     pixels = [
         (part.inputs.double().flatten(1).numpy() / 255 - data.mean[0]) / data.std[0]
         for part in (data.train, data.validation, data.test)
@@ -31,7 +31,7 @@ def test_logistic_regression_has_the_likeliest_penalty_of_the_validation_part():
         model = LogisticRegression(C=penalty, max_iter=1000).fit(pixels[0], data.train.targets)
         losses.append(log_loss(labels, model.predict_proba(pixels[1])))
         probabilities.append(model.predict_proba(pixels[2]))
-    probs = fit_estimator("logreg", data, seed=0)(data.test).exp().numpy()
+    probs = fit_estimator("logreg", data, seed=0)(data.test)[0].exp().numpy()
     errors = [np.abs(probs - expected).max() for expected in probabilities]
     # The optimiser stops where its gradient is small, in float32 here.
     assert np.argmin(errors) == np.argmin(losses)
@@ -39,9 +39,9 @@ def test_logistic_regression_has_the_likeliest_penalty_of_the_validation_part():
 
 
 def test_nearest_neighbours_have_one_more_that_is_a_little_of_every_class():
-    data = with_labels(load_images("digits"), 60, 0.0)
+    data = with_labels(load_images("digits"), 60)
     pixels = [part.inputs.double().flatten(1).numpy() for part in (data.train, data.test)]
-    probs = fit_estimator("knn", data, seed=0)(data.test).exp().double()
+    probs = fit_estimator("knn", data, seed=0)(data.test)[0].exp().double()
     closest = []
     for count in (1, 3, 5, 10, 30):
         model = KNeighborsClassifier(count).fit(pixels[0], data.train.targets)
@@ -53,10 +53,10 @@ def test_nearest_neighbours_have_one_more_that_is_a_little_of_every_class():
 
 @pytest.mark.parametrize("name", ["mlp", "gp"])
 def test_few_labels_are_learned_and_a_class_without_any_is_possible(name):
-    data = with_labels(load_images("digits"), 60, 0.0)
+    data = with_labels(load_images("digits"), 60)
     seen = data.train.targets != 3
     object.__setattr__(data, "train", data.train.rows(seen))
-    log_probs = fit_estimator(name, data, seed=2**40)(data.test)
+    log_probs, _ = fit_estimator(name, data, seed=2**40)(data.test)
     assert torch.isfinite(log_probs).all()
     assert log_probs[:, 3].max() < -80
     rest = data.test.targets != 3
@@ -73,7 +73,7 @@ def test_texts_are_counts_weighted_by_inverse_document_frequency():
     vectors = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+").fit_transform(TEXTS)
     expected = LogisticRegression(C=1.0, max_iter=1000).fit(vectors, LABELS).predict_proba(vectors)
     np.testing.assert_allclose(
-        fit_estimator("logreg", data, seed=0)(whole).exp(), expected, atol=1e-3
+        fit_estimator("logreg", data, seed=0)(whole)[0].exp(), expected, atol=1e-3
     )
 
 
@@ -84,7 +84,8 @@ def test_every_estimator_takes_a_few_texts(name):
     data = TextData(
         *("texts", whole, whole, whole), class_names=("neg", "pos"), vocab=vocab, max_length=4
     )
-    log_probs = fit_estimator(name, data, seed=0)(whole)
+    log_probs, features = fit_estimator(name, data, seed=0)(whole)
+    assert features.shape == (6, 0)
     torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(6))
 
 
@@ -94,7 +95,7 @@ def standardised(train, rows):
 
 
 def test_sequences_are_means_and_deviations_of_their_frames_and_shares_of_convolutions():
-    data = with_labels(load_sequences("speakers", "label"), 90, 0.0)
+    data = with_labels(load_sequences("speakers", "label"), 90)
     parts = (data.train, data.validation, data.test)
     frames = [[x[~x[:, 0].isnan()].double().numpy() for x in part.inputs] for part in parts]
     moments = [np.array([np.r_[x.mean(0), x.std(0)] for x in part]) for part in frames]
@@ -104,9 +105,11 @@ def test_sequences_are_means_and_deviations_of_their_frames_and_shares_of_convol
         model = LogisticRegression(C=penalty, max_iter=1000).fit(train, data.train.targets)
         losses.append(log_loss(data.validation.targets, model.predict_proba(others[0])))
         probabilities.append(model.predict_proba(others[1]))
-    probs = fit_estimator("logreg", data, seed=0)(data.test).exp()
+    log_probs, features = fit_estimator("logreg", data, seed=0)(data.test)
+    probs = log_probs.exp()
+    np.testing.assert_allclose(features, others[1], atol=1e-4)
     np.testing.assert_allclose(probs, probabilities[np.argmin(losses)], atol=5e-3)
-    convolved = fit_estimator("randconv", data, seed=0)(data.test)
+    convolved, _ = fit_estimator("randconv", data, seed=0)(data.test)
     assert (convolved.argmax(1) == data.test.targets).double().mean() > 0.9
     # What a kernel's features are does not depend on the padding behind the frames.
     x, frame = torch.randn(3, 9, 2), torch.arange(9) < torch.tensor([[4], [9], [6]])

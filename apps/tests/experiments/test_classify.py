@@ -8,6 +8,7 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from torch import nn
 
+from probseq.metrics import SCORES
 from probseq.metrics.post_hoc import search_temperature
 from probseq.transformers import TransformerOutput
 from probseq_apps.cli import main
@@ -20,6 +21,7 @@ from probseq_apps.experiments.classify import (
     classification_loss,
     make_test_sets,
     warm_start_config,
+    with_chosen_scores,
 )
 from probseq_apps.options import Options
 from probseq_apps.settings.classify import RECIPES, EvaluationSettings
@@ -32,6 +34,7 @@ TINY = [
 TWO_EPOCHS = [*TINY, "--epochs", "2", "--validate-every", "1", "--seeds", "0", "1"]
 SMALL_EVALUATION = ["--corruptions", "contrast", "--severities", "1", "5", "--ood", "rotations"]
 CHOICE = "choice"
+NAMES = ("test", "validation", "ood/unknown", "validation/unknown")
 ROWS = [
     "logreg",
     "mle",
@@ -293,6 +296,47 @@ def test_dropout_that_drops_nothing_is_refused_before_anything_is_trained(tmp_pa
     assert main(["classify", *TINY, *arguments]) == 1
     assert "'undropped' needs dropout above 0" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_score_that_tells_the_unknown_is_chosen_by_the_validation_of_other_seeds():
+    known = "validation/unknown"
+    values = {"entropy": [0.9, 0.9, 0.2], "nearest": [0.6, 0.3, 0.8]}
+    entries = [
+        {f"{known}/{score}/auroc": own[seed] for score, own in values.items()}
+        | {f"ood/unknown/{score}/auroc": 10 * seed + n for n, score in enumerate(values)}
+        for seed in range(3)
+    ]
+    found, scores = with_chosen_scores(entries)
+    # Means over the other two seeds: .55, .55, .9 by entropy and .55, .7, .45 by distance.
+    assert scores[1:] == ["nearest", "entropy"]
+    assert [entry["ood/unknown/chosen/auroc"] for entry in found[1:]] == [11, 20]
+    # A seed's own validation part has no say.
+    changed = [entries[0], {**entries[1], f"{known}/entropy/auroc": 0.0}, entries[2]]
+    assert with_chosen_scores(changed)[1][1] == "nearest"
+    assert with_chosen_scores(entries[:1])[1] == ["entropy"]
+    assert with_chosen_scores([{"ood/svhn/entropy/auroc": 0.5}] * 2)[1] == []
+
+
+def test_scores_of_features_are_distances_from_what_the_last_layer_makes_of_training_data(
+    tmp_path, report_of
+):
+    short = ["--method", "logreg", "mcd", "--unknown", "3", "7", "--train-size", "60"]
+    short += [*TINY, "--epochs", "2", "--seeds", "0", "1", "--no-shift", "--ood"]
+    assert main(["classify", *short, "--dropout", "0.3", "--run-dir", str(tmp_path)]) == 0
+    found = report_of(tmp_path)["methods"]
+    pixels = stored(tmp_path, "logreg", 0)["test/scores"]
+    assert np.isnan(pixels).all()  # pictures' distances are left to models
+    arrays = [stored(tmp_path, "mcd", seed) for seed in (0, 1)]
+    assert all(np.isfinite(run[f"{name}/scores"]).all() for run in arrays for name in NAMES)
+    assert not any("training" in name for name in arrays[0])
+    for place, run in enumerate(arrays):
+        parts = run["test/scores"], run["ood/unknown/scores"]
+        positive, scores = np.repeat([0, 1], [*map(len, parts)]), np.concatenate(parts)
+        for column, name in enumerate(SCORES):
+            auroc = found["mcd"]["metrics"][f"ood/unknown/{name}/auroc"]["values"][place]
+            assert auroc == pytest.approx(roc_auc_score(positive, scores[:, column]))
+    assert set(found["mcd"]["scores"]) <= {"max-softmax", "entropy", *SCORES}
+    assert set(found["logreg"]["scores"]) <= {"max-softmax", "entropy"}
 
 
 @pytest.mark.slow

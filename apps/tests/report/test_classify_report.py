@@ -50,18 +50,13 @@ def test_a_test_set_has_a_table_with_means_errors_and_marks_and_what_attention_a
     assert without.rows[0][2:] == ["0.2000±0.1000", "0.2000±0.1000"]
 
 
-def test_shift_has_a_table_by_severity_and_one_by_group_for_each_metric():
-    values = {"severity-1": 0.4, "severity-5": 0.2, "noise-1": 0.5, "noise-5": 0.3}
-    noise = {f"shift/{key}": [value] for key, value in values.items()}
-    blur = {"shift/blur-1": [0.3], "shift/blur-5": [0.1]}
-    tables = shift_tables({"sgpa": measured(noise | blur)})
-    assert len(tables) == 2 * len(METRICS)
-    severity, group = tables[:2]
-    assert severity.rows == [["sgpa", "1", "0.4000", "0.2000"]]
-    assert group.heads[2:] == ["noise ↑", "blur ↑", "all ↑"]
-    assert group.rows[0][2:] == ["0.4000", "0.2000", "0.3000"]
-    # A single group is what all are; published corruptions have tables of their own.
-    assert len(shift_tables({"sgpa": measured(noise)})) == len(METRICS)
+def test_shift_has_a_table_by_severity_for_each_metric():
+    values = {"shift/severity-1": [0.4], "shift/severity-5": [0.2], "shift/fog/5": [0.1]}
+    tables = shift_tables({"sgpa": measured(values)})
+    assert len(tables) == len(METRICS)
+    assert tables[0].heads[2:] == ["severity 1 ↑", "severity 5 ↑", "all ↑"]
+    assert tables[0].rows == [["sgpa", "1", "0.4000", "0.2000", "0.3000"]]
+    # Published corruptions have tables of their own.
     both = {"sgpa": measured({"shift/severity-1": [0.4], "cifar-c/severity-1": [0.8]})}
     assert [table.rows[0][2] for table in shift_tables(both)] == ["0.4000"] * 4 + ["0.8000"] * 4
 
@@ -73,19 +68,21 @@ def test_each_set_and_detector_has_its_table_and_the_sets_their_mean():
         for name, (svhn, own) in found.items()
     }
     tables = ood_tables({name: measured(own, DETECTION) for name, own in sets.items()})
-    assert [table.heads[0] for table in tables] == [
-        f"{title}, entropy" for title in ("against svhn", "against folder:/a/b", "mean over 2 sets")
+    assert [table.heads[0] for table in tables[::4]] == [
+        f"{title}: AUROC" for title in ("against svhn", "against folder:/a/b", "mean over 2 sets")
     ]
     # The seeds' means are 0.5 and 0.6.
-    assert tables[2].rows[0][2].startswith("0.5500±0.0500")
-    one = measured({"ood/svhn/entropy": [0.9], "ood/svhn/energy": [0.9]}, DETECTION)
-    assert len(ood_tables({"a": one, "b": one})) == 2
+    assert tables[8].rows[0][2].startswith("0.5500±0.0500")
+    one = measured({"ood/svhn/entropy": [0.9], "ood/svhn/energy": [0.8]}, DETECTION)
+    auroc, *_, fpr = ood_tables({"a": one, "b": one})
+    assert auroc.heads[2:] == ["entropy ↑", "energy ↑"]
+    assert (auroc.rows[1], fpr.heads[2]) == (["b", "1", "0.9000", "0.8000"], "entropy ↓")
 
 
 def test_details_have_every_table_under_shift_and_of_detection():
     plain = {"test/nll": summarise([0.5])}
     found = measured({"shift/severity-1": [0.1]}) | measured({"ood/svhn/energy": [0.9]}, DETECTION)
-    assert details({"sgpa": plain | found}).count("\n| sgpa | 1 |") == 5
+    assert details({"sgpa": plain | found}).count("\n| sgpa | 1 |") == 8
     assert details({"sgpa": plain}) == ""
 
 

@@ -14,7 +14,9 @@ def classes(seed, count=60):
     generator = torch.Generator().manual_seed(seed)
     logits = 1.5 * torch.randn(count, 5, generator=generator, dtype=torch.float64)
     labels = torch.multinomial((0.5 * logits).softmax(dim=1), 1, generator=generator)[:, 0]
-    return Predictions(logits.log_softmax(dim=1), torch.zeros(count, dtype=torch.float64), labels)
+    return Predictions(
+        logits.log_softmax(dim=1), torch.zeros(count, 5, dtype=torch.float64), labels
+    )
 
 
 def numbers(seed, samples):
@@ -35,14 +37,8 @@ def drawn(figure, place=0):
 def test_curves_of_classes_pool_the_seeds_and_risks_are_their_means():
     outside = "ood/folder:/a b"
     seeds = [{"test": classes(k), outside: classes(9 + k)} for k in range(2)]
-    pooled = {
-        name: Predictions(*map(torch.cat, zip(*(sets[name] for sets in seeds), strict=True)))
-        for name in seeds[0]
-    }
     figures = class_figures({"mle": seeds})
-    assert list(figures) == ["trusted", "reliability", "ood-folder-a-b"]
-    together = class_figures({"mle": [pooled]})
-    assert drawn(figures["ood-folder-a-b"]) == drawn(together["ood-folder-a-b"])
+    assert list(figures) == ["trusted", "reliability"]
     count = figures["reliability"].axes[1].patches
     assert sum(bar.get_height() for bar in count) == 120
     risks, accepted = [], []
@@ -75,18 +71,14 @@ def test_more_methods_than_colours_get_a_figure_for_each_metric_under_shift(coun
     assert shift_figures({"mle": {"test/nll": summarise([0.5])}}) == {}
 
 
-def test_a_method_that_ranks_nothing_is_a_flat_line_and_in_no_figure_of_other_sets():
+def test_a_method_that_ranks_nothing_is_a_flat_line():
     methods = {"mle": entries(1), "sgpa": entries(4)}
     figures = number_figures(methods, "logp")
-    alone = ["predicted", "coverage", "error-by-variance"]
-    assert list(number_figures({"mle": methods["mle"]}, "logp")) == alone
-    assert list(figures) == [*alone, "ood-swapped-edges"]
+    assert list(figures) == ["predicted", "coverage", "error-by-variance"]
     flat, falling = figures["error-by-variance"].axes[0].lines
     assert (flat.get_label(), falling.get_label()) == ("mle (no order)", "sgpa")
     each = [(found.mean - y).abs().mean() for found, y in (sets["test"] for sets in methods["mle"])]
     assert list(flat.get_ydata()) == pytest.approx([float(sum(each) / 2)] * 2)
-    labels = [line.get_label() for line in figures["ood-swapped-edges"].axes[0].lines]
-    assert not any(label.startswith("mle") for label in labels)
 
 
 def test_the_curve_of_coverage_is_the_mean_over_the_seeds():

@@ -48,15 +48,11 @@ def test_a_screen_aligns_numbers_to_the_right_and_names_columns_that_do_not_fit(
     assert "best mean" not in Table(table.heads, table.rows).screen(80)
 
 
-def test_a_table_is_read_by_spreadsheets_and_by_latex(table):
+def test_a_table_is_read_by_spreadsheets(table):
     assert table.csv().splitlines() == [
         *("test,n,accuracy,accuracy error,seconds,seconds error", "sgpa,3,0.9200,0.0058,,"),
         "sgpa-mean+ts,3,0.7100,0.0058,3.0000,0.0000",
     ]
-    assert Table(["a_b", "%"], [["x & y", "1±2"]]).latex().splitlines()[2:5] == [
-        *(r"a\_b & \% \\", r"\midrule", r"x \& y & 1 $\pm$ 2 \\")
-    ]
-    assert r"sgpa & 3 & \textbf{0.9200 $\pm$ 0.0058} & -- \\" in table.latex().splitlines()
 
 
 def test_columns_that_do_not_fit_are_blocks_with_the_names_again():

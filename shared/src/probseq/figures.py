@@ -189,17 +189,14 @@ def small_multiples(
     x_label: str,
     y_label: str,
     y_limits: tuple[float, float] | None = None,
-    diagonal: bool = False,
 ) -> "Figure":
     """Draw one panel for each method, its curve before the others' in grey, with the same axes.
 
-    With `diagonal`, y = x is drawn between the ends of each curve; limits are by default those of
-    the curves.
+    Limits are by default those of the curves.
     """
     figure, grid = panels(len(curves), _MULTIPLES_ACROSS, (2.7, 2.4), extra=(0.4, 0.6))
     for panel, name in zip(grid, curves, strict=True):
         x, y, errors, caption = curves[name]
-        ends = np.min(np.asarray(x)), np.max(np.asarray(x))
         for other, curve in curves.items():
             if other != name:
                 panel.plot(curve.x, curve.y, color=_BEHIND, linewidth=0.8, zorder=1)
@@ -208,8 +205,6 @@ def small_multiples(
             panel.plot(x, y, **style)
         else:
             panel.errorbar(x, y, yerr=errors, marker="o", markersize=3.5, capsize=2, **style)
-        if diagonal:
-            panel.plot(ends, ends, color=GUIDE, linewidth=0.8, linestyle=":", zorder=1)
         panel.set_title("\n".join(filter(None, (textwrap.fill(name, 28), caption))), fontsize=10)
         light_grid(panel)
     if y_limits is not None:

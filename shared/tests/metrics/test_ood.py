@@ -13,9 +13,10 @@ from probseq.metrics import (
     KLMatching,
     energy_score,
     entropy_score,
+    feature_scores,
     max_softmax_score,
     ood_metrics,
-    ood_roc,
+    sample_scores,
 )
 
 
@@ -42,6 +43,57 @@ def loop_kl(probs, val_probs, groups):
     """Scores by scipy's KL, one sample at a time."""
     typical = [val_probs[groups == k].mean(0) for k in range(probs.shape[1])]
     return np.array([scipy.stats.entropy(p, typical[p.argmax()]) for p in probs])
+
+
+def test_the_scores_of_samples_are_their_energy_their_disagreement_and_their_variance():
+    logits = 3.0 * np.random.default_rng(0).normal(size=(6, 20, 4))
+    found = {n: score.numpy() for n, score in sample_scores(torch.from_numpy(logits)).items()}
+    energies = -scipy.special.logsumexp(logits, axis=-1)
+    np.testing.assert_allclose(found["energy"], energies.mean(0), rtol=1e-12)
+    probs = scipy.special.softmax(logits, axis=-1)
+    # The mutual information is the mean divergence of a sample from the mean of all.
+    divergence = scipy.stats.entropy(probs, probs.mean(0, keepdims=True), axis=-1).mean(0)
+    np.testing.assert_allclose(found["information"], divergence, rtol=1e-9)
+    covariance = [np.cov(logits[:, n].T, bias=True) for n in range(20)]
+    centring = np.eye(4) - 1 / 4
+    expected = [np.trace(centring @ each @ centring) for each in covariance]
+    np.testing.assert_allclose(found["logit-variance"], expected, rtol=1e-9)
+    # Nothing that is added to all logits of a sample alike reaches the last two.
+    lifted = sample_scores(torch.from_numpy(logits + np.arange(6.0)[:, None, None]))
+    for name in ("information", "logit-variance"):
+        np.testing.assert_allclose(lifted[name].numpy(), found[name], rtol=1e-9)
+    agreeing = sample_scores(torch.from_numpy(logits[:1]).repeat(5, 1, 1))
+    assert agreeing["information"].abs().max() < 1e-12
+    assert list(sample_scores(torch.from_numpy(logits[:1]))) == ["energy"]
+
+
+@pytest.mark.parametrize(("count", "dim"), [(60, 5), (12, 20)])
+def test_distances_of_features_equal_those_by_the_inverse_covariance(count, dim):
+    generator = np.random.default_rng(1)
+    train, x = generator.normal(size=(count, dim)), 2.0 * generator.normal(size=(30, dim))
+    labels = np.arange(count) % 3
+    train += labels[:, None]
+    means = np.stack([train[labels == each].mean(0) for each in range(3)])
+    residuals = train - means[labels]
+    covariance = residuals.T @ residuals / count
+    covariance += 1e-3 * np.trace(covariance) / dim * np.eye(dim)
+    inverse = np.linalg.inv(covariance)
+    squares = [[(each - mean) @ inverse @ (each - mean) for mean in means] for each in x]
+    nearest = [np.linalg.norm(train - each, axis=1).min() for each in x]
+    # A class that no example has, number 1 of 0, 1, 2 and 5, counts for nothing.
+    numbers = torch.from_numpy(np.array([0, 2, 5])[labels])
+    found = feature_scores(torch.from_numpy(x), torch.from_numpy(train), numbers)
+    np.testing.assert_allclose(found["mahalanobis"].numpy(), np.min(squares, 1), rtol=1e-8)
+    np.testing.assert_allclose(found["nearest"].numpy(), nearest, rtol=1e-8)
+
+
+def test_distances_of_examples_that_are_all_alike_are_finite():
+    x = torch.tensor([[1.0, 1.0, 1.0], [2.0, 1.0, 1.0]])
+    found = feature_scores(x, torch.ones(4, 3), torch.zeros(4, dtype=torch.int64))
+    assert found["nearest"].tolist() == [0.0, 1.0]
+    assert found["mahalanobis"][0] == 0.0
+    assert found["mahalanobis"][1] > 0
+    assert found["mahalanobis"].isfinite().all()
 
 
 def test_kl_matching_by_true_class_scores_against_the_predicted_class(make_probs):
@@ -106,10 +158,3 @@ def test_metrics_equal_sklearn_with_the_positive_class_of_their_names(seed, deci
         "fpr95": fpr[np.argmax(tpr >= 0.95)],
     }
     assert {k: float(v) for k, v in result.items()} == pytest.approx(expected, abs=1e-12)
-
-
-def test_the_roc_of_other_data_has_the_area_that_is_measured():
-    inside, outside = torch.tensor([0.1, 0.4, 0.4]), torch.tensor([0.3, 0.4, 0.9])
-    fpr, tpr = ood_roc(inside, outside)
-    area = float(ood_metrics(inside, outside)["auroc"])
-    assert float(torch.trapezoid(tpr, fpr)) == pytest.approx(area) == pytest.approx(2 / 3)

@@ -8,17 +8,14 @@ from matplotlib.patches import Rectangle
 from probseq.errors import MissingExtraError
 from probseq.metrics import (
     aurc,
-    auroc,
     calibration_bins,
     risk_coverage_curve,
-    roc_curve,
 )
 from probseq.metrics.plots import (
     interval_coverage_plot,
     predicted_plot,
     reliability_diagram,
     risk_coverage_plot,
-    roc_plot,
     selective_error_plot,
 )
 
@@ -61,20 +58,12 @@ def test_panels_show_the_accuracy_the_gap_and_the_error(make_probs):
 def test_curves_carry_their_areas_in_the_legend(make_probs):
     probs, labels = make_probs()
     confidence, correct = probs.amax(1), probs.argmax(1) == labels
-    figure = roc_plot({"sgpa": roc_curve(confidence, correct)})
-    area = float(auroc(confidence, correct))
-    assert figure.legends[0].get_texts()[0].get_text() == f"sgpa (AUROC {area:.4f})"
     figure = risk_coverage_plot({"sgpa": risk_coverage_curve(confidence, correct)})
     area = float(aurc(confidence, correct))
     assert figure.legends[0].get_texts()[0].get_text() == f"sgpa (AURC {area:.4f})"
 
 
 def test_curves_are_drawn_as_they_are(make_probs):
-    curves = make_curves(make_probs, roc_curve, 2)
-    lines = [line for line in roc_plot(curves).axes[0].lines if line.get_linestyle() != ":"]
-    for line, (fpr, tpr) in zip(lines, curves.values(), strict=True):
-        np.testing.assert_allclose(line.get_xdata(), fpr.numpy())
-        np.testing.assert_allclose(line.get_ydata(), tpr.numpy())
     curves = make_curves(make_probs, risk_coverage_curve, 2)
     lines = risk_coverage_plot(curves).axes[0].lines
     for line, (coverage, risk) in zip(lines, curves.values(), strict=True):
@@ -90,26 +79,25 @@ def test_a_wrong_first_sample_does_not_flatten_the_risk_curve():
     assert risk_coverage_plot({"mle": curve}).axes[0].get_ylim()[1] < 5
 
 
-@pytest.mark.parametrize(("plot", "area"), [(roc_plot, "AUROC"), (risk_coverage_plot, "AURC")])
-def test_more_methods_than_colours_have_a_panel_each(plot, area):
+def test_more_methods_than_colours_have_a_panel_each():
     curve = (torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0]))
-    assert len(plot({f"method {i}": curve for i in range(7)}).axes) == 1
-    figure = plot({f"method {i}": curve for i in range(9)})
+    assert len(risk_coverage_plot({f"method {i}": curve for i in range(7)}).axes) == 1
+    figure = risk_coverage_plot({f"method {i}": curve for i in range(9)})
     assert [axes.get_title() for axes in figure.axes] == [
-        f"method {i}\n{area} 0.5000" for i in range(9)
+        f"method {i}\nAURC 0.5000" for i in range(9)
     ]
 
 
 def test_a_missing_matplotlib_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'probseq\[plots\]'"):
-        roc_plot({"a": (torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0]))})
+        risk_coverage_plot({"a": (torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0]))})
 
 
 @pytest.mark.parametrize(
     "plot",
     [
-        *(reliability_diagram, risk_coverage_plot, roc_plot, predicted_plot),
+        *(reliability_diagram, risk_coverage_plot, predicted_plot),
         *(interval_coverage_plot, selective_error_plot),
     ],
 )

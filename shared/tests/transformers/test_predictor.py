@@ -43,7 +43,7 @@ def inputs():
 def test_a_deterministic_prediction_is_the_softmax_in_any_batch_size():
     whole, single = predict(Noisy(), 0), predict(Noisy(), 0, tokens=65_536)
     torch.testing.assert_close(whole.log_probs.exp(), inputs().softmax(-1))
-    torch.testing.assert_close(whole.energy, -inputs().double().logsumexp(-1))
+    torch.testing.assert_close(whole.scores[:, 0], -inputs().double().logsumexp(-1))
     torch.testing.assert_close(single.log_probs, whole.log_probs)
 
 
@@ -60,20 +60,21 @@ def test_a_sampled_prediction_is_the_mean_of_the_samples_softmax():
     found = predict(Noisy(), 5, num_samples=4)
     draws = inputs() + torch.randn((4, 9, 3), generator=torch.Generator().manual_seed(5))
     torch.testing.assert_close(found.log_probs.exp(), draws.softmax(-1).mean(0))
-    torch.testing.assert_close(found.energy, -draws.double().logsumexp(-1).mean(0))
+    torch.testing.assert_close(found.scores[:, 0], -draws.double().logsumexp(-1).mean(0))
 
 
 def test_monte_carlo_dropout_draws_a_mask_for_each_sample_and_input():
     model = Dropping().eval()
-    log_probs, energy = Predictor(class_predictions, num_samples=2000, dropout=True).predict(
+    log_probs, scores = Predictor(class_predictions, num_samples=2000, dropout=True).predict(
         model, torch.ones(2, 2), device=torch.device("cpu"), seed=0
     )
     # Each logit is 0 or 2 with equal chances: the mean softmax is ½, the mean energy known.
     torch.testing.assert_close(log_probs.exp(), torch.full((2, 2), 0.5), atol=0.05, rtol=0)
     energies = [math.log(2), 2 + math.log(2), 2 * math.log(1 + math.exp(2))]
     expected = -(energies[0] + energies[1] + energies[2]) / 4
-    torch.testing.assert_close(energy, torch.full((2,), expected).double(), atol=0.1, rtol=0)
-    assert energy[0] != energy[1]
+    found = scores[:, 0]
+    torch.testing.assert_close(found, torch.full((2,), expected).double(), atol=0.1, rtol=0)
+    assert found[0] != found[1]
     assert not model.dropout.training
 
 

@@ -73,9 +73,10 @@ def _candidates(name: str, features: Features, seed: int, *, choose: bool) -> li
 
 def fit_estimator(
     name: str, data: Data, *, seed: int
-) -> Callable[[Part], Float32[Tensor, "n classes"]]:
+) -> Callable[[Part], tuple[Float32[Tensor, "n classes"], Tensor]]:
     """Fit a classifier and return a function that predicts logarithms of class probabilities.
 
+    Behind them are the features that it has of sequences, of all else features of no width.
     It is `logreg`, `mlp` (128 hidden units), `knn`, `gp` (RBF kernel, one against the rest) or
     `randconv` (`logreg` on random convolutions). Its hyperparameter (C, α or k) is chosen by the
     likelihood of the validation part, if there is any.
@@ -86,15 +87,19 @@ def fit_estimator(
         featurise = _featuriser(data, dense=name == "gp")
     features, labels = featurise(data.train.inputs), data.train.targets.numpy()
 
-    def predict(estimator: Any, part: Part) -> Tensor:
+    def predict(estimator: Any, part: Part) -> tuple[Tensor, Tensor]:
         probs = np.full((len(part), data.num_classes), _SMALLEST)
+        rows = featurise(part.inputs)
         with threadpool_limits(torch.get_num_threads()):
             # A class without training rows has no column.
-            probs[:, estimator.classes_] = estimator.predict_proba(featurise(part.inputs))
-        return torch.as_tensor(probs).clamp(_SMALLEST).log().float()
+            probs[:, estimator.classes_] = estimator.predict_proba(rows)
+        deep = (
+            torch.as_tensor(rows) if isinstance(data, SequenceData) else torch.zeros(len(part), 0)
+        )
+        return torch.as_tensor(probs).clamp(_SMALLEST).log().float(), deep
 
     def validation_loss(estimator: Any) -> float:
-        return float(F.nll_loss(predict(estimator, data.validation), data.validation.targets))
+        return float(F.nll_loss(predict(estimator, data.validation)[0], data.validation.targets))
 
     choose = len(data.validation) > 0
     chosen, lowest = None, float("inf")

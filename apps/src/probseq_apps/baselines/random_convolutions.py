@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float32
 from torch import Tensor
 
 _TAPS = 9
+_NUMBERS_AT_ONCE = 20_000_000  # of the convolutions
 
 
 class RandomConvolutions:
@@ -38,16 +39,20 @@ class RandomConvolutions:
         rows = (self._uniform(num_kernels) * len(x)).long()
         levels = self._uniform(num_kernels)
         self._biases = torch.zeros(num_kernels)
-        for dilation, which in self._groups():
-            outputs = self._convolved(x, dilation, which)[rows[which], torch.arange(len(which))]
-            for n, kernel in enumerate(which.tolist()):
-                values = outputs[n, frame[rows[kernel]]]
-                self._biases[kernel] = values.quantile(float(levels[kernel]))
+        for kernel, row in enumerate(rows.tolist()):
+            dilation, which = int(self._dilations[kernel]), torch.tensor([kernel])
+            values = self._convolved(x[row : row + 1], dilation, which)[0, 0, frame[row]]
+            self._biases[kernel] = values.quantile(float(levels[kernel]))
 
     def __call__(
         self, x: Float32[Tensor, "n t c"], frame: Bool[Tensor, "n t"]
     ) -> Float32[Tensor, "n m"]:
         """Return for each kernel the share of frames above its bias, and its largest value."""
+        at_once = max(1, _NUMBERS_AT_ONCE // (x.shape[1] * len(self._biases)))
+        parts = zip(x.split(at_once), frame.split(at_once), strict=True)
+        return torch.cat([self._features(*part) for part in parts])
+
+    def _features(self, x: Tensor, frame: Tensor) -> Tensor:
         shares, largest = torch.zeros(2, len(x), len(self._biases))
         for dilation, which in self._groups():
             # What is behind the end is below everything.

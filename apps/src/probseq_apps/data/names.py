@@ -29,13 +29,12 @@ _MOST_NAMES = 24  # in a message
 WORDS, BPE_PREFIX = "words", "bpe:"
 _SMALLEST_BPE = 258  # all bytes, padding, and a text without any token
 
-CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
-    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
-    "blur": ("defocus_blur", "gaussian_blur", "motion_blur", "zoom_blur"),
-    "weather": ("fog", "snow", "brightness"),
-    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
-}
-CORRUPTION_NAMES: tuple[str, ...] = tuple(n for group in CORRUPTION_GROUPS.values() for n in group)
+CORRUPTION_NAMES = (
+    *("gaussian_noise", "shot_noise", "impulse_noise"),
+    *("defocus_blur", "gaussian_blur", "motion_blur", "zoom_blur"),
+    *("fog", "snow", "brightness"),
+    *("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+)
 SEQUENCE_CORRUPTION_NAMES = ("frame_noise", "dropped_frames", "channel_gain", "truncation")
 
 

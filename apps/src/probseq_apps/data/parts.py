@@ -151,18 +151,6 @@ def few_rows(
     return order[order_within[order].argsort(stable=True)][:size].sort().values
 
 
-def wrong_labels(
-    labels: Int64[Tensor, " n"], share: float, num_classes: int
-) -> Int64[Tensor, " n"]:
-    """Return labels of which a share, at random, is replaced by other classes, all alike."""
-    rows = permutation(len(labels), seed=1)[: round(share * len(labels))]
-    generator = torch.Generator().manual_seed(2)
-    changed = labels.clone()
-    shift = torch.randint(1, num_classes, (len(labels),), generator=generator)[: len(rows)]
-    changed[rows] = (labels[rows] + shift) % num_classes
-    return changed
-
-
 def labelled_images(images: NDArray[Any], labels: NDArray[Any], source: Path) -> Part:
     """Return images as bytes (N, C, H, W) with their class numbers; the source is for messages.
 

@@ -19,7 +19,6 @@ of 7 to 29 frames of 12 cepstral coefficients. Letters: T frames of a sequence a
 
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,7 @@ def _read_table(path: Path, label_column: str) -> dict[str, Any]:
     channels = [each for each in header if each not in ("id", "time", label_column)]
     if not channels:
         raise DataError(f"{path} needs columns beside id, time and {label_column}: {header}")
-    stamps, sequences = StampColumn("time"), dict[str, list[tuple[float, list[float]]]]()
+    stamps, sequences = StampColumn("time"), dict[str, dict[float, list[float]]]()
     label_of = dict[str, str]()
 
     def parse(name: str, time: str, label: str, *cells: str) -> None:
@@ -125,16 +124,16 @@ def _read_table(path: Path, label_column: str) -> dict[str, Any]:
             raise ValueError(
                 f"sequence {name!r} must have one label, got {label_of[name]!r} and {label!r}"
             )
-        frame = stamps.parse(time), [parse_number(cell) for cell in cells]
-        sequences.setdefault(name, []).append(frame)
+        frames, at = sequences.setdefault(name, {}), stamps.parse(time)
+        if at in frames:
+            raise ValueError(f"sequence {name!r} must have one frame at a time, got two at {time}")
+        frames[at] = [parse_number(cell) for cell in cells]
 
     columns = [("id", "sequences"), ("time", "order of frames"), (label_column, "labels")]
     read_rows(path, [*columns, *((channel, "channel") for channel in channels)], parse)
     if not sequences:
         raise DataError(f"{path} holds no sequences")
-    frames = [
-        values for each in sequences.values() for _, values in sorted(each, key=itemgetter(0))
-    ]
+    frames = [each[at] for each in sequences.values() for at in sorted(each)]
     lengths = np.array([len(each) for each in sequences.values()])
     labels = np.array([label_of[name] for name in sequences])
     return {"values": np.array(frames), "labels": labels, "lengths": lengths, "test": None}

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from probseq.images import channel_statistics
 from probseq_apps.data.images import ImageData, load_images
 from probseq_apps.data.names import WORDS, DataError, data_kind, user_path
-from probseq_apps.data.parts import SPLIT_SEED, Part, few_rows, permutation, wrong_labels
+from probseq_apps.data.parts import SPLIT_SEED, Part, few_rows, permutation
 from probseq_apps.data.sequences import SequenceData, load_sequences
 from probseq_apps.data.settings import DataSettings
 from probseq_apps.data.texts import TextData, TextParts, make_tokenizer, read_parts
@@ -50,8 +51,15 @@ def load_data(
         raise DataError(f"{name!r} cannot be fetched: put its files under --data-dir yourself")
     parts = read_parts(name, reading, data_dir=data_dir)
     length = parts.default_length if max_length is None else max_length
-    # A tokenizer that learns sees the texts for training alone.
-    vocab = make_tokenizer(reading.tokenizer, [text for text, _ in parts.train])
+    if reading.num_unknown and not reading.unknown:
+        raise DataError(
+            f"num_unknown draws others for each seed, and the vocabulary of {name!r} is learned "
+            "once, without them: name the classes by unknown"
+        )
+    # A tokenizer that learns sees the texts for training alone, and none of unknown classes.
+    classes = parts.class_names
+    texts = [text for text, label in parts.train if classes[label] not in reading.unknown]
+    vocab = make_tokenizer(reading.tokenizer, texts)
     encoded = _encoded(parts, partial(encode_texts, vocab, max_length=length))
     return TextData(**encoded, vocab=vocab, max_length=length)
 
@@ -84,34 +92,31 @@ def unknown_part(part: Part, unknown: list[int]) -> Part:
 
 
 def without_classes(data: DataT, unknown: list[int]) -> DataT:
-    """Return data without some classes, in all parts."""
+    """Return data without some classes, in all parts and in the normalisation of images."""
     names = tuple(name for n, name in enumerate(data.class_names) if n not in unknown)
-    parts = (without_rows(part, unknown) for part in (data.train, data.validation, data.test))
-    train, validation, test = parts
+    train, validation, test = (
+        without_rows(part, unknown) for part in (data.train, data.validation, data.test)
+    )
     extra = {name: without_rows(part, unknown) for name, part in data.extra_tests.items()}
-    changes = {"train": train, "validation": validation, "test": test, "extra_tests": extra}
-    return replace(data, **changes, class_names=names)
+    parts = {"train": train, "validation": validation, "test": test, "extra_tests": extra}
+    data = replace(data, **parts, class_names=names)
+    if isinstance(data, ImageData):
+        mean, std = channel_statistics(train.inputs)
+        return replace(data, mean=mean, std=std)
+    return data
 
 
-def with_labels(data: DataT, size: int | None, noise: float, *, seed: int = SPLIT_SEED) -> DataT:
-    """Return data with fewer rows to train on, and with wrong labels.
+def with_labels(data: DataT, size: int | None, *, seed: int = SPLIT_SEED) -> DataT:
+    """Return data with so many rows to train on, all where the size is None.
 
-    The share `noise` of the labels for training and validation is wrong; `size` None takes all
-    rows. Normalisation of images and vocabulary are still those of all, which need no labels.
+    Normalisation of images and vocabulary are still those of all, which need no labels.
     """
-    notes = list(data.notes)
-    train, validation = data.train, data.validation
-    if size is not None:
-        source = f"training rows of {data.name!r}"
-        train = train.rows(few_rows(train.targets, size, source, seed))
-        notes.append(f"trained on {size:,} of {len(data.train):,} examples")
-    if noise:
-        train, validation = (
-            replace(part, targets=wrong_labels(part.targets, noise, data.num_classes))
-            for part in (train, validation)
-        )
-        notes.append(f"{100 * noise:g}% of the labels for training and validation are wrong")
-    return replace(data, train=train, validation=validation, notes=tuple(notes))
+    if size is None:
+        return data
+    source = f"training rows of {data.name!r}"
+    train = data.train.rows(few_rows(data.train.targets, size, source, seed))
+    note = f"trained on {size:,} of {len(data.train):,} examples"
+    return replace(data, train=train, notes=(*data.notes, note))
 
 
 def _encoded(parts: TextParts, encode: Callable[[list[str]], Tensor]) -> dict[str, Any]:

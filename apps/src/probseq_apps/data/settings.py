@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from probseq.settings import Bound, Count, Index, Rate, Settings
+from probseq.settings import Bound, Count, Index, Settings
 from probseq_apps.data.names import WORDS, tokenizer_choice
 
 _DISTINCT = Bound("without repetitions", lambda values: len(set(values)) == len(values))
@@ -30,8 +30,6 @@ class DataSettings(Settings):
     train_size: Count | None = None
     """Labelled examples to train on, chosen at random with the same share of each class: others for
     each seed, but for the members of an ensemble; None: all of them."""
-    label_noise: Rate = 0.0
-    """Share of the labels for training and validation that are replaced by wrong ones."""
 
     def check(self) -> None:
         """Refuse unknown tokenizers."""

@@ -1,6 +1,7 @@
 """`probseq classify`: train methods on one data set, measure them, and compare."""
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from probseq.corruptions import corrupt
 from probseq.images import augment3, normalize, random_crop_flip, rotate
 from probseq.laplace import laplace_model
 from probseq.metrics import (
+    SCORES,
     SHIFTED,
     Predictions,
     accuracy,
@@ -24,17 +26,19 @@ from probseq.metrics import (
     ensemble,
     evaluate_sets,
     expected_calibration_error,
+    feature_scores,
     matthews_correlation,
 )
 from probseq.metrics.post_hoc import search_temperature
-from probseq.metrics.sets import trusted_shares
+from probseq.metrics.sets import LOGIT_SCORES, trusted_shares
 from probseq.transformers import Predictor, copy_kernel_weights
+from probseq_apps.baselines.backbone import with_features
 from probseq_apps.baselines.estimators import MOST_ROWS_OF_GP, fit_estimator
 from probseq_apps.baselines.sngp import SNGPTransformer, fit_precision
 from probseq_apps.data.image_files import available_cifar_c, read_cifar_c
 from probseq_apps.data.image_folders import list_all
 from probseq_apps.data.images import ImageData, load_ood_images
-from probseq_apps.data.names import CORRUPTION_GROUPS, CORRUPTION_NAMES, DataError, user_path
+from probseq_apps.data.names import CORRUPTION_NAMES, DataError, user_path
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sequences import SequenceData, corrupt_sequences
 from probseq_apps.data.sets import ClassData as Data
@@ -56,14 +60,17 @@ from probseq_apps.experiments import comparison
 from probseq_apps.experiments.examples import chance_of, draw_examples
 from probseq_apps.methods.build import build, count_tokens
 from probseq_apps.options import Options
-from probseq_apps.report.classify import MethodResult, classify_report
+from probseq_apps.report.classify import CHOSEN, MethodResult, classify_report
 from probseq_apps.settings.classify import ROTATIONS, ClassifySettings, EvaluationSettings
 from probseq_apps.settings.methods import Row, TrainedMethod, resolve
 
 Sets = Mapping[str, Predictions]
+Sources = Mapping[str, comparison.TestSet]
+Metrics = dict[str, float | None]
 MADE, PUBLISHED = SHIFTED
 # The unknown classes among the test and the validation part.
 UNKNOWN, UNKNOWN_VALIDATION = "ood/unknown", "validation/unknown"
+TRAINING = "training"  # among predictions
 # The same corrupted pixels for every method, seed and run.
 _CORRUPTION_SEED = 0
 _ROTATION_DEGREES = 90.0
@@ -88,8 +95,7 @@ def load(settings: ClassifySettings, options: Options) -> comparison.Loaded[Data
     )
     data = labelled(settings, fully_labelled, settings.seeds[0])
     # What is out of distribution must not be in the training rows of any seed.
-    every = with_labels(fully_labelled, None, settings.reading.label_noise)
-    sets = make_test_sets(every, settings, options)
+    sets = make_test_sets(fully_labelled, settings, options)
     return comparison.Loaded(data, sets, fully_labelled)
 
 
@@ -100,7 +106,7 @@ def labelled(settings: ClassifySettings, fully_labelled: Data, seed: int) -> Dat
         fully_labelled = without_classes(fully_labelled, unknown)
         notes = (*fully_labelled.notes, f"unknown in training: {reading.unknown_text}")
         fully_labelled = replace(fully_labelled, notes=notes)
-    return with_labels(fully_labelled, reading.train_size, reading.label_noise, seed=seed)
+    return with_labels(fully_labelled, reading.train_size, seed=seed)
 
 
 def shared_seed(settings: ClassifySettings, seed: int) -> int:
@@ -112,10 +118,8 @@ def shared_seed(settings: ClassifySettings, seed: int) -> int:
     return seed
 
 
-def sets_of_seed(
-    settings: ClassifySettings, loaded: comparison.Loaded[Data], data: Data, seed: int
-) -> Mapping[str, comparison.TestSet]:
-    """Return the test sets with the known classes of a seed's data, and its unknown ones."""
+def sets_of_seed(settings: ClassifySettings, loaded: comparison.Loaded[Data], seed: int) -> Sources:
+    """Return the test sets with the classes that a seed knows, and those that it does not."""
     whole, seed = loaded.fully_labelled, shared_seed(settings, seed)
     if not (unknown := unknown_classes(whole, settings.reading, seed=seed)):
         return loaded.sets
@@ -123,9 +127,8 @@ def sets_of_seed(
         name: source if name in other_sets(settings) else partial(_without, source, unknown)
         for name, source in loaded.sets.items()
     }
-    if len(whole.validation):
-        sets["validation"] = data.validation  # of which some labels may be wrong
-        sets[UNKNOWN_VALIDATION] = unknown_part(whole.validation, unknown)
+    if len(held_out := unknown_part(whole.validation, unknown)):
+        sets[UNKNOWN_VALIDATION] = held_out
     return {**sets, UNKNOWN: unknown_part(whole.test, unknown)}
 
 
@@ -180,7 +183,7 @@ def train_method(
     """Train a method, or fit an estimator, and store its predictions."""
     trained, folder = resolve(job.row, settings), comparison.run_folder(at, job)
     data = labelled(settings, loaded.fully_labelled, job.seed)
-    sets = sets_of_seed(settings, loaded, data, job.seed)
+    sets = sets_of_seed(settings, loaded, job.seed)
     if trained.method.estimator:
         return fit_and_predict(trained.base, data, sets, folder, job.seed)
     model = train_transformer(trained, data, folder, job.seed)
@@ -204,8 +207,10 @@ def report(
         runs: list[Sets] = [{n: Predictions(**f) for n, f in sets.items()} for sets in stored]
         runs, temperatures = post_hoc(row, settings, runs)
         rate = settings.evaluation.error_rate
-        metrics = [evaluate_sets(s, CORRUPTION_GROUPS) | trusted_shares(s, rate) for s in runs]
-        measured[name] = comparison.row_result(row, jobs_of_row, results, metrics, temperatures)
+        metrics = [evaluate_sets(s) | trusted_shares(s, rate) for s in runs]
+        metrics, scores = with_chosen_scores(metrics)
+        result = comparison.row_result(row, jobs_of_row, results, metrics, temperatures)
+        measured[name] = result._replace(scores=scores)
         plotted[name] = runs
     facts = {"classes": loaded.data.num_classes, "chance": chance_of(loaded.data)}
     fields = comparison.report_fields(settings, loaded, at, **facts)
@@ -335,7 +340,7 @@ def classification_loss(
 
 
 def fit_and_predict(
-    name: str, data: Data, sets: Mapping[str, comparison.TestSet], folder: Path, seed: int
+    name: str, data: Data, sets: Sources, folder: Path, seed: int
 ) -> dict[str, Any]:
     """Fit an estimator and store its predictions, in the main process alone."""
     if not distributed.is_main():
@@ -343,23 +348,47 @@ def fit_and_predict(
     started = time.perf_counter()
     predict = fit_estimator(name, data, seed=derive_seed(seed, "weights"))
     seconds = round(time.perf_counter() - started, 3)
-    stored: dict[str, dict[str, Tensor]] = {}
-    for set_name, source in sets.items():
+    predictions: dict[str, tuple[Tensor, ...]] = {}
+    for set_name, source in with_training(data, sets).items():
         if set_name != comparison.WITHOUT_ATTENTION:
             part = source if isinstance(source, Part) else source()
-            log_probs = predict(part)
-            # No logits, hence no energy to tell inputs apart by.
-            energy = torch.full_like(log_probs[:, 0], math.nan)
-            stored[set_name] = Predictions(log_probs, energy, part.targets)._asdict()
-    save_groups(folder / comparison.PREDICTIONS, stored)
+            log_probs, features = predict(part)
+            # No logits, hence no scores of theirs to tell inputs apart by.
+            scores = torch.full((len(part), LOGIT_SCORES), math.nan, dtype=torch.float64)
+            predictions[set_name] = log_probs, scores, features, part.targets
+    save_groups(folder / comparison.PREDICTIONS, with_distances(predictions))
     return {"seconds": seconds}
+
+
+def with_training(data: Data, sets: Sources) -> Sources:
+    """Return the sets, and the training part where others must be told from what was learned."""
+    told_apart = any(name.startswith("ood/") for name in sets)
+    return {**sets, TRAINING: data.train} if told_apart else sets
+
+
+def with_distances(predictions: Mapping[str, tuple[Tensor, ...]]) -> dict[str, dict[str, Tensor]]:
+    """Return the fields of predictions, with the distances of features from the training part's.
+
+    Given are log probabilities, scores of the logits, features and labels. Where there is no
+    training part, or features have no width, and of shifted sets the distances are NaN.
+    """
+    *_, train, classes = predictions.get(TRAINING, (torch.zeros(0, 0), torch.zeros(0)))
+    stored: dict[str, dict[str, Tensor]] = {}
+    for name, (log_probs, scores, features, labels) in predictions.items():
+        distances = scores.new_full((len(labels), len(SCORES) - LOGIT_SCORES), math.nan)
+        if train.numel() and not name.startswith(SHIFTED):
+            distances = torch.stack([*feature_scores(features, train, classes).values()], -1)
+        if name != TRAINING:
+            scores = torch.cat([scores, distances], -1)
+            stored[name] = Predictions(log_probs, scores, labels)._asdict()
+    return stored
 
 
 def predict_and_store(
     model: nn.Module,
     trained: TrainedMethod[ClassifySettings],
     data: Data,
-    sets: Mapping[str, comparison.TestSet],
+    sets: Sources,
     folder: Path,
     seed: int,
 ) -> None:
@@ -374,9 +403,11 @@ def predict_and_store(
             yield prepare(inputs.to(device)), labels.to(device)
 
     def store(predicting: nn.Module, file: str) -> None:
-        predictions = comparison.predict_sets(predicting, predictor, sets, settings, seed=seed)
-        fields = {name: Predictions(*rows)._asdict() for name, rows in predictions.items()}
-        save_groups(folder / file, fields)
+        with with_features(predicting, predictor) as deeper:
+            predictions = comparison.predict_sets(
+                predicting, deeper, with_training(data, sets), settings, seed=seed
+            )
+        save_groups(folder / file, with_distances(predictions))
 
     if isinstance(model, SNGPTransformer):
         fit_precision(model, (inputs for inputs, _ in batches(data.train)))
@@ -417,6 +448,31 @@ def post_hoc(
             for members in comparison.ensembles(row, settings, runs)
         ]
     return list(runs), temperatures
+
+
+def with_chosen_scores(entries: Sequence[Metrics]) -> tuple[list[Metrics], list[str]]:
+    """Return metrics with those of the score that tells the unknown best, and these scores.
+
+    For each entry it is chosen by all others: that of the highest mean AUROC on their validation
+    parts' known and unknown classes. A single entry, which nothing else chooses for, has the
+    entropy. Without unknown classes for validation nothing is added.
+    """
+    pattern = re.compile(rf"{UNKNOWN_VALIDATION}/(.*)/auroc")
+    candidates = [match[1] for name in entries[0] if (match := pattern.fullmatch(name))]
+    if not candidates:
+        return list(entries), []
+    added: list[Metrics] = []
+    scores: list[str] = []
+    for entry in entries:
+        means = {score: 0.0 for score in ("entropy", *candidates)}
+        for other in (other for other in entries if other is not entry):
+            for score in candidates:
+                means[score] += other[f"{UNKNOWN_VALIDATION}/{score}/auroc"] or 0.0
+        best = max(means, key=means.__getitem__)
+        own = [name for name in entry if name.startswith("ood/")]
+        added.append(entry | {n.replace(f"/{best}/", f"/{CHOSEN}/"): entry[n] for n in own})
+        scores.append(best)
+    return added, scores
 
 
 def make_test_sets(

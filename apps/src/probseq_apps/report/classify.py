@@ -1,6 +1,7 @@
 """The report of `probseq classify`: tables of metrics, under shift, and of detection; plots."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -8,7 +9,6 @@ from typing import Any, NamedTuple
 from probseq.metrics import Predictions, severities_of
 from probseq.metrics.post_hoc import is_bound
 from probseq.summary import LABELS, Summary, mean_of, summarise
-from probseq_apps.data.names import CORRUPTION_GROUPS
 from probseq_apps.report.headline import Columns, conclusion, headline_table
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.set_plots import class_figures, shift_figures
@@ -21,14 +21,15 @@ Methods = Mapping[str, Metrics]
 # Of each column of a table, the names of the metrics that it is a mean of.
 MeansOf = dict[Measure, list[str]]
 
+# The score among those for detection that validation data chose.
+CHOSEN = "chosen"
+_UNKNOWN = "unknown AUROC"
 _PAGE_TITLES = {"classify": "classifiers compared", "regress": "predictions compared"}
 _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
 # Of the test set whose attention is taken out.
 _WITHOUT_COLUMNS = ("accuracy", "nll")
 _SHIFT_DETAILS = ("accuracy", "nll", "ece", "mce")
 _OOD_DETAILS = ("auroc", "aupr-in", "aupr-out", "fpr95")
-# The published files hold corruptions that belong to none of the program's groups.
-_GROUPS = (*CORRUPTION_GROUPS, "other")
 
 
 class MethodResult(NamedTuple):
@@ -41,6 +42,8 @@ class MethodResult(NamedTuple):
     temperatures: Sequence[float] = ()  # of each seed; empty without temperature scaling
     # Variant with the lowest validation loss, for each seed; empty where there is one
     chosen: Sequence[str] = ()
+    # Score that tells the unknown, of each entry; empty where validation data chose none
+    scores: Sequence[str] = ()
 
     def summaries(self) -> dict[str, Summary]:
         """Return the summary of each metric over the entries."""
@@ -60,30 +63,33 @@ def methods_report(
     """Return the report of a comparison of methods; `examples` describes the examples."""
     data, numbers, rows = common["data"], dict[str, Any](), list[str]()
     columns = beside_chance(headline_columns(titled(results)), data["chance"], data["test"])
-    for name, (row, _, seconds, temperatures, chosen) in results.items():
+    for name, (row, _, seconds, temperatures, chosen, scores) in results.items():
         summaries = results[name].summaries()
         numbers[name] = {
             "title": row.title,
             "seeds": common["settings"]["seeds"],
             "temperatures": temperatures,
             "chosen": chosen,
+            "scores": scores,
             "train_seconds": seconds,
             "metrics": {metric: asdict(summary) for metric, summary in summaries.items()},
         }
         scales = temperatures_text(temperatures)
         taken = ", ".join(chosen)
+        told = ", ".join(f"{each} ({count})" for each, count in Counter(scores).items())
         rows.append(
             f"`{name}`: {row.title}; trained in {sum(seconds) / len(seconds):.1f} s a seed"
             f"{f'; temperatures {scales}' if scales else ''}"
             f"{f'; by validation loss {taken}' if taken else ''}"
+            f"{f'; unknown ones are told by {told}' if told else ''}"
         )
     return Report(
         experiment=experiment,
         title=_PAGE_TITLES[experiment],
         head=_head(experiment, data),
-        headline=headline_table(columns, errors=False),
+        headline=headline_table(columns, errors=experiment == "regress"),
         alert=trust_text(titled(results)),
-        conclusions=[nothing_learned(columns) or conclusion(columns)],
+        conclusions=[nothing_learned(columns) or conclusion(columns), below_guesses(columns)],
         opening=(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
             f"test {examples}."
@@ -110,6 +116,7 @@ def _head(experiment: str, data: Mapping[str, Any]) -> list[str]:
         f"learn from, {data['validation']:,} to choose by, {data['test']:,} to test.",
         f"Chance: {words['chance']} has {numbers}.",
         " ".join(others),
+        words.get("columns", ""),
     ]
 
 
@@ -139,7 +146,7 @@ def beside_chance(columns: Columns, chance: Mapping[str, float], count: int) -> 
 
     Of accuracy two standard deviations above chance; of detection one half.
     """
-    bounds = {LABELS[name][0]: value for name, value in chance.items()} | {"OOD AUROC": 0.5}
+    bounds = {LABELS[name][0]: value for name, value in chance.items()} | {_UNKNOWN: 0.5}
     if (share := chance.get("accuracy")) is not None:
         bounds["accuracy"] = share + 2 * (share * (1 - share) / count) ** 0.5
     return {m._replace(chance=bounds.get(m.label)): column for m, column in columns.items()}
@@ -153,6 +160,13 @@ def nothing_learned(columns: Columns) -> str:
     return f"Nothing has learned: all rows are at chance by {measure.label}."
 
 
+def below_guesses(columns: Columns) -> str:
+    """Return a sentence on the rows that are surer of the unknown than of the test, else ""."""
+    of_rows = next((own for measure, own in columns.items() if measure.label == _UNKNOWN), {})
+    rows = [row for row, own in of_rows.items() if own.mean is not None and own.mean < 0.5]
+    return PAGES["classify"]["below"].format(", ".join(rows)) if rows else ""
+
+
 def titled(results: Mapping[str, MethodResult]) -> Methods:
     """Return the metrics of each method by its title in words."""
     return {result.row.short_title: result.summaries() for result in results.values()}
@@ -161,12 +175,13 @@ def titled(results: Mapping[str, MethodResult]) -> Methods:
 def headline_columns(methods: Methods) -> Columns:
     """Return the metrics that decide, as far as they were measured; under shift means."""
     names, usual = _names(methods), ("accuracy", "nll", "mae", "rmse", "nlpd")
+    score = CHOSEN if any(f"/{CHOSEN}/" in name for name in names) else "(entropy|variance)"
     columns = {Measure.of(m): [f"test/{m}"] for m in usual if f"test/{m}" in names}
     for measure, pattern in (
         (Measure("trusted", "higher"), r"test/trusted"),
         (Measure("wrong", "lower"), r"test/trusted-error"),
         (Measure("refused", "higher"), r"trusted-refused/.*"),
-        (Measure("OOD AUROC", "higher"), r"ood/.*/(entropy|variance)/auroc"),
+        (Measure(_UNKNOWN, "higher"), rf"ood/.*/{score}/auroc"),
         (Measure("shifted NLL", "lower"), r"(shift|cifar-c)/severity-\d+/nll"),
     ):
         if matching := [name for name in names if re.fullmatch(pattern, name)]:
@@ -225,33 +240,24 @@ def details(methods: Methods) -> str:
 
 
 def shift_tables(methods: Methods) -> list[Table]:
-    """Return for each kind of corrupted images and each metric: by severity, then by group.
-
-    A number by severity is a mean over the corruptions; one by group is a mean over its corruptions
-    and the severities, `all` that over all corruptions and severities.
-    """
+    """Return for each kind of corrupted examples and each metric means over the corruptions."""
     tables: list[Table] = []
     for kind, title in _SHIFT_TITLES.items():
         severities = severities_of(_names(methods), kind)
-        groups = [g for g in _GROUPS if any(n.startswith(f"{kind}/{g}-") for n in _names(methods))]
         for metric in _SHIFT_DETAILS if severities else ():
             label, direction = LABELS[metric]
-            by_severity = {
-                Measure(f"severity {s}", direction): [f"{kind}/severity-{s}/{metric}"]
-                for s in severities
+            names = [f"{kind}/severity-{severity}/{metric}" for severity in severities]
+            columns = {
+                Measure(f"severity {severity}", direction): [name]
+                for severity, name in zip(severities, names, strict=True)
             }
-            by_group = {
-                Measure(name, direction): _over_severities(methods, kind, group, metric)
-                for name, group in [*zip(groups, groups, strict=True), ("all", "severity")]
-            }
-            # One group alone is what all are.
-            for columns in (by_severity, by_group) if len(groups) > 1 else (by_severity,):
-                tables.append(_table(f"{title}: {label}", columns, methods))
+            columns[Measure("all", direction)] = names
+            tables.append(_table(f"{title}: {label}", columns, methods))
     return tables
 
 
 def ood_tables(methods: Methods) -> list[Table]:
-    """Return for each set and each detector AUROC, AUPR and FPR95; of several sets their means.
+    """Return for each set AUROC, AUPR and FPR95 by each detector; of several sets their means.
 
     The mean over the sets is that of CGPT's Table III.
     """
@@ -264,18 +270,14 @@ def ood_tables(methods: Methods) -> list[Table]:
         groups.append((f"mean over {len(outsides)} sets", outsides))
     tables: list[Table] = []
     for title, sets in groups:
-        for detector in detectors:
+        for metric in _OOD_DETAILS:
+            label, direction = LABELS[metric]
             columns = {
-                Measure.of(m): [f"ood/{o}/{detector}/{m}" for o in sets] for m in _OOD_DETAILS
+                Measure(each, direction): [f"ood/{o}/{each}/{metric}" for o in sets]
+                for each in detectors
             }
-            tables.append(_table(f"{title}, {detector}", columns, methods))
+            tables.append(_table(f"{title}: {label}", columns, methods))
     return tables
-
-
-def _over_severities(methods: Methods, kind: str, group: str, metric: str) -> list[str]:
-    """Return the names of a metric at all severities of a group of corruptions."""
-    pattern = re.compile(rf"{kind}/{group}-.*/{metric}")
-    return [name for name in _names(methods) if pattern.fullmatch(name)]
 
 
 def _table(title: str, columns: MeansOf, methods: Methods) -> Table:

@@ -39,7 +39,7 @@ class Report:
     """The report of a run over several seeds.
 
     It is written as `report.json`, `report.md`, `report.html` and `plots/`, its first table as
-    `table.csv` and `table.tex`, and as text for the terminal. What `PAGES` says of the kind of
+    `table.csv`, and as text for the terminal. What `PAGES` says of the kind of
     experiment stands where a field is None.
     """
 
@@ -53,8 +53,8 @@ class Report:
     head: Sequence[str] = ()  # the task, what chance gives, and what columns are of, a line each
     facts: Sequence[str] = ()  # what one must know beside the notes on the data, a line each
     alert: str = ""  # what to know before any number: first on the page and in the terminal
-    # A row a model by its title, and what came out: all of the terminal's text, and what the page
-    # begins with; all else is in sections to open.
+    # A row a model by its title, and what came out, which the page begins with: all of the
+    # terminal's text; all else is in sections to open.
     headline: Table | None = None
     conclusions: Sequence[str] = ()
     story: Sequence[str] = ()  # figures that stand beside the headline
@@ -81,7 +81,6 @@ class Report:
         write_atomic(folder / "report.md", _joined(page))
         if self.headline is not None:
             write_atomic(folder / "table.csv", self.headline.csv())
-            write_atomic(folder / "table.tex", self.headline.latex())
         try:
             plots = folder / "plots"
             plots.mkdir(exist_ok=True)
@@ -96,15 +95,15 @@ class Report:
         example = [pictures.pop(EXAMPLES)] if EXAMPLES in pictures else []
         first = [pictures.pop(name) for name in self.story if name in pictures]
         about = self._words.get("about_plots", "")
-        # Those of the story stand between what came out and its table.
-        page = [*page[:2], *example, page[2], *first, *page[3:]]
+        # Those of the story stand below what came out.
+        page = [*page[:2], *first, page[2], *example, *page[3:]]
         if pictures:
             page += ["## Plots", about, *pictures.values()]
         write_atomic(folder / "report.md", _joined(page))
         write_html(folder)
         story = [f"{_caption(f.stem)}: {f}" for f in files if f.stem in self.story]
-        text = "\n".join([*story, text])
-        return f"{text}\n\nall numbers, what they are, and plots: {folder / PAGE}"
+        text = "\n".join([text, "", *story])
+        return f"{text}\nall numbers, what they are, and plots: {folder / PAGE}"
 
     def _page(self, numbers: Mapping[str, Any]) -> list[str]:
         """Return the paragraphs of the page, without plots."""
@@ -123,8 +122,8 @@ class Report:
         tables = [table.markdown() for table in self.tables]
         return [
             f"# {self.data['name']}: {self.title or self._words['title']}",
-            _listed(self.head),
             _listed([each for each in (self.alert, *self.conclusions) if each]),
+            _listed([each for each in self.head if each]),
             *headline,
             textwrap.fill(opening, 100, break_long_words=False, break_on_hyphens=False),
             _listed([*self.data["notes"], *self.facts]),

@@ -11,7 +11,6 @@ from torch import Tensor
 from probseq.figures import IN_A_PANEL, Curve, curves_plot, small_multiples
 from probseq.metrics import plots
 from probseq.metrics.calibration import calibration_bins
-from probseq.metrics.ood import max_softmax_score, ood_roc
 from probseq.metrics.regression import COVERAGE_LEVELS, LaplaceMixture, is_constant
 from probseq.metrics.selective import selective_error
 from probseq.metrics.sets import Predictions, severities_of
@@ -27,10 +26,10 @@ _ACCEPTED = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def class_figures(methods: Mapping[str, Sequence[Mapping[str, Predictions]]]) -> dict[str, Figure]:
-    """Draw how sure and how right classifiers are, and what they tell from the test set.
+    """Draw how sure and how right classifiers are.
 
-    Reliability and ROC curves pool the predictions of all seeds; those of what can be trusted are
-    means over them.
+    Reliability pools the predictions of all seeds; curves of what can be trusted are means over
+    them.
     """
     bins = {name: calibration_bins(*_pooled(seeds, "test")) for name, seeds in methods.items()}
     labels = {"test": "Wrong among the accepted"}
@@ -42,15 +41,6 @@ def class_figures(methods: Mapping[str, Sequence[Mapping[str, Predictions]]]) ->
     title = "What can be trusted: errors, and other examples that are as sure"
     figures = _curves("trusted", curves, title, "Share accepted, the surest first")
     figures["reliability"] = plots.reliability_diagram(bins)
-    for name in _others(methods):
-        curves = {
-            method: ood_roc(*(max_softmax_score(_pooled(seeds, s)[0]) for s in ("test", name)))
-            for method, seeds in methods.items()
-        }
-        outside = name.removeprefix(_OUTSIDE)
-        file = re.sub("[^A-Za-z0-9]+", "-", outside).strip("-")
-        figures[f"ood-{file}"] = figure = plots.roc_plot(curves)
-        figure.suptitle(f"Test set against {outside}, by largest probability", fontsize=10)
     return figures
 
 
@@ -89,11 +79,10 @@ def _curves(
 
 
 def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> dict[str, Figure]:
-    """Draw how sure and how right predictions of numbers are, and what variances tell apart.
+    """Draw how sure and how right predictions of numbers are.
 
     Predicted values are those of the first seed. Coverage and error by variance are means over the
-    seeds; ROC curves pool them. A method whose variance is the same everywhere tells
-    nothing apart, and is in no figure of other sets.
+    seeds.
     """
     tests = {method: [seed["test"] for seed in seeds] for method, seeds in methods.items()}
     flat = {m for m, pairs in tests.items() if all(is_constant(p.variance) for p, _ in pairs)}
@@ -101,7 +90,7 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
     levels = (0.0, *COVERAGE_LEVELS, 1.0)
     inside = {m: [p.coverage(y, levels) for p, y in pairs] for m, pairs in tests.items()}
     probability = torch.tensor(levels, dtype=torch.float64)
-    figures = {
+    return {
         "predicted": plots.predicted_plot(
             {m: (y, p.mean, p.variance) for m, (p, y) in first.items()}, target=target
         ),
@@ -113,21 +102,6 @@ def number_figures(methods: Mapping[str, Sequence[NumberSets]], target: str) -> 
             target=target,
         ),
     }
-    telling = {method: seeds for method, seeds in methods.items() if method not in flat}
-    for name in _others(methods) if telling else ():
-        outside = name.removeprefix(_OUTSIDE)
-        label = outside.replace("-", " ")
-        variances = {
-            method: [
-                torch.cat([sets[set_name][0].function_variance for sets in seeds])
-                for set_name in ("test", name)
-            ]
-            for method, seeds in telling.items()
-        }
-        curves = {method: ood_roc(*both) for method, both in variances.items()}
-        figures[f"ood-{outside}"] = figure = plots.roc_plot(curves)
-        figure.suptitle(f"Test set against {label}, by predictive variance", fontsize=10)
-    return figures
 
 
 def _others(methods: Mapping[str, Sequence[Mapping[str, object]]]) -> list[str]:

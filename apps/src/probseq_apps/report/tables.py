@@ -16,7 +16,6 @@ Example:
 
 import csv
 import io
-import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -116,20 +115,6 @@ class Table(NamedTuple):
             csv.writer(text, lineterminator="\n").writerow(cells)
         return text.getvalue()
 
-    def latex(self) -> str:
-        """Return a tabular of booktabs, cells with a mark in bold."""
-        rows = [
-            [
-                rf"\textbf{{{_tex(cell)}}}" if (row, k) in (self.best or ()) else _tex(cell)
-                for k, cell in enumerate(cells)
-            ]
-            for row, cells in enumerate(self.rows)
-        ]
-        lines = [" & ".join(row) + r" \\" for row in (map(_tex, self.heads), *rows)]
-        columns = "l" + "r" * (len(self.heads) - 1)
-        head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
-        return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}", ""])
-
     def marked(self, best: str, other: str) -> list[list[str]]:
         """Return the rows, cells of numbers in the form of those with a mark or without."""
         rows = [list(cells) for cells in self.rows]
@@ -138,19 +123,6 @@ class Table(NamedTuple):
                 form = best if (row, column) in (self.best or ()) else other
                 cells[column] = form.format(cells[column])
         return rows
-
-
-def _tex(text: str) -> str:
-    """Return a cell for LaTeX."""
-    signs = {
-        "±": r" $\pm$ ",
-        "↑": r"$\uparrow$",
-        "↓": r"$\downarrow$",
-        "Δ": r"$\Delta$",
-        DASH: "--",
-    }
-    text = re.sub(r"([&%$#_{}])", r"\\\1", text)
-    return " ".join("".join(signs.get(letter, letter) for letter in text).split())
 
 
 def summary_table(

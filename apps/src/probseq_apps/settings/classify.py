@@ -109,10 +109,18 @@ class ClassifySettings(MethodSettings):
         """Refuse unknown data, and settings that don't go together."""
         kind = data_kind(self.data)
         shift, ood, training = self.evaluation.shift, self.evaluation.ood, self.training
-        augment = training.augment != "none"
-        for name, used in {"shift": shift, "ood": ood, "augment": augment}.items():
+        patches = self.model.patch_size != ImageAndTextSettings.patch_size
+        used = {"shift": shift, "ood": ood, "augment": training.augment != "none"}
+        for name, used_here in {**used, "patch_size": patches}.items():
             suits = kind == "image" or (kind == "sequence" and name == "shift")
-            require(suits or not used, f"{name} is for images, and {self.data!r} holds {kind}s")
+            require(
+                suits or not used_here, f"{name} is for images, and {self.data!r} holds {kind}s"
+            )
+        path = user_path(self.data)
+        table = path is not None and kind != "image" and path.suffix.lower() != ".npz"
+        for name, suits in {"text_column": kind == "text", "label_column": True}.items():
+            default = getattr(DataSettings, name) == getattr(self.reading, name)
+            require(default or (table and suits), f"{self.data!r} has no {name}: leave it out")
         of_kind = SEQUENCE_CORRUPTION_NAMES if kind == "sequence" else CORRUPTION_NAMES
         for name in self.corruptions if shift else ():
             check_name("corruption", name, of_kind)

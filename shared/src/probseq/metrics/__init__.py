@@ -16,9 +16,10 @@ from probseq.metrics.ood import (
     KLMatching,
     energy_score,
     entropy_score,
+    feature_scores,
     max_softmax_score,
     ood_metrics,
-    ood_roc,
+    sample_scores,
 )
 from probseq.metrics.post_hoc import (
     mean_log_probs,
@@ -43,6 +44,7 @@ from probseq.metrics.selective import (
     selective_error,
 )
 from probseq.metrics.sets import (
+    SCORES,
     SHIFTED,
     Predictions,
     class_predictions,
@@ -54,6 +56,7 @@ from probseq.metrics.sets import (
 
 __all__ = [
     "COVERAGE_LEVELS",
+    "SCORES",
     "SHIFTED",
     "CalibrationBins",
     "KLMatching",
@@ -78,6 +81,7 @@ __all__ = [
     "evaluate_ood",
     "evaluate_sets",
     "expected_calibration_error",
+    "feature_scores",
     "forgetting",
     "fpr_at_tpr",
     "is_constant",
@@ -88,10 +92,10 @@ __all__ = [
     "mean_log_probs",
     "nll",
     "ood_metrics",
-    "ood_roc",
     "risk_coverage_curve",
     "rmse",
     "roc_curve",
+    "sample_scores",
     "scale_log_probs",
     "search_temperature",
     "select_with_error",

@@ -75,19 +75,20 @@ def _probabilities(rows: Any) -> Tensor:
 
 
 def evaluate_ood(
-    inside: tuple[Float[Tensor, "n c"], Float[Tensor, " n"]],
-    outside: tuple[Float[Tensor, "m c"], Float[Tensor, " m"]],
+    inside: tuple[Float[Tensor, "n c"], Mapping[str, Float[Tensor, " n"]]],
+    outside: tuple[Float[Tensor, "m c"], Mapping[str, Float[Tensor, " m"]]],
     validation: tuple[Float[Tensor, "k c"], Int64[Tensor, " k"]] | None = None,
 ) -> dict[str, float]:
     """Return how well scores of predictions tell another set, the positive class, from a test set.
 
-    Both are probabilities and energies; where these are NaN, as of models that have no logits, that
-    score is left out. The typical predictions of ``kl-matching`` are fitted on probabilities and
-    labels of validation data; without them, or where a class is missing, that score is left out.
+    Both are probabilities and further scores by name; one that is NaN is left out, as the energy of
+    a model that has no logits. The typical predictions of ``kl-matching`` are fitted on
+    probabilities and labels of validation data; without them, or where a class is missing, that
+    score is left out.
 
     Returns:
-        Values by ``SCORE/METRIC``: of max-softmax, entropy, energy and kl-matching the AUROC,
-        AUPR-in, AUPR-out and FPR95.
+        Values by ``SCORE/METRIC``: of max-softmax, entropy, the further scores and kl-matching the
+        AUROC, AUPR-in, AUPR-out and FPR95.
     """
     matching = None
     if validation is not None:
@@ -95,7 +96,7 @@ def evaluate_ood(
         # A class without validation examples has no typical prediction.
         if torch.isin(classes, validation[1]).all():
             matching = KLMatching.fit(*validation)
-    inner, outer = (_scores(probs, energy, matching) for probs, energy in (inside, outside))
+    inner, outer = (_scores(*each, matching) for each in (inside, outside))
     return {
         f"{score}/{metric.replace('_', '-')}": float(value)
         for score in inner
@@ -103,9 +104,10 @@ def evaluate_ood(
     }
 
 
-def _scores(probs: Tensor, energy: Tensor, matching: KLMatching | None) -> dict[str, Tensor]:
+def _scores(
+    probs: Tensor, others: Mapping[str, Tensor], matching: KLMatching | None
+) -> dict[str, Tensor]:
     """Return scores that grow with the distance from the training distribution."""
     scores = {"max-softmax": max_softmax_score(probs), "entropy": entropy_score(probs)}
-    if not energy.isnan().all():
-        scores["energy"] = energy
+    scores |= {name: score for name, score in others.items() if not score.isnan().any()}
     return scores if matching is None else scores | {"kl-matching": matching.score(probs)}

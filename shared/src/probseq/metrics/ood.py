@@ -1,17 +1,22 @@
 """Out-of-distribution detectors and their metrics.
 
-Every detector's score grows with "out of distribution" (OOD). The four are those of CGPT's table of
-OOD results: maximum softmax probability, entropy, energy and KL matching.
+Every detector's score grows with "out of distribution" (OOD). Maximum softmax probability, entropy,
+energy and KL matching are those of CGPT's table of OOD results; `sample_scores` are of Monte Carlo
+samples, and `feature_scores` of what a layer makes of inputs.
 """
 
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probseq.checks import as_finite, as_labels, as_probs, as_vector
-from probseq.metrics.ranking import auroc, average_precision, fpr_at_tpr, roc_curve
+from probseq.metrics.ranking import auroc, average_precision, fpr_at_tpr
+
+_RIDGE = 1e-3
+_DISTANCES_AT_ONCE = 10_000_000
 
 
 def max_softmax_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
@@ -35,6 +40,63 @@ def energy_score(logits: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
     if logits.ndim != 2:
         raise ValueError(f"logits must have shape (N, C), got {tuple(logits.shape)}")
     return -torch.logsumexp(as_finite("logits", logits).double(), dim=1)
+
+
+def sample_scores(logits: Float[Tensor, "s n c"]) -> dict[str, Float[Tensor, " n"]]:
+    """Return scores of the logits of S Monte Carlo samples: energy, information and logit-variance.
+
+    ``energy`` is the mean over samples; ``information`` the mutual information between prediction
+    and sample, H(mean_s p_s) − mean_s H(p_s) in nats (Houlsby et al. 2011); ``logit-variance`` that
+    of the logits less their mean over the classes, which no softmax sees, summed over classes. A
+    single sample, as of a model that draws nothing, has its energy alone.
+    """
+    logits = as_finite("logits", logits).double()
+    samples = len(logits)
+    energy = energy_score(logits.flatten(0, 1)).unflatten(0, (samples, -1)).mean(0)
+    if samples == 1:
+        return {"energy": energy}
+    probs = logits.softmax(-1)
+    entropies = torch.special.entr(probs).sum(-1)
+    information = torch.special.entr(probs.mean(0)).sum(-1) - entropies.mean(0)
+    variance = (logits - logits.mean(-1, keepdim=True)).var(0, correction=0).sum(-1)
+    # Below 0 by round-off alone: the entropy is concave.
+    information = information.clamp_min(0.0)
+    return {"energy": energy, "information": information, "logit-variance": variance}
+
+
+def feature_scores(
+    features: Float[Tensor, "n d"], train: Float[Tensor, "m d"], labels: Int[Tensor, " m"]
+) -> dict[str, Float[Tensor, " n"]]:
+    r"""Return distances from the features of training examples: mahalanobis and nearest.
+
+    ``mahalanobis`` is the least :math:`(x - \mu_c)^\top \Sigma^{-1} (x - \mu_c)` over the classes,
+    with one covariance within classes for all (Lee et al. 2018); ``nearest`` the distance to the
+    nearest training example (Sun et al. 2022, with k = 1, and features as they are). To each
+    direction of the covariance, which may have fewer examples than directions, a thousandth of the
+    mean variance is added.
+    """
+    x, train = (as_finite("features", each).double() for each in (features, train))
+    if x.ndim != 2 or train.ndim != 2 or x.shape[1] != train.shape[1] or 0 in train.shape:
+        raise ValueError(
+            "features must have shape (N, D) as those of the training examples, got "
+            f"{tuple(x.shape)} and {tuple(train.shape)}"
+        )
+    labels = as_labels(labels, len(train), torch.iinfo(torch.int64).max)
+    _, index = labels.unique(return_inverse=True)
+    member = F.one_hot(index).double()
+    means = (member.mT @ train) / member.sum(0)[:, None]
+    _, scales, basis = torch.linalg.svd(train - means[index], full_matrices=False)
+    variances = scales.square() / len(train)
+    ridge = (_RIDGE * variances.sum() / train.shape[1]).clamp_min(torch.finfo(x.dtype).tiny)
+    squares, nearest = list[Tensor](), list[Tensor]()
+    for rows in x.split(max(1, _DISTANCES_AT_ONCE // (len(train) + means.numel()))):
+        away = rows[:, None] - means
+        along = away @ basis.mT
+        # Beside the directions in which the examples differ the variance is the ridge alone.
+        beside = (away.square().sum(-1) - along.square().sum(-1)).clamp_min(0.0) / ridge
+        squares.append((beside + (along.square() / (variances + ridge)).sum(-1)).amin(1))
+        nearest.append(torch.cdist(rows, train).amin(1))
+    return {"mahalanobis": torch.cat(squares), "nearest": torch.cat(nearest)}
 
 
 @dataclass(frozen=True)
@@ -108,14 +170,6 @@ def ood_metrics(
         "aupr_in": average_precision(-scores, ~is_out),
         "fpr95": fpr_at_tpr(scores, is_out),
     }
-
-
-def ood_roc(
-    in_scores: Float[Tensor, " n"], out_scores: Float[Tensor, " m"]
-) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
-    """Return the ROC curve of scores that grow with OOD, which is the positive class."""
-    curve = roc_curve(*_labelled(in_scores, out_scores))
-    return curve.fpr, curve.tpr
 
 
 def _labelled(in_scores: Tensor, out_scores: Tensor) -> tuple[Tensor, Tensor]:

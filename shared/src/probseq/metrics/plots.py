@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from probseq.errors import require
@@ -97,27 +96,6 @@ def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
         )
     figure, axes = _panel(_labelled(curves, areas), (5.1, 3.7))
     axes.set(xlabel=x, ylabel=y, xlim=(0, 1), ylim=limits)
-    return figure
-
-
-def roc_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
-    """Draw ROC curves of several methods, with their areas in the legend.
-
-    Curves are false- and true-positive rates by method.
-    """
-    _check_any("curves", curves)
-    areas = [
-        f"AUROC {float(torch.trapezoid(tpr.double(), fpr.double())):.4f}"
-        for fpr, tpr in curves.values()
-    ]
-    x, y = "False-positive rate", "True-positive rate"
-    if len(curves) > IN_A_PANEL:
-        return small_multiples(
-            _captioned(curves, areas), title="", x_label=x, y_label=y, diagonal=True
-        )
-    figure, axes = _panel(_labelled(curves, areas), (4.7, 4.7))
-    axes.plot((0, 1), (0, 1), color=GUIDE, linewidth=1, linestyle=":", zorder=1.9)
-    axes.set(xlabel=x, ylabel=y, xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
     return figure
 
 

@@ -13,13 +13,16 @@ from torch import Tensor
 
 from probseq.checks import as_floating
 from probseq.metrics.evaluation import evaluate, evaluate_ood
-from probseq.metrics.ood import energy_score, ood_metrics
+from probseq.metrics.ood import entropy_score, ood_metrics, sample_scores
 from probseq.metrics.post_hoc import mean_log_probs, scale_log_probs
 from probseq.metrics.regression import LaplaceMixture, is_constant, mae, rmse
 from probseq.metrics.selective import select_with_error
 
 # Sets whose inputs are shifted: of one's own making, and the published ones of CIFAR-10-C.
 SHIFTED = ("shift", "cifar-c")
+# Of `sample_scores`, so many, and of `feature_scores`.
+SCORES = ("energy", "information", "logit-variance", "mahalanobis", "nearest")
+LOGIT_SCORES = 3
 _NOT_UNDER_SHIFT = ("classwise-ece", "e-aurc")
 
 
@@ -27,71 +30,87 @@ class Predictions(NamedTuple):
     """A model's predictions of a test set: all that metrics and post-hoc methods need."""
 
     log_probs: Float[Tensor, "n c"]  # logarithm of the mean over samples of the softmax
-    energy: Float[Tensor, " n"]  # −logsumexp of the logits, mean over samples
+    # Scores of SCORES, that grow with the distance from what was learned; NaN where there are none
+    scores: Float[Tensor, "n k"]
     # True classes; those of another data set for out-of-distribution inputs
     labels: Int64[Tensor, " n"]
 
+    @property
+    def probs_and_scores(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """Probabilities in double precision, and the scores by name."""
+        scores = zip(SCORES, self.scores.double().unbind(-1), strict=True)
+        return self.log_probs.double().exp(), dict(scores)
+
     def scaled(self, temperature: float) -> "Predictions":
-        """Return predictions at a temperature; energies stay, which it only shifts and scales."""
+        """Return predictions at a temperature; the scores stay those of the logits as they were."""
         return self._replace(log_probs=scale_log_probs(self.log_probs, temperature))
 
 
 def class_predictions(logits: Float[Tensor, "s n c"]) -> tuple[Tensor, Tensor]:
-    """Return `log_probs` and `energy` of Monte Carlo samples."""
+    """Return `log_probs` of Monte Carlo samples, and the scores that logits have."""
     logits = as_floating("logits", logits).float()
-    energy = energy_score(logits.flatten(0, 1)).unflatten(0, (len(logits), -1)).mean(0)
-    return mean_log_probs(list(logits.log_softmax(-1))), energy
+    found = sample_scores(logits)
+    missing = torch.full_like(found["energy"], math.nan)
+    scores = torch.stack([found.get(name, missing) for name in SCORES[:LOGIT_SCORES]], -1)
+    return mean_log_probs(list(logits.log_softmax(-1))), scores
 
 
 def ensemble(members: Sequence[Predictions]) -> Predictions:
-    """Return the mean of the members' probabilities, and of their energies."""
-    energies = torch.stack([member.energy for member in members])
+    """Return the mean of the members' probabilities, and of their scores.
+
+    The information is that between prediction and sample of any member.
+    """
     mean = mean_log_probs([member.log_probs for member in members])
-    return Predictions(mean, energies.mean(0), members[0].labels)
+    scores = torch.stack([member.scores for member in members]).mean(0)
+    # H(p̄) − mean_m mean_s H(p_ms), of which the inner mean is H(p̄_m) − I_m
+    entropies = [entropy_score(member.probs_and_scores[0]) for member in members]
+    own = [member.probs_and_scores[1]["information"].nan_to_num(0.0) for member in members]
+    within = torch.stack(entropies).mean(0) - torch.stack(own).mean(0)
+    column = SCORES.index("information")
+    scores[:, column] = (entropy_score(mean.double().exp()) - within).to(scores)
+    return Predictions(mean, scores, members[0].labels)
 
 
-def evaluate_sets(
-    sets: Mapping[str, Predictions], groups: Mapping[str, Sequence[str]]
-) -> dict[str, float | None]:
+def evaluate_sets(sets: Mapping[str, Predictions]) -> dict[str, float | None]:
     """Compute all metrics of one model or ensemble.
 
     Args:
         sets: predictions by name: `test` and further labelled sets, `shift/CORRUPTION/SEVERITY`
-            (or `cifar-c/...`), `ood/NAME`, and `validation`, on which detectors are fitted.
-        groups: corruptions by the name of their group; all others are `other`.
+            (or `cifar-c/...`), `ood/NAME`, `validation`, on which detectors are fitted, and
+            `validation/NAME`, told from `validation` as `ood/NAME` from `test`.
 
     Returns:
         Values by name; None where a metric is not defined on these predictions, as the AUROC of
         failures is without failures. Under shift, `shift/severity-3/ece` is the mean over the
-        corruptions, and `shift/noise-3/ece` that over a group of them.
+        corruptions.
     """
     values: dict[str, float | None] = {}
     means: dict[str, list[float]] = defaultdict(list)
-    group_of = {name: group for group, names in groups.items() for name in names}
-    probs = {name: predictions.log_probs.double().exp() for name, predictions in sets.items()}
+    scored = {name: predictions.probs_and_scores for name, predictions in sets.items()}
     for name, predictions in sets.items():
         kind, *labels = name.split("/")
         if kind in ("validation", "ood"):
             continue
-        for metric, value in evaluate(probs[name], predictions.labels).items():
+        for metric, value in evaluate(scored[name][0], predictions.labels).items():
             if kind not in SHIFTED:
                 values[f"{name}/{metric}"] = value
             elif metric not in _NOT_UNDER_SHIFT:
                 values[f"{name}/{metric}"] = value
-                for group in ("severity", group_of.get(labels[0], "other")):
-                    # Of failures of a model without any, nothing is known.
-                    means[f"{kind}/{group}-{labels[1]}/{metric}"] += (
-                        [] if value is None else [value]
-                    )
+                # Of failures of a model without any, nothing is known.
+                defined = [] if value is None else [value]
+                means[f"{kind}/severity-{labels[1]}/{metric}"] += defined
     values |= {name: sum(each) / len(each) if each else None for name, each in means.items()}
-    validation = None
-    if "validation" in sets:
-        validation = probs["validation"], sets["validation"].labels
-    test = (probs["test"], sets["test"].energy.double())
-    for name, predictions in sets.items():
+    held_out = sets.get("validation")
+    fitted = None if held_out is None else (scored["validation"][0], held_out.labels)
+    for name in scored:
         if name.startswith("ood/"):
-            detection = evaluate_ood(test, (probs[name], predictions.energy.double()), validation)
-            values |= {f"{name}/{metric}": value for metric, value in detection.items()}
+            detection = evaluate_ood(scored["test"], scored[name], fitted)
+        elif name.startswith("validation/") and len(sets[name].labels):
+            # What is fitted on the validation part would be too near to it.
+            detection = evaluate_ood(scored["validation"], scored[name])
+        else:
+            continue
+        values |= {f"{name}/{metric}": value for metric, value in detection.items()}
     return values
 
 
