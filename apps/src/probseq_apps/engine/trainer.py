@@ -279,3 +279,17 @@ def epoch_order(seed: int, epoch: int, num_examples: int) -> Int64[Tensor, " n"]
 def fork_random(device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which the global generators may be seeded; they come back at its end."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def training_seconds(
+    model: nn.Module, train: Batch, config: TrainConfig, device: torch.device, loss: Loss
+) -> float:
+    """Return how long a training will take, by its second step."""
+    with fork_random(device):
+        trainer = Trainer(model, train, config, device, loss)
+        trainer.train_step()
+        trainer.monitor.flush()
+        start = time.perf_counter()
+        trainer.train_step()
+        trainer.monitor.flush()
+        return trainer.total_steps * (time.perf_counter() - start)

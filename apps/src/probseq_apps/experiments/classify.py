@@ -54,7 +54,7 @@ from probseq_apps.data.tokenizers import trim_padding
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import EpochTraining, TrainConfig, derive_seed
 from probseq_apps.engine.files import save_groups
-from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
+from probseq_apps.engine.trainer import Batch, LossParts, TrainStep, training_seconds
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import comparison
 from probseq_apps.experiments.examples import chance_of, draw_examples
@@ -177,6 +177,20 @@ def describe(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> str
     return comparison.describe_data(settings, loaded.data, noun)
 
 
+def seconds(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> dict[Job, float]:
+    """Return about how long each method trains; estimators take seconds at most."""
+    device, train = distributed.resolve_device(settings.training.device), loaded.data.train
+    of_row = dict.fromkeys(settings.trained(), 0.0)
+    for name, trained in ((name, resolve(name, settings)) for name in of_row):
+        if not trained.method.estimator:
+            model = build(trained, loaded.data, seed=0)
+            loss = make_objective(trained, loaded.data).loss
+            config = trained.settings.training.train_config(seed=0)
+            batch = train.inputs, train.targets
+            of_row[name] = training_seconds(model, batch, config, device, loss)
+    return {job: of_row[job.row] for job in comparison.jobs(settings)}
+
+
 def train_method(
     settings: ClassifySettings, loaded: comparison.Loaded[Data], job: Job, at: RunFolder
 ) -> dict[str, Any]:
@@ -228,6 +242,7 @@ WORKFLOW = Workflow(
     load=load,
     check=check,
     describe=describe,
+    seconds=seconds,
     run=train_method,
     report=report,
 )

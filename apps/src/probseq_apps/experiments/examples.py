@@ -10,6 +10,7 @@ from probseq.metrics import SHIFTED
 from probseq_apps.data.images import ImageData
 from probseq_apps.data.parts import Part
 from probseq_apps.data.sets import ClassData as Data
+from probseq_apps.data.texts import TextData
 from probseq_apps.experiments import comparison
 from probseq_apps.report.report import EXAMPLES
 from pseudovideo.pixels import to_unit
@@ -27,9 +28,13 @@ def chance_of(data: Data) -> dict[str, float]:
 
 
 def draw_examples(loaded: comparison.Loaded[Data], folder: Path) -> list[Path]:
-    """Draw test images of some classes as they are, shifted, and images of no class."""
+    """Draw test examples of some classes as they are, shifted, and some of no class.
+
+    Sequences are grey, a column a frame and a row a channel, black at two deviations below its mean
+    and white at two above it, and behind the end.
+    """
     data = loaded.fully_labelled
-    if not isinstance(data, ImageData):
+    if isinstance(data, TextData):
         return []
     firsts = {int(label): row for row, label in reversed([*enumerate(data.test.targets)])}
     labels = sorted(firsts)[:_EXAMPLES]
@@ -44,6 +49,12 @@ def draw_examples(loaded: comparison.Loaded[Data], folder: Path) -> list[Path]:
         label = {"test": "test", "ood": f"OOD: {title}"}.get(
             kind, f"shifted: {title.replace('/', ', severity ')}"
         )
-        rows[label] = to_unit(images[chosen.clamp(max=len(images) - 1)])
+        images = images[chosen.clamp(max=len(images) - 1)]
+        if isinstance(data, ImageData):
+            rows[label] = to_unit(images)
+        else:
+            mean, std = data.statistics
+            standard = (images - mean) / std
+            rows[label] = (0.5 + standard / 4).nan_to_num(1.0).clamp(0, 1).mT[:, None]
     heads = [data.class_names[label][:_LETTERS] for label in labels]
     return [save_rows([*rows], [*rows.values()], folder / f"{EXAMPLES}.png", heads)]

@@ -17,7 +17,7 @@ from probseq_apps.engine import distributed, log
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import CONFIG, load_arrays, read_finished, save_arrays
 from probseq_apps.engine.fit import fit
-from probseq_apps.engine.trainer import Batch, Loss, Trainer, TrainStep, fork_random
+from probseq_apps.engine.trainer import Batch, Loss, TrainStep, fork_random, training_seconds
 from probseq_apps.experiment import RunFolder
 from probseq_apps.experiments.features import check_features, make_reference
 from probseq_apps.options import Options
@@ -261,6 +261,10 @@ class TrainingJob(NamedTuple):
     config: TrainConfig
     layout: torch.memory_format = torch.contiguous_format  # of convolutions under bf16
 
+    def seconds(self, device: torch.device) -> float:
+        """Return how long it will take."""
+        return training_seconds(self.objective, self.batch, self.config, device, self.loss)
+
 
 class LossModule(nn.Module):
     """A model whose call is one of its methods, a loss: what several processes train."""
@@ -307,20 +311,6 @@ def train_model(
 
         distributed.main_alone(partial(training.model.save_pretrained, folder / PRETRAINED))
     return read_finished(folder) or {}
-
-
-def training_seconds(training: TrainingJob, device: torch.device) -> float:
-    """Return how long a training will take, by its second step."""
-    with fork_random(device):
-        trainer = Trainer(
-            training.objective, training.batch, training.config, device, training.loss
-        )
-        trainer.train_step()
-        trainer.monitor.flush()
-        start = time.perf_counter()
-        trainer.train_step()
-        trainer.monitor.flush()
-        return trainer.total_steps * (time.perf_counter() - start)
 
 
 def read_model(folder: Path, kind: type[PretrainedT], noun: str) -> PretrainedT:

@@ -291,7 +291,7 @@ def seconds(settings: ModelSettings, run: common.ImageRun) -> dict[Job, float]:
     """Return about how long each model trains."""
     makers, device = makers_of(settings), common.device_of(settings)
     of_row = {
-        job.row: common.training_seconds(training_of(maker, run.data), device)
+        job.row: training_of(maker, run.data).seconds(device)
         for job, maker in makers.items()
         if job.seed == settings.seeds[0]
     }

@@ -246,7 +246,7 @@ def seconds(settings: GenerateSettings, run: common.ImageRun) -> dict[Job, float
         )
         trainings = [prior_maker(settings, kind, job, run).training(cache) for kind in maker.priors]
         trainings.append(maker.training(run.data))
-        of_row[job.row] = sum(common.training_seconds(each, device) for each in trainings)
+        of_row[job.row] = sum(each.seconds(device) for each in trainings)
     return {job: of_row[job.row] for job in makers}
 
 
