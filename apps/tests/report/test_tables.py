@@ -7,7 +7,7 @@ from probseq_apps.report.tables import (
     DASH,
     Measure,
     Table,
-    aligned_blocks,
+    aligned,
     decimals_of,
     fact_text,
     percent,
@@ -55,13 +55,9 @@ def test_a_table_is_read_by_spreadsheets(table):
     ]
 
 
-def test_columns_that_do_not_fit_are_blocks_with_the_names_again():
-    heads, rows = [["x", "aa", "bbb"]], [["one", "1", "2"], ["two", "3", "4"]]
-    (whole,) = aligned_blocks(heads, rows)
-    assert whole.splitlines() == ["x    aa  bbb", "─" * 12, "one   1    2", "two   3    4"]
-    first, second = aligned_blocks(heads, rows, width=8)
-    assert first.splitlines()[2:] == ["one   1", "two   3"]
-    assert second.splitlines()[2:] == ["one    2", "two    4"]
+def test_numbers_stand_on_the_right_below_their_heads():
+    found = aligned([["x", "aa", "bbb"], ["one", "1", "2"], ["two", "3", "4"]])
+    assert found.splitlines() == ["x    aa  bbb", "─" * 12, "one   1    2", "two   3    4"]
 
 
 def test_numbers_are_written_with_their_error_or_interval_or_alone():

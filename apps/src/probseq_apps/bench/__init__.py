@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from probseq_apps.engine import log
-from probseq_apps.report.tables import aligned_blocks
+from probseq_apps.report.tables import aligned
 
 # Gives the seconds of what is timed.
 Case = Callable[[], float]
@@ -98,6 +98,6 @@ def show(rows: Sequence[Mapping[str, Any]], runs: int, note: str) -> None:
         value, unit = row["value"], row["unit"]
         number = f"{value:,.0f}" if unit == "bytes" or value >= 100 else f"{value:.3g}"
         cells.append([row["label"], f"{number}{'' if unit == 'x' else ' '}{unit}"])
-    print("\n\n".join(aligned_blocks([("", "measured")], cells)))
+    print(aligned([("", "measured"), *cells]))
     clock = f"cpu, one thread, process time, medians of {runs} runs in turns"
     print(f"\ntorch {torch.__version__}, {clock}{note}")

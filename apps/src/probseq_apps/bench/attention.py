@@ -14,7 +14,7 @@ from cgpt import CorrelatedGPAttention, SparseCorrelatedGPAttention
 from kepsvgp import KernelEigenPairAttention
 from probseq.transformers import KernelAttention, SoftmaxAttention
 from probseq_apps.bench import interleaved, single_thread, timed
-from probseq_apps.report.tables import aligned_blocks
+from probseq_apps.report.tables import aligned
 from probseq_apps.settings.bench import BenchSettings
 from sgpa import SparseGPAttention
 
@@ -72,7 +72,7 @@ def bench_attention(settings: BenchSettings) -> None:
     with single_thread(settings.device) as device:
         costs = {name: measure_shape(name, settings.repeats, device) for name in settings.shape}
     rows = [row for name, of_shape in costs.items() for row in _rows(name, of_shape)]
-    print("\n\n".join(aligned_blocks([_HEAD], rows)))
+    print(aligned([_HEAD, *rows]))
     print(f"\ntorch {torch.__version__}, {settings.device}, {settings.repeats} repeats")
 
 

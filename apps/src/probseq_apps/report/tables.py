@@ -16,7 +16,6 @@ Example:
 
 import csv
 import io
-import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -89,13 +88,13 @@ class Table(NamedTuple):
             key = self.key and f"\n\n{textwrap.fill(self.key, width)}"
             if len({row[1] for row in self.rows}) == 1:
                 lines = [[name, *cells] for name, _, *cells in lines]
-        while len(blocks := aligned_blocks(lines[:1], lines[1:], width)) > 1:
+        while "─" * (width + 1) in (text := aligned(lines)) and len(lines[0]) > _FACTS:
             hidden.insert(0, lines[0][-1].strip())
             lines = [line[:-1] for line in lines]
         if hidden:
-            text = f"not shown: {', '.join(hidden)}"
-            key += f"\n{textwrap.shorten(text, width, placeholder=' …')}"
-        return blocks[0] + key
+            named = f"not shown: {', '.join(hidden)}"
+            key += f"\n{textwrap.shorten(named, width, placeholder=' …')}"
+        return text + key
 
     def markdown(self) -> str:
         """Return a Markdown table, cells with a mark in bold."""
@@ -187,30 +186,17 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *rows))
 
 
-def aligned_blocks(
-    heads: Sequence[Sequence[str]], rows: Sequence[Sequence[str]], width: int = sys.maxsize
-) -> list[str]:
-    """Align a table, first column to the left and the others to the right.
-
-    A rule stands below the lines of heads. Columns that don't fit are blocks of their own, with the
-    first column again.
-    """
-    columns = list(zip(*heads, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    names = [cell.ljust(widths[0]) for cell in columns[0]]
-    blocks, used = [[names]], widths[0]
-    for column, column_width in zip(columns[1:], widths[1:], strict=True):
-        if used + _GAP + column_width > width and len(blocks[-1]) > 1:
-            blocks.append([names])
-            used = widths[0]
-        blocks[-1].append([cell.rjust(_GAP + column_width) for cell in column])
-        used += _GAP + column_width
-    texts: list[str] = []
-    for block in blocks:
-        lines = ["".join(cells).rstrip() for cells in zip(*block, strict=True)]
-        lines.insert(len(heads), "─" * max(map(len, lines)))
-        texts.append("\n".join(lines).lstrip("\n"))
-    return texts
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Align a table: first column to the left, the others to the right, a rule below the head."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    head, *rows = (
+        "".join(
+            cell.rjust(_GAP + width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+    return "\n".join([head, "─" * max(map(len, [head, *rows])), *rows])
 
 
 def _number(mean: float | None, around: float | None, digits: int) -> str:
