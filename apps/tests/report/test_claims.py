@@ -17,9 +17,9 @@ from probseq_apps.report.measured import find_runs
 ECE = {"kernel": [0.10, 0.12, 0.11, 0.13], "sgpa": [0.05, 0.06, 0.04, 0.07]}
 
 
-def verdict(runs, name):
-    (found,) = [one for one in judge_claims(runs) if one.claim.name == name]
-    return found
+def verdict(runs, name, also=False):
+    first, *others = [one for one in judge_claims(runs) if one.claim.name == name]
+    return others[0] if also else first
 
 
 def test_claims_name_recipes_rows_and_metrics_that_exist():
@@ -42,6 +42,14 @@ def test_a_claim_is_judged_by_differences_within_the_seeds_of_one_run(write_run)
     assert found.gains["kernel"].summary.mean == pytest.approx(differences.mean())
     assert found.gains["kernel"].summary.interval == pytest.approx(half)
     assert (found.text, found.run.folder.name) == ("holds", "one")
+    assert verdict(runs, "sgpa-calibration", also=True).text == "not run"
+    methods = {name: {"test/ece": values[::-1]} for name, values in ECE.items()}
+    other = write_run("three", {**methods, "sgpa": methods["kernel"]}, recipe="speakers-all")
+    both, _ = find_runs([other.parent])
+    # Each task has runs of its own.
+    assert verdict(both, "sgpa-calibration").run.folder.name == "one"
+    found = verdict(both, "sgpa-calibration", also=True)
+    assert (found.text, found.run.folder.name) == ("does not hold", "three")
     # MC dropout, which it is to be better than too, was not run; nor was anything of the others.
     assert verdict(runs, "sgpa-likelihood").text == verdict(runs, "ohsvgp-solar").text == "not run"
 

@@ -93,10 +93,8 @@ def fit_estimator(
         with threadpool_limits(torch.get_num_threads()):
             # A class without training rows has no column.
             probs[:, estimator.classes_] = estimator.predict_proba(rows)
-        deep = (
-            torch.as_tensor(rows) if isinstance(data, SequenceData) else torch.zeros(len(part), 0)
-        )
-        return torch.as_tensor(probs).clamp(_SMALLEST).log().float(), deep
+        dense = rows if isinstance(data, SequenceData) else np.zeros((len(part), 0))
+        return torch.as_tensor(probs).clamp(_SMALLEST).log().float(), torch.as_tensor(dense)
 
     def validation_loss(estimator: Any) -> float:
         return float(F.nll_loss(predict(estimator, data.validation)[0], data.validation.targets))

@@ -54,17 +54,14 @@ class RandomConvolutions:
 
     def _features(self, x: Tensor, frame: Tensor) -> Tensor:
         shares, largest = torch.zeros(2, len(x), len(self._biases))
-        for dilation, which in self._groups():
+        for dilation in self._dilations.unique().tolist():
+            which = (self._dilations == dilation).nonzero().flatten()
             # What is behind the end is below everything.
             outputs = self._convolved(x, dilation, which).masked_fill(~frame[:, None], -torch.inf)
             above = outputs > self._biases[which, None]
             shares[:, which] = above.sum(-1) / frame.sum(1, keepdim=True)
             largest[:, which] = outputs.amax(-1)
         return torch.cat([shares, largest], 1)
-
-    def _groups(self) -> list[tuple[int, Tensor]]:
-        dilations = self._dilations.unique().tolist()
-        return [(each, (self._dilations == each).nonzero().flatten()) for each in dilations]
 
     def _convolved(self, x: Tensor, dilation: int, which: Tensor) -> Tensor:
         padding = dilation * (_TAPS // 2)

@@ -123,18 +123,15 @@ def sets_of_seed(settings: ClassifySettings, loaded: comparison.Loaded[Data], se
     whole, seed = loaded.fully_labelled, shared_seed(settings, seed)
     if not (unknown := unknown_classes(whole, settings.reading, seed=seed)):
         return loaded.sets
+    # The targets of these are no classes of the data.
+    others = {f"ood/{name}" for name in settings.evaluation.ood if name != ROTATIONS}
     sets: dict[str, comparison.TestSet] = {
-        name: source if name in other_sets(settings) else partial(_without, source, unknown)
+        name: source if name in others else partial(_without, source, unknown)
         for name, source in loaded.sets.items()
     }
     if len(held_out := unknown_part(whole.validation, unknown)):
         sets[UNKNOWN_VALIDATION] = held_out
     return {**sets, UNKNOWN: unknown_part(whole.test, unknown)}
-
-
-def other_sets(settings: ClassifySettings) -> set[str]:
-    """Return the names of the sets whose targets are no classes of the data."""
-    return {f"ood/{name}" for name in settings.evaluation.ood if name != ROTATIONS}
 
 
 def _without(source: comparison.TestSet, unknown: list[int]) -> Part:
@@ -179,15 +176,15 @@ def describe(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> str
 
 def seconds(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> dict[Job, float]:
     """Return about how long each method trains; estimators take seconds at most."""
-    device, train = distributed.resolve_device(settings.training.device), loaded.data.train
+    device = distributed.resolve_device(settings.training.device)
+    train = loaded.data.train.inputs, loaded.data.train.targets
     of_row = dict.fromkeys(settings.trained(), 0.0)
     for name, trained in ((name, resolve(name, settings)) for name in of_row):
         if not trained.method.estimator:
             model = build(trained, loaded.data, seed=0)
             loss = make_objective(trained, loaded.data).loss
             config = trained.settings.training.train_config(seed=0)
-            batch = train.inputs, train.targets
-            of_row[name] = training_seconds(model, batch, config, device, loss)
+            of_row[name] = training_seconds(model, train, config, device, loss)
     return {job: of_row[job.row] for job in comparison.jobs(settings)}
 
 
@@ -197,7 +194,9 @@ def train_method(
     """Train a method, or fit an estimator, and store its predictions."""
     trained, folder = resolve(job.row, settings), comparison.run_folder(at, job)
     data = labelled(settings, loaded.fully_labelled, job.seed)
-    sets = sets_of_seed(settings, loaded, job.seed)
+    sets = dict(sets_of_seed(settings, loaded, job.seed))
+    if any(name.startswith("ood/") for name in sets):  # which are told from what was learned
+        sets[TRAINING] = data.train
     if trained.method.estimator:
         return fit_and_predict(trained.base, data, sets, folder, job.seed)
     model = train_transformer(trained, data, folder, job.seed)
@@ -364,7 +363,7 @@ def fit_and_predict(
     predict = fit_estimator(name, data, seed=derive_seed(seed, "weights"))
     seconds = round(time.perf_counter() - started, 3)
     predictions: dict[str, tuple[Tensor, ...]] = {}
-    for set_name, source in with_training(data, sets).items():
+    for set_name, source in sets.items():
         if set_name != comparison.WITHOUT_ATTENTION:
             part = source if isinstance(source, Part) else source()
             log_probs, features = predict(part)
@@ -373,12 +372,6 @@ def fit_and_predict(
             predictions[set_name] = log_probs, scores, features, part.targets
     save_groups(folder / comparison.PREDICTIONS, with_distances(predictions))
     return {"seconds": seconds}
-
-
-def with_training(data: Data, sets: Sources) -> Sources:
-    """Return the sets, and the training part where others must be told from what was learned."""
-    told_apart = any(name.startswith("ood/") for name in sets)
-    return {**sets, TRAINING: data.train} if told_apart else sets
 
 
 def with_distances(predictions: Mapping[str, tuple[Tensor, ...]]) -> dict[str, dict[str, Tensor]]:
@@ -419,9 +412,7 @@ def predict_and_store(
 
     def store(predicting: nn.Module, file: str) -> None:
         with with_features(predicting, predictor) as deeper:
-            predictions = comparison.predict_sets(
-                predicting, deeper, with_training(data, sets), settings, seed=seed
-            )
+            predictions = comparison.predict_sets(predicting, deeper, sets, settings, seed=seed)
         save_groups(folder / file, with_distances(predictions))
 
     if isinstance(model, SNGPTransformer):

@@ -45,7 +45,9 @@ def claims(settings: ClaimsSettings) -> None:
     """Print the verdict on each claim, and write it with the papers' numbers as Markdown."""
     runs, left_out = find_runs(settings.run_folders or (Path("runs"),))
     verdicts = judge_claims(runs)
-    print("\n".join(f"{verdict.text}: {verdict.claim.statement}" for verdict in verdicts))
+    for verdict in verdicts:
+        task = "" if verdict.run is None else f" ({verdict.run.recipe})"
+        print(f"{verdict.text}: {verdict.claim.statement}{task}")
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     page = settings.output_dir / "claims.md"
     notes = "\n".join(f"- {note}" for note in left_out)
@@ -100,11 +102,12 @@ class Verdict(NamedTuple):
 
 
 def load_claims() -> list[Claim]:
-    """Return the claims, in the order of the papers."""
+    """Return the claims, in the order of the papers, one for each task that they are tried on."""
     text = files("probseq_apps.report").joinpath("claims.toml").read_text("utf-8")
     return [
-        Claim(name, **values | {key: tuple(values[key]) for key in ("than", "recipes")})
+        Claim(name, **values | {"than": tuple(values["than"]), "recipes": tuple(recipes)})
         for name, values in tomllib.loads(text).items()
+        for recipes in (values["recipes"], *values.pop("also", ()))
     ]
 
 
