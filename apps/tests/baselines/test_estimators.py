@@ -6,6 +6,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.neighbors import KNeighborsClassifier
 
+from probseq_apps.baselines import random_convolutions
 from probseq_apps.baselines.estimators import fit_estimator
 from probseq_apps.baselines.random_convolutions import RandomConvolutions
 from probseq_apps.data.images import load_images
@@ -94,7 +95,7 @@ def standardised(train, rows):
     return (rows - train.mean(0)) / np.where(scale > 0, scale, 1)
 
 
-def test_sequences_are_means_and_deviations_of_their_frames_and_shares_of_convolutions():
+def test_sequences_are_means_and_deviations_of_their_frames_and_shares_of_convolutions(monkeypatch):
     data = with_labels(load_sequences("speakers", "label"), 90)
     parts = (data.train, data.validation, data.test)
     frames = [[x[~x[:, 0].isnan()].double().numpy() for x in part.inputs] for part in parts]
@@ -118,6 +119,9 @@ def test_sequences_are_means_and_deviations_of_their_frames_and_shares_of_convol
     alone = features((x * frame[..., None])[:1], frame[:1])
     torch.testing.assert_close(alone, torch.cat([shares, largest], 1))
     assert ((4 * shares) % 1 == 0).all()
+    whole = features(x * frame[..., None], frame)
+    monkeypatch.setattr(random_convolutions, "_NUMBERS_AT_ONCE", 9 * 20 * 2)  # two at a time
+    torch.testing.assert_close(features(x * frame[..., None], frame), whole)
     # A kernel has one of two channels, the other, or both.
     scaled = [features(x * frame[..., None] * scale, frame) for scale in 1 + torch.eye(2)]
     plain = features(x * frame[..., None], frame)

@@ -27,7 +27,7 @@ from probseq_apps.data.parts import (
     stratified,
 )
 from probseq_apps.data.series import READERS
-from probseq_apps.data.sets import load_data, with_labels
+from probseq_apps.data.sets import load_data, with_labels, without_classes
 
 
 def test_each_known_name_has_a_kind_and_each_corruption_a_function():
@@ -140,3 +140,12 @@ def test_of_few_labels_the_rest_of_a_set_stays_as_it_is():
     assert torch.equal(few.validation.inputs, whole.validation.inputs)
     assert torch.equal(few.test.targets, whole.test.targets)
     assert few.notes[-1] == "trained on 50 of 1,079 examples"
+
+
+def test_images_of_unknown_classes_are_in_no_normalisation():
+    whole = load_data("digits")
+    found = without_classes(whole, [0, 3])
+    known = (whole.train.targets != 0) & (whole.train.targets != 3)
+    pixels = whole.train.inputs[known].double() / 255
+    assert found.mean == pytest.approx([float(pixels.mean())])
+    assert found.std == pytest.approx([float(pixels.std(correction=0))])

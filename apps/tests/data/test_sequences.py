@@ -83,7 +83,8 @@ def test_damaged_sequences_are_refused_by_their_fault(tmp_path):
         with pytest.raises(DataError, match=fault):
             load_sequences(f"sequences:{path}", "label")
     table = tmp_path / "own.csv"
-    for row, fault in (("a,1,v,1", "one label"), (",1,u,1", "missing"), ("a,1,NaN,1", "missing")):
+    faults = {"a,1,v,1": "one label", ",1,u,1": "missing", "a,1,NaN,1": "missing"}
+    for row, fault in {**faults, "a,0,u,2": "one frame at a time, got two at 0"}.items():
         table.write_text(f"id,time,label,x\na,0,u,1\n{row}\n")
         with pytest.raises(DataError, match=f"line 3.*{fault}"):
             load_sequences(f"sequences:{table}", "label")

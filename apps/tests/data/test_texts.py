@@ -122,10 +122,15 @@ def test_texts_of_ones_own_are_split_by_class_and_named_by_their_labels(put):
     assert ((data.test.inputs == quote).sum(1) == 2 * data.test.targets).all()
     assert really in data.test.inputs
     # Numbers are ordered as such, and columns can be named.
-    rows = [f"{label}\ttext {label + i}\tx" for label in (10, 30, 2) for i in range(3)]
+    rows = [f"{n}\tword{n} word{n} {n + i}\tx" for n in (10, 30, 2) for i in range(3)]
     path = put("a.tsv", "\n".join(["stars\treview\tother", *rows]))
     data = load_data(f"csv:{path}", DataSettings(text_column="review", label_column="stars"))
     assert data.class_names == ("2", "10", "30")
+    named = DataSettings(text_column="review", label_column="stars", unknown=("10",))
+    without = load_data(f"csv:{path}", named).train
+    # Words of an unknown class are as all that were never read.
+    largest = [int(part.inputs[part.targets == 1].max()) for part in (data.train, without)]
+    assert largest[0] > largest[1] == 1
 
 
 @pytest.mark.parametrize(
@@ -150,6 +155,7 @@ def test_what_does_not_go_together_is_refused(put, tmp_path):
     for name, reading, options, message in (
         (f"csv:{path}", {}, {}, r"needs one column 'text' .*\['review', 'label'\]"),
         ("cola", {}, {"download": True}, "cannot be fetched"),
+        (f"csv:{path}", {"text_column": "review", "num_unknown": 1}, {}, "learned once, without"),
         ("digits", {"tokenizer": "bpe:300"}, {}, "is for texts, and 'digits' holds images"),
     ):
         with pytest.raises(DataError, match=message):

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from scipy.special import log_softmax
-from scipy.stats import beta
+from scipy.special import softmax
+from scipy.stats import beta, entropy
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from probseq.metrics import SCORES, Predictions, class_predictions, ensemble, evaluate_sets
@@ -62,20 +62,17 @@ def test_scores_and_validation_data_reach_the_detectors():
     assert "ood/other/information/auroc" not in found
 
 
-def test_an_ensemble_is_the_mean_of_probabilities_and_scores_and_knows_its_disagreement():
+def test_an_ensemble_is_the_mean_of_probabilities_and_scores():
     members = [predictions(seed) for seed in range(3)]
     found = ensemble(members)
     probs = np.stack([member.log_probs.exp().numpy() for member in members])
     np.testing.assert_allclose(found.log_probs.exp().numpy(), probs.mean(0), atol=1e-12)
-    scores = np.stack([member.scores.numpy() for member in members])
-    others = [0, 2, 3, 4]
-    np.testing.assert_allclose(found.scores.numpy()[:, others], scores.mean(0)[:, others])
-    # Members that draw nothing, or whose draws agree, have an information of 0.
-    entropy = lambda p: -(p * np.log(p)).sum(-1)  # noqa: E731
-    between = entropy(probs.mean(0)) - entropy(probs).mean(0)
-    np.testing.assert_allclose(found.scores.numpy()[:, 1], between + scores[:, :, 1].mean(0))
+    expected = np.stack([member.scores.numpy() for member in members]).mean(0)
+    np.testing.assert_allclose(found.scores.numpy()[:, [0, 2, 3, 4]], expected[:, [0, 2, 3, 4]])
+    # Of members that draw nothing the disagreement is the mean divergence from their mean.
     silent = [each._replace(scores=torch.full_like(each.scores, torch.nan)) for each in members]
-    np.testing.assert_allclose(ensemble(silent).scores.numpy()[:, 1], between, atol=1e-12)
+    expected = entropy(probs, probs.mean(0, keepdims=True), axis=-1).mean(0)
+    np.testing.assert_allclose(ensemble(silent).scores.numpy()[:, 1], expected, atol=1e-12)
     assert torch.equal(found.labels, members[0].labels)
     scaled = members[0].scaled(2.0)
     expected = (members[0].log_probs / 2.0).log_softmax(-1)
@@ -91,10 +88,8 @@ def test_an_ensemble_of_models_that_draw_has_the_information_of_all_their_draws(
         distances = torch.zeros(40, len(SCORES) - scores.shape[1])
         labels = torch.zeros(40, dtype=torch.int64)
         members.append(Predictions(log_probs, torch.cat([scores, distances], 1), labels))
-    probs = np.exp(log_softmax(logits, -1)).reshape(15, 40, 4)
-    entropy = -(probs * np.log(probs)).sum(-1).mean(0)
-    mean = probs.mean(0)
-    expected = -(mean * np.log(mean)).sum(-1) - entropy
+    probs = softmax(logits, -1).reshape(15, 40, 4)
+    expected = entropy(probs, probs.mean(0, keepdims=True), axis=-1).mean(0)
     np.testing.assert_allclose(ensemble(members).scores[:, 1], expected, atol=2e-6)
 
 
