@@ -95,12 +95,12 @@ def test_what_came_out_comes_first_and_all_else_is_in_sections_that_are_closed(f
     places = [
         page.index(what)
         for what in (
-            *("Task: a &amp; b.", '<img alt="Examples"', "a leads by", '<img alt="curve"'),
+            *("a leads by", '<img alt="curve"', "Task: a &amp; b.", '<img alt="Examples"'),
             *("<table", "Next", "<details>"),
         )
     ]
     assert re.findall('<figure class="(.*?)"><img alt="(.*?)"', page) == [
-        *(("photo", "Examples"), ("photo", "curve"), ("plot", "plot")),
+        *(("photo", "curve"), ("photo", "Examples"), ("plot", "plot")),
     ]
     assert places == sorted(places)
     assert re.findall("<summary>(.*?)</summary>", page) == [
