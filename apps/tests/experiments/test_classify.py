@@ -21,9 +21,9 @@ from probseq_apps.experiments.classify import (
     classification_loss,
     make_test_sets,
     warm_start_config,
-    with_chosen_scores,
 )
 from probseq_apps.options import Options
+from probseq_apps.report.classify import with_chosen_scores
 from probseq_apps.settings.classify import RECIPES, EvaluationSettings
 
 TINY = [

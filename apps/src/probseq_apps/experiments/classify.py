@@ -1,7 +1,6 @@
 """`probseq classify`: train methods on one data set, measure them, and compare."""
 
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,6 @@ from probseq.corruptions import corrupt
 from probseq.images import augment3, normalize, random_crop_flip, rotate
 from probseq.laplace import laplace_model
 from probseq.metrics import (
-    SCORES,
     SHIFTED,
     Predictions,
     accuracy,
@@ -26,13 +24,12 @@ from probseq.metrics import (
     ensemble,
     evaluate_sets,
     expected_calibration_error,
-    feature_scores,
     matthews_correlation,
 )
 from probseq.metrics.post_hoc import search_temperature
 from probseq.metrics.sets import LOGIT_SCORES, trusted_shares
 from probseq.transformers import Predictor, copy_kernel_weights
-from probseq_apps.baselines.backbone import with_features
+from probseq_apps.baselines.backbone import TRAINING, with_distances, with_features
 from probseq_apps.baselines.estimators import MOST_ROWS_OF_GP, fit_estimator
 from probseq_apps.baselines.sngp import SNGPTransformer, fit_precision
 from probseq_apps.data.image_files import available_cifar_c, read_cifar_c
@@ -60,17 +57,19 @@ from probseq_apps.experiments import comparison
 from probseq_apps.experiments.examples import chance_of, draw_examples
 from probseq_apps.methods.build import build, count_tokens
 from probseq_apps.options import Options
-from probseq_apps.report.classify import CHOSEN, MethodResult, classify_report
+from probseq_apps.report.classify import (
+    UNKNOWN_VALIDATION,
+    MethodResult,
+    classify_report,
+    with_chosen_scores,
+)
 from probseq_apps.settings.classify import ROTATIONS, ClassifySettings, EvaluationSettings
 from probseq_apps.settings.methods import Row, TrainedMethod, resolve
 
 Sets = Mapping[str, Predictions]
 Sources = Mapping[str, comparison.TestSet]
-Metrics = dict[str, float | None]
 MADE, PUBLISHED = SHIFTED
-# The unknown classes among the test and the validation part.
-UNKNOWN, UNKNOWN_VALIDATION = "ood/unknown", "validation/unknown"
-TRAINING = "training"  # among predictions
+UNKNOWN = "ood/unknown"  # the unknown classes among the test part
 # The same corrupted pixels for every method, seed and run.
 _CORRUPTION_SEED = 0
 _ROTATION_DEGREES = 90.0
@@ -374,24 +373,6 @@ def fit_and_predict(
     return {"seconds": seconds}
 
 
-def with_distances(predictions: Mapping[str, tuple[Tensor, ...]]) -> dict[str, dict[str, Tensor]]:
-    """Return the fields of predictions, with the distances of features from the training part's.
-
-    Given are log probabilities, scores of the logits, features and labels. Where there is no
-    training part, or features have no width, and of shifted sets the distances are NaN.
-    """
-    *_, train, classes = predictions.get(TRAINING, (torch.zeros(0, 0), torch.zeros(0)))
-    stored: dict[str, dict[str, Tensor]] = {}
-    for name, (log_probs, scores, features, labels) in predictions.items():
-        distances = scores.new_full((len(labels), len(SCORES) - LOGIT_SCORES), math.nan)
-        if train.numel() and not name.startswith(SHIFTED):
-            distances = torch.stack([*feature_scores(features, train, classes).values()], -1)
-        if name != TRAINING:
-            scores = torch.cat([scores, distances], -1)
-            stored[name] = Predictions(log_probs, scores, labels)._asdict()
-    return stored
-
-
 def predict_and_store(
     model: nn.Module,
     trained: TrainedMethod[ClassifySettings],
@@ -454,31 +435,6 @@ def post_hoc(
             for members in comparison.ensembles(row, settings, runs)
         ]
     return list(runs), temperatures
-
-
-def with_chosen_scores(entries: Sequence[Metrics]) -> tuple[list[Metrics], list[str]]:
-    """Return metrics with those of the score that tells the unknown best, and these scores.
-
-    For each entry it is chosen by all others: that of the highest mean AUROC on their validation
-    parts' known and unknown classes. A single entry, which nothing else chooses for, has the
-    entropy. Without unknown classes for validation nothing is added.
-    """
-    pattern = re.compile(rf"{UNKNOWN_VALIDATION}/(.*)/auroc")
-    candidates = [match[1] for name in entries[0] if (match := pattern.fullmatch(name))]
-    if not candidates:
-        return list(entries), []
-    added: list[Metrics] = []
-    scores: list[str] = []
-    for entry in entries:
-        means = {score: 0.0 for score in ("entropy", *candidates)}
-        for other in (other for other in entries if other is not entry):
-            for score in candidates:
-                means[score] += other[f"{UNKNOWN_VALIDATION}/{score}/auroc"] or 0.0
-        best = max(means, key=means.__getitem__)
-        own = [name for name in entry if name.startswith("ood/")]
-        added.append(entry | {n.replace(f"/{best}/", f"/{CHOSEN}/"): entry[n] for n in own})
-        scores.append(best)
-    return added, scores
 
 
 def make_test_sets(

@@ -15,12 +15,15 @@ from probseq_apps.report.set_plots import class_figures, shift_figures
 from probseq_apps.report.tables import Measure, Table, summary_table
 from probseq_apps.settings.methods import Row
 
+# Metrics of an entry by name; None where one is not defined.
+Entry = dict[str, float | None]
 # Metrics over the seeds by name, and those of each method.
 Metrics = Mapping[str, Summary]
 Methods = Mapping[str, Metrics]
 # Of each column of a table, the names of the metrics that it is a mean of.
 MeansOf = dict[Measure, list[str]]
 
+UNKNOWN_VALIDATION = "validation/unknown"  # the unknown classes among the validation part
 # The score among those for detection that validation data chose.
 CHOSEN = "chosen"
 _UNKNOWN = "unknown AUROC"
@@ -36,8 +39,7 @@ class MethodResult(NamedTuple):
     """The results of a method, an entry for each seed, or a single one for an ensemble."""
 
     row: Row
-    # Of each entry, values by name; None where a metric is not defined
-    metrics: Sequence[Mapping[str, float | None]]
+    metrics: Sequence[Mapping[str, float | None]]  # of each entry, as in `Entry`
     train_seconds: Sequence[float]  # of each seed
     temperatures: Sequence[float] = ()  # of each seed; empty without temperature scaling
     # Variant with the lowest validation loss, for each seed; empty where there is one
@@ -139,6 +141,31 @@ def classify_report(
         },
         **common,
     )
+
+
+def with_chosen_scores(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
+    """Return metrics with those of the score that tells the unknown best, and these scores.
+
+    For each entry it is chosen by all others: that of the highest mean AUROC on their validation
+    parts' known and unknown classes. A single entry, which nothing else chooses for, has the
+    entropy. Without unknown classes for validation nothing is added.
+    """
+    pattern = re.compile(rf"{UNKNOWN_VALIDATION}/(.*)/auroc")
+    candidates = [match[1] for name in entries[0] if (match := pattern.fullmatch(name))]
+    if not candidates:
+        return list(entries), []
+    added: list[Entry] = []
+    scores: list[str] = []
+    for entry in entries:
+        means = {score: 0.0 for score in ("entropy", *candidates)}
+        for other in (other for other in entries if other is not entry):
+            for score in candidates:
+                means[score] += other[f"{UNKNOWN_VALIDATION}/{score}/auroc"] or 0.0
+        best = max(means, key=means.__getitem__)
+        own = [name for name in entry if name.startswith("ood/")]
+        added.append(entry | {n.replace(f"/{best}/", f"/{CHOSEN}/"): entry[n] for n in own})
+        scores.append(best)
+    return added, scores
 
 
 def beside_chance(columns: Columns, chance: Mapping[str, float], count: int) -> Columns:
