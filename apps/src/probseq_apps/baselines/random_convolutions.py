@@ -49,8 +49,8 @@ class RandomConvolutions:
     ) -> Float32[Tensor, "n m"]:
         """Return for each kernel the share of frames above its bias, and its largest value."""
         at_once = max(1, _NUMBERS_AT_ONCE // (x.shape[1] * len(self._biases)))
-        parts = zip(x.split(at_once), frame.split(at_once), strict=True)
-        return torch.cat([self._features(*part) for part in parts])
+        batches = zip(x.split(at_once), frame.split(at_once), strict=True)
+        return torch.cat([self._features(*batch) for batch in batches])
 
     def _features(self, x: Tensor, frame: Tensor) -> Tensor:
         shares, largest = torch.zeros(2, len(x), len(self._biases))

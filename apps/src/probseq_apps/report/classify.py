@@ -78,12 +78,12 @@ def methods_report(
         }
         scales = temperatures_text(temperatures)
         taken = ", ".join(chosen)
-        told = ", ".join(f"{each} ({count})" for each, count in Counter(scores).items())
+        choices = ", ".join(f"{each} ({count})" for each, count in Counter(scores).items())
         rows.append(
             f"`{name}`: {row.title}; trained in {sum(seconds) / len(seconds):.1f} s a seed"
             f"{f'; temperatures {scales}' if scales else ''}"
             f"{f'; by validation loss {taken}' if taken else ''}"
-            f"{f'; unknown ones are told by {told}' if told else ''}"
+            f"{f'; unknown ones are told by {choices}' if choices else ''}"
         )
     return Report(
         experiment=experiment,
@@ -162,8 +162,8 @@ def with_chosen_scores(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]
             for score in candidates:
                 means[score] += other[f"{UNKNOWN_VALIDATION}/{score}/auroc"] or 0.0
         best = max(means, key=means.__getitem__)
-        own = [name for name in entry if name.startswith("ood/")]
-        added.append(entry | {n.replace(f"/{best}/", f"/{CHOSEN}/"): entry[n] for n in own})
+        names = [name for name in entry if name.startswith("ood/")]
+        added.append(entry | {n.replace(f"/{best}/", f"/{CHOSEN}/"): entry[n] for n in names})
         scores.append(best)
     return added, scores
 
@@ -189,8 +189,8 @@ def nothing_learned(columns: Columns) -> str:
 
 def below_guesses(columns: Columns) -> str:
     """Return a sentence on the rows that are surer of the unknown than of the test, else ""."""
-    of_rows = next((own for measure, own in columns.items() if measure.label == _UNKNOWN), {})
-    rows = [row for row, own in of_rows.items() if own.mean is not None and own.mean < 0.5]
+    aurocs = next((each for measure, each in columns.items() if measure.label == _UNKNOWN), {})
+    rows = [row for row, auroc in aurocs.items() if auroc.mean is not None and auroc.mean < 0.5]
     return PAGES["classify"]["below"].format(", ".join(rows)) if rows else ""
 
 

@@ -110,12 +110,10 @@ class ClassifySettings(MethodSettings):
         kind = data_kind(self.data)
         shift, ood, training = self.evaluation.shift, self.evaluation.ood, self.training
         patches = self.model.patch_size != ImageAndTextSettings.patch_size
-        used = {"shift": shift, "ood": ood, "augment": training.augment != "none"}
-        for name, used_here in {**used, "patch_size": patches}.items():
+        of_images = {"shift": shift, "ood": ood, "augment": training.augment != "none"}
+        for name, used in {**of_images, "patch_size": patches}.items():
             suits = kind == "image" or (kind == "sequence" and name == "shift")
-            require(
-                suits or not used_here, f"{name} is for images, and {self.data!r} holds {kind}s"
-            )
+            require(suits or not used, f"{name} is for images, and {self.data!r} holds {kind}s")
         path = user_path(self.data)
         table = path is not None and kind != "image" and path.suffix.lower() != ".npz"
         for name, suits in {"text_column": kind == "text", "label_column": True}.items():

@@ -49,9 +49,9 @@ class Predictions(NamedTuple):
 def class_predictions(logits: Float[Tensor, "s n c"]) -> tuple[Tensor, Tensor]:
     """Return `log_probs` of Monte Carlo samples, and the scores that logits have."""
     logits = as_floating("logits", logits).float()
-    found = sample_scores(logits)
-    missing = torch.full_like(found["energy"], math.nan)
-    scores = torch.stack([found.get(name, missing) for name in SCORES[:LOGIT_SCORES]], -1)
+    by_name = sample_scores(logits)
+    missing = torch.full_like(by_name["energy"], math.nan)
+    scores = torch.stack([by_name.get(name, missing) for name in SCORES[:LOGIT_SCORES]], -1)
     return mean_log_probs(list(logits.log_softmax(-1))), scores
 
 
@@ -64,8 +64,8 @@ def ensemble(members: Sequence[Predictions]) -> Predictions:
     scores = torch.stack([member.scores for member in members]).mean(0)
     # H(p̄) − mean_m mean_s H(p_ms), of which the inner mean is H(p̄_m) − I_m
     entropies = [entropy_score(member.probs_and_scores[0]) for member in members]
-    own = [member.probs_and_scores[1]["information"].nan_to_num(0.0) for member in members]
-    within = torch.stack(entropies).mean(0) - torch.stack(own).mean(0)
+    information = [member.probs_and_scores[1]["information"].nan_to_num(0.0) for member in members]
+    within = torch.stack(entropies).mean(0) - torch.stack(information).mean(0)
     column = SCORES.index("information")
     scores[:, column] = (entropy_score(mean.double().exp()) - within).to(scores)
     return Predictions(mean, scores, members[0].labels)
