@@ -112,7 +112,8 @@ def test_lengths_of_time_have_a_unit_where_stamps_are_dates(tmp_path, follow):
         code, answers, error = follow(hours, f"--{name}={text}")
         assert (code, answers) == (1, [])
         assert f"{name} must be a length of time with its unit, such as 24h" in error
-    assert follow(LINES, "--season", "24h")[0] == 1  # of numbers: a number
+    for flag in ("season", "horizon"):  # of numbers: a number
+        assert f"{flag} must be a number" in follow(LINES, f"--{flag}", "24h")[2]
     assert follow(LINES, "--season", "2.5", "--step", "0.25")[0] == 0
     code, answers, error = follow(hours, "--false-alarms", "30/day")
     assert (code, "false_alarms must be fewer than lines, got 1.25 for each" in error) == (1, True)

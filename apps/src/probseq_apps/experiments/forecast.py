@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from io import TextIOWrapper
 from typing import Any
 
@@ -77,18 +77,21 @@ def open_stream(settings: ForecastSettings, readings: Readings) -> LiveStream:
     stored = (*saved.get("season", ()), saved.get("false_alarms", "").partition("/")[2])
 
     def length(text: str, name: str) -> float:
-        dates = readings.calendar and text not in stored
-        return parse_duration(text, name) if dates else parse_number(text)
+        if readings.calendar and text not in stored:
+            return parse_duration(text, name)
+        with suppress(ValueError):
+            return parse_number(text)
+        raise ValueError(f"{name} must be a number where stamps are numbers, got {text!r}")
 
     words: dict[str, Any] = {"auto": "auto", "none": None}
     seasons = [length(text, "season") for text in settings.season if text not in words]
-    count, _, per = settings.false_alarms.partition("/")
+    share, _, per = settings.false_alarms.partition("/")
     steps = int(settings.horizon) if settings.horizon.isdecimal() else None
     return LiveStream(
         settings.state,
         likelihood=settings.likelihood,
         seasons=seasons or words[settings.season[0]],
-        false_alarms=parse_number(count),
+        false_alarms=parse_number(share),
         per=length(per, "false_alarms") if per else None,
         warmup=settings.warmup,
         horizon=HORIZON if steps is None else steps,

@@ -21,7 +21,6 @@ from probseq_apps.settings.forecast import ForecastSettings
 # Lines of a file that are looked at, and at most of a pipe, which must not wait.
 _LINES, _LINES_OF_PIPE = 1_000, 8
 _TIMES = ("timestamp", "datetime", "time", "date", "t", "year")
-_INDICES = ("", "index", "unnamed: 0")
 _CLOCK, _COMMA = re.compile(r"\d?\d:\d\d(:\d\d.*)?"), re.compile(r"[+-]?\d+,\d+")
 _DAYS = ("%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
@@ -100,9 +99,9 @@ def _find(settings: ForecastSettings, lines: list[str], source: Iterator[str]) -
         return float("inf")
 
     picked = map(pick, chain(lines[table.first :], source))
-    picked = iter(sorted(picked, key=stamp_of)) if settings.sort else picked
     remarks = (f"#{line}" for line in lines[: table.first])
-    return Readings(reader, chain(remarks, picked), target, stamp.calendar, notes)
+    picked = chain(remarks, sorted(picked, key=stamp_of) if settings.sort else picked)
+    return Readings(reader, picked, target, stamp.calendar, notes)
 
 
 def _split(settings: ForecastSettings, texts: Sequence[str]) -> _Table:
@@ -194,8 +193,8 @@ def _forms(reader: LineReader, cells: Sequence[str]) -> list[str]:
 def _target(reader: LineReader, columns: dict[str, list[str]], time: Sequence[str]) -> str:
     """Return the only column of numbers beside the stamps."""
     others = [name for name in columns if name not in time]
-    numbers = [name for name in others if _read(reader.value, columns[name])]
-    numbers = [name for name in numbers if name.lower() not in _INDICES] or numbers
+    named = [name for name in others if name.lower() not in ("", "index", "unnamed: 0")]
+    numbers = [name for name in named if _read(reader.value, columns[name])]
     if len(numbers) == 1:
         return numbers[0]
     cells = ", ".join(f"{name} ({columns[name][0]})" for name in numbers or others)

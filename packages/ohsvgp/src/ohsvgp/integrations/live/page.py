@@ -12,7 +12,6 @@ _HTML = Path(__file__).with_name("page.html")
 
 def write_page(path: Path, title: str, judge: Judge, *, ended: bool) -> None:
     """Write the page of the latest answers, all or nothing; one that has ended stays as it is."""
-    values = {"answers": judge.answers, "forecasts": judge.forecasts, "ended": ended}
-    stream = json.dumps(values).replace("<", "\\u003c")
+    stream = json.dumps({"answers": judge.answers, "forecasts": judge.forecasts, "ended": ended})
     text = _HTML.read_text("utf-8").replace("Live stream", escape(title))
-    write_atomic(path, text.replace("/* stream */", stream))
+    write_atomic(path, text.replace("/* stream */", stream.replace("<", "\\u003c")))
