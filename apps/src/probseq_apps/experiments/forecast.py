@@ -19,6 +19,7 @@ from probseq_apps.settings.forecast import STANDARD_INPUT, ForecastSettings
 # Alerts and forecasts that the summary lists; answers that the page draws; seconds until it is
 # written again.
 _ALERTS, _FORECASTS, _ANSWERS, _PATIENCE = 8, 24, 2_000, 2.0
+_JSON = json.JSONDecoder(parse_constant=lambda _: None)  # browsers know no NaN
 _COLUMNS = ("line", "t", "y", "mean", "low", "high", "error", "alerts")
 
 
@@ -30,6 +31,8 @@ def forecast_command(settings: ForecastSettings) -> None:
         report.mkdir(parents=True, exist_ok=True)
         report = report / "report.html"
     table = out is not None and out.suffix == ".csv"
+    if piped and sys.stdin.isatty():
+        print("lines are read from here, to Ctrl-D; FILE names a file", file=sys.stderr, flush=True)
     # What is no UTF-8 is refused in the answer to its line; a mark before the first is passed over.
     if piped and isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding=settings.encoding, errors="replace")
@@ -51,7 +54,7 @@ def forecast_command(settings: ForecastSettings) -> None:
                 print(",".join(_COLUMNS), file=file)
             try:
                 for text in stream.follow(readings.lines, every=settings.every, replay=whole):
-                    answer = judge.observe(json.loads(text, parse_constant=lambda _: None))
+                    answer = judge.observe(_JSON.decode(text))
                     if file:
                         print(as_row(answer) if table else text, file=file, flush=True)
                     if report and time.monotonic() > due:

@@ -8,10 +8,7 @@ import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
-
-import numpy as np
 
 from ohsvgp.stream.durations import DAY, YEAR, parse_duration
 
@@ -39,7 +36,7 @@ class Judge:
         self.answers, self.forecasts = list[dict[str, Any]](), list[dict[str, Any]]()
         self._latest = latest
         self.counts, self.alerts = Counter[str](), list[tuple[str, Any, Any]]()
-        self.sums = defaultdict[int, np.ndarray](partial(np.zeros, (2, 5)))
+        self.sums = defaultdict[int, list[list[float]]](lambda: [[0.0] * 5, [0.0] * 5])
         self.period: float | None = None
         # By horizon: stamp, mean, low, high, last value, seasonal naive forecast (NaN for none)
         self._pending = dict[int, list[tuple[float, ...]]]()
@@ -68,7 +65,7 @@ class Judge:
             inside = self._score(stamp, value)
         if stamp < last if "clock" in words else stamp >= last:  # others wait, or are late
             self._expect(stamp, value, answer["forecasts"])
-        judged, covered = self.sums[1][0, :2].tolist()
+        judged, covered = self.sums[1][0][:2]
         counts = {word: count for word, count in self.counts.items() if word != "lines"}
         sums = {"judged": int(judged), "covered": int(covered), "counts": counts}
         line = {name: answer[name] for name in answer if name != "forecasts"}
@@ -83,10 +80,10 @@ class Judge:
             for at, mean, low, high, *naive in due:
                 if value is not None and stamp - at <= tolerance:
                     inside = low <= value <= high if horizon == 1 else inside
-                    errors = np.abs(np.array([mean, *naive]) - value)
-                    row = np.array([1.0, low <= value <= high, *errors])
-                    both = np.stack([row, row * np.isfinite(errors[2])])
-                    self.sums[horizon] += np.nan_to_num(both)
+                    errors = [abs(value - forecast) for forecast in (mean, *naive)]
+                    row = [1.0, float(low <= value <= high), *errors]
+                    for sums in self.sums[horizon][: 1 if math.isnan(errors[2]) else 2]:
+                        sums[:] = [a + b for a, b in zip(sums, row, strict=True)]
         return inside
 
     def _expect(self, stamp: float, value: float | None, forecasts: list[dict[str, Any]]) -> None:
