@@ -278,7 +278,8 @@ def _overview(group: str = "") -> str:
     width = max(map(len, listed))
     lines = [f"  {name.ljust(width)}  {summary}" for name, summary in listed.items()]
     head = f"usage: probseq {command} [options]\n\n{about}\n\ncommands:"
-    foot = f"\n`probseq {command} --help` lists the options of a command."
+    example = next(line for entry in entries for line in entry.examples)
+    foot = f"\nExample: {example}\n\n`probseq {command} --help` lists the options of a command."
     return "\n".join([head, *lines, foot])
 
 

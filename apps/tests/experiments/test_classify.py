@@ -16,6 +16,7 @@ from probseq_apps.data.images import load_images
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
 from probseq_apps.engine.config import EpochTraining
+from probseq_apps.engine.files import read_finished
 from probseq_apps.engine.trainer import TrainStep
 from probseq_apps.experiments.classify import (
     classification_loss,
@@ -181,6 +182,19 @@ def test_another_configuration_is_no_resumption(finished, capsys):
     assert "settings.method" in capsys.readouterr().err
     assert main(["classify", "--method", "mle", *TWO_EPOCHS, "--run-dir", str(finished)]) == 1
     assert "already holds a run" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_trained_further_and_not_less(tmp_path, report_of, capsys):
+    few = ["--method", "logreg", "mle", "--train-size", "60", "--seeds", "0", "--no-shift", "--ood"]
+    command = ["classify", *TINY, *few, "--run-dir", str(tmp_path / "run")]
+    assert main([*command, "--epochs", "1"]) == 0
+    before = stored(tmp_path / "run", "mle", 0)["test/log_probs"]
+    assert main([*command, "--epochs", "3", "--resume"]) == 0
+    assert read_finished(tmp_path / "run" / "mle" / "seed-0")["steps"] == 3
+    assert not np.array_equal(stored(tmp_path / "run", "mle", 0)["test/log_probs"], before)
+    with pytest.raises(SystemExit):
+        main([*command, "--epochs", "1", "--resume"])
+    assert "training.epochs: 3 in the run, 1 now" in capsys.readouterr().err
 
 
 SGPA = ["classify", *TINY, "--method", "sgpa", "--seeds", "0", "--no-shift"]

@@ -2,6 +2,8 @@
 
 import json
 import re
+from base64 import b64decode
+from io import BytesIO
 
 import pytest
 from PIL import Image
@@ -27,8 +29,8 @@ def table(title, *names):
 
 def report(**changed):
     def draw(folder):
-        for name in ("curve", "examples"):
-            Image.new("L", (2, 2)).save(folder / f"{name}.png")
+        for name, mode in (("curve", "L"), ("examples", "RGBA")):
+            Image.new(mode, (2, 2)).save(folder / f"{name}.png")
         return [folder / "curve.png", folder / "examples.png"]
 
     figure = figures.new_figure(1.0, 1.0)
@@ -54,6 +56,9 @@ def test_the_page_has_everything_and_needs_nothing(folder):
     page = (folder / "report.html").read_text()
     assert not re.search("http|<link|<script src", page)
     assert re.findall('<img alt="curve" src="data:image/(png|webp);base64,', page)
+    (examples,) = re.findall('<img alt="[Ee]xamples" src="data:image/.*;base64,(.*)">', page)
+    with Image.open(BytesIO(b64decode(examples))) as picture:
+        assert picture.convert("RGBA").getpixel((0, 0))[3] == 0  # of no ground
     assert (texts(page, "h1"), texts(page, "code")) == (
         ["digits: a &amp; b"],
         ["done", "own", "config.json"],

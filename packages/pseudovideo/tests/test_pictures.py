@@ -12,6 +12,7 @@ from pseudovideo.plots import (
     save_gif,
     save_grid,
     save_pngs,
+    save_rows,
     tiles,
 )
 from pseudovideo.plots.images import BETWEEN, GAP
@@ -66,6 +67,16 @@ def test_a_grid_holds_each_image_in_reading_order(tmp_path, c):
     assert (found[66:, 132:] == BETWEEN).all()
     titled = pixels(save_grid(drawn, tmp_path / "titled.png", title="masked prior, 8-frame"))
     assert titled.shape[0] > found.shape[0] + 20
+
+
+def test_letters_stand_on_no_ground_in_a_grey_for_white_and_black_pages(tmp_path):
+    file = save_rows(["first of all"], [random_images(6)], tmp_path / "rows.png", title="two words")
+    with Image.open(file) as picture:
+        found = np.asarray(picture)
+    assert found.shape[-1] == 4
+    assert (found[[0, -1]][:, [0, -1], 3] == 0).all()
+    letters = found[:, : found.shape[1] // 8]
+    assert {*letters[letters[..., 3] == 255][:, :3].ravel().tolist()} == {0x7C}
 
 
 @pytest.mark.parametrize("shape", [(0, 1, 8, 8), (2, 2, 8, 8)])

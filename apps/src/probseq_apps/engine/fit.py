@@ -68,7 +68,7 @@ def fit(
     settings = {**(metadata or {}), "train": config.to_dict()}
     checkpoint = None
     if distributed.is_main():
-        names = [name for name, _ in files.flatten(settings) if name.endswith("steps")]
+        names = [name for name, _ in files.flatten(settings) if name.endswith(("steps", "epochs"))]
         lengths = dict.fromkeys(names, (files.FINISHED,))
         files.prepare_run_dir(folder, settings, resume=True, longer=lengths)
         checkpoint = load_latest_checkpoint(folder / files.CHECKPOINTS)

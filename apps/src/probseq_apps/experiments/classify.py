@@ -236,6 +236,7 @@ WORKFLOW = Workflow(
     kind="classify",
     command="classify",
     folders=comparison.FOLDERS,
+    longer=comparison.LONGER,
     jobs=comparison.jobs,
     load=load,
     check=check,

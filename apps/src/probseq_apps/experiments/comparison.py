@@ -21,7 +21,7 @@ from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import load_groups, read_finished
 from probseq_apps.engine.fit import fit
 from probseq_apps.engine.trainer import Loss, LossParts, TrainStep
-from probseq_apps.experiment import Job, Results, RunFolder, counted
+from probseq_apps.experiment import RESULTS, Job, Results, RunFolder, counted
 from probseq_apps.methods.build import Compared, Data, build
 from probseq_apps.report.classify import MethodResult
 from probseq_apps.settings.methods import METHODS, MethodSettings, Row, TrainedMethod, resolve
@@ -31,6 +31,7 @@ PREDICTIONS, LAPLACE_PREDICTIONS = "predictions.npz", "predictions-kflla.npz"
 # The test set as models see it whose attention is taken out.
 WITHOUT_ATTENTION = "without-attention"
 FOLDERS = tuple(f"{name}{suffix}/seed-*" for name in METHODS for suffix in ("", ",*"))
+LONGER = {"settings.training.epochs": (RESULTS,)}
 T = TypeVar("T")
 DataT = TypeVar("DataT")
 Weight = Callable[[float], float]

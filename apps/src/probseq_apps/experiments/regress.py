@@ -136,6 +136,7 @@ WORKFLOW = Workflow(
     kind="regress",
     command="regress",
     folders=comparison.FOLDERS,
+    longer=comparison.LONGER,
     jobs=comparison.jobs,
     load=load,
     check=comparison.check_methods,
