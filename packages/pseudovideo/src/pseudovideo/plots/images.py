@@ -30,7 +30,8 @@ LEAST_CELL, LEAST_LABELLED = 64, 96
 _FRAME, _LAST = 250, 1000
 # Least points of letters, which are larger on wide pictures so that a telephone shows them; the
 # width of a letter as a share of that, the fewest letters of a title's line, those of a label.
-_DPI, _LEAST_SIZE, _SIZES_ACROSS, _LETTER, _TITLE_LETTERS, _LABEL_LETTERS = 150, 8, 75, 0.6, 28, 22
+_DPI, _LEAST_SIZE, _SIZES_ACROSS, _LETTER = 150, 8.0, 75, 0.6
+_TITLE_LETTERS, _LABEL_LETTERS = 28, 22
 # Of letters on no ground, to be read on white and on black.
 _INK = "#7C7C7C"
 # Samples of several models: grids of a row, inches of one, letters of its title.
