@@ -84,7 +84,7 @@ class Inherits(Group):
         ("maybe", (None, 1), (0, False), "a whole number of at least 1 or None"),
         ("several", ((), (1, 2), [3]), ((0,), 1, "12"), "a list, each entry a whole number"),
         ("layers", ("all", (0, 1), []), ("first", (-1,)), r"one of \('last', 'all'\) or a list"),
-        ("group", (Group(), {"depth": 3}), (None, Everything(count=1)), "of type Group"),
+        ("group", (Group(), {"depth": 3}), (None, Everything(count=1)), "settings by their names"),
     ],
 )
 def test_values_are_taken_or_refused_by_name(name, good, bad, words):
