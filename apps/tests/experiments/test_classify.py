@@ -189,8 +189,10 @@ def test_a_finished_run_is_trained_further_and_not_less(tmp_path, report_of, cap
     command = ["classify", *TINY, *few, "--run-dir", str(tmp_path / "run")]
     assert main([*command, "--epochs", "1"]) == 0
     before = stored(tmp_path / "run", "mle", 0)["test/log_probs"]
+    training = tmp_path / "run" / "mle" / "seed-0"
+    steps = read_finished(training)["steps"]
     assert main([*command, "--epochs", "3", "--resume"]) == 0
-    assert read_finished(tmp_path / "run" / "mle" / "seed-0")["steps"] == 3
+    assert read_finished(training)["steps"] == 3 * steps
     assert not np.array_equal(stored(tmp_path / "run", "mle", 0)["test/log_probs"], before)
     with pytest.raises(SystemExit):
         main([*command, "--epochs", "1", "--resume"])
