@@ -171,6 +171,14 @@ def test_what_is_in_doubt_is_asked_for(message, read):
     assert message in error
 
 
+def test_several_series_in_a_pipe_are_told(follow):
+    rows = [f"{hour.isoformat()},{place},{k}\n" for hour in HOURS for k, place in enumerate("abc")]
+    code, answers, error = follow(["time,place,temp\n", *rows])
+    assert (code, len(answers)) == (0, 90)
+    assert error.count("warning: stamps repeat, and place has 3 values (a, b, c)") == 1
+    assert "warning" not in follow([row for row in rows if ",b," in row] * 3)[2]
+
+
 def test_counters_are_numbers_and_months_are_dates(read):
     for first, t in ((202401, "2024-01-01T00:00:00"), (202411, 202411.0)):
         answers = read("t,y\n" + "".join(f"{first + k},{k}\n" for k in range(12)))[3]

@@ -5,6 +5,7 @@ What is found is told in notes; what is in doubt is asked for by the flag that s
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -18,8 +19,8 @@ from ohsvgp.integrations.live.lines import UNITS, LineReader, split_cells
 from ohsvgp.stream.clock import stamp_text
 from probseq_apps.settings.forecast import ForecastSettings
 
-# Lines of a file that are looked at, and at most of a pipe, which must not wait.
-_LINES, _LINES_OF_PIPE = 1_000, 8
+# Lines of a file that are looked at; at most of a pipe, which must not wait; later of that.
+_LINES, _LINES_OF_PIPE, _LINES_TO_WATCH = 1_000, 8, 60
 _TIMES = ("timestamp", "datetime", "time", "date", "t", "year")
 _CLOCK, _COMMA = re.compile(r"\d?\d:\d\d(:\d\d.*)?"), re.compile(r"[+-]?\d+,\d+")
 _DAYS = ("%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
@@ -54,8 +55,22 @@ def open_readings(settings: ForecastSettings, source: Iterator[str], piped: bool
         first.append(line)
         with suppress(ValueError):
             if piped:
-                return _find(settings, first, source)
+                return _find(settings, first, _watched(settings, [*first], source))
     return _find(settings, first, source)
+
+
+def _watched(settings: ForecastSettings, first: list[str], source: Iterator[str]) -> Iterator[str]:
+    """Yield the lines of a pipe; once there are some, say what a file would be refused for."""
+    for line in source:
+        yield line
+        first.append(line)
+        if len(first) == _LINES_TO_WATCH:
+            try:
+                _find(settings, first, iter(()))
+            except ValueError as error:
+                print(f"warning: {error}", file=sys.stderr, flush=True)
+            break
+    yield from source
 
 
 def _find(settings: ForecastSettings, lines: list[str], source: Iterator[str]) -> Readings:
