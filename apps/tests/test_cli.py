@@ -8,8 +8,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from damage import full_disk
 from probseq_apps import cli
 from probseq_apps.cli import main, parse
 from probseq_apps.experiments import online
@@ -284,6 +286,17 @@ def test_a_full_disk_in_the_middle_of_a_run_is_one_line_that_names_the_file(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "figure.png cannot be written: No space left on device; make room" in said
+
+
+def test_a_full_disk_is_one_line_of_a_command_without_runs_too(tmp_path, capsys):
+    rows = np.random.default_rng(0).normal(size=(300, 3))
+    np.savez(tmp_path / "val.npz", logits=rows, labels=rows.argmax(1))
+    words = ["--logits", str(tmp_path / "val.npz"), "--output-dir", str(tmp_path / "out")]
+    with full_disk(100):
+        assert main(["calibrate", *words]) == 1
+    message = capsys.readouterr().err
+    assert message.endswith("File too large; make room or name another folder\n")
+    assert f"{tmp_path / 'out'}" in message
 
 
 @pytest.mark.slow
