@@ -9,6 +9,7 @@ from probseq_apps.report.classify import (
     nothing_learned,
     ood_tables,
     shift_tables,
+    trust_text,
 )
 from probseq_apps.report.headline import conclusion, headline_table
 
@@ -108,6 +109,16 @@ def test_what_decides_stands_in_a_row_a_method_with_its_difference_from_the_best
     assert table.rows[0] == ["SGPA", *cells]
     # Differences .1, -.2, .05: -.0167 ± 4.303 · .1607 / √3.
     assert table.rows[1][-1] == "-0.017 ± 0.399"
+
+
+def test_what_to_refuse_is_told_of_the_row_of_lowest_validation_loss():
+    numbers = {"test/surest-error": 0.1, "surest-refused/unknown": 0.5, "validation/nll": 0.2}
+    better = {"test/surest-error": 0.0, "surest-refused/unknown": 0.9, "validation/nll": 0.3}
+    rows = {"a": numbers, "b": better}
+    methods = {row: {n: summarise([v]) for n, v in own.items()} for row, own in rows.items()}
+    expected = "Refuse the tenth of which a is least sure: 10.0% of the rest is wrong, and 50% of "
+    assert trust_text(methods) == f"{expected}the unknown are refused."
+    assert trust_text({"a": {"test/nll": summarise([0.1])}}) == ""
 
 
 def test_a_lead_is_told_with_its_interval_and_one_seed_decides_nothing():

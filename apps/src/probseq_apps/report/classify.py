@@ -220,28 +220,29 @@ def headline_columns(methods: Methods) -> Columns:
 
 
 def trust_text(methods: Methods) -> str:
-    """Return what to refuse, by the row that refuses most unknown; "" where none is measured."""
-    refused = {
-        row: mean_of(values[name] for name in values if name.startswith("surest-refused/")).mean
+    """Return what to refuse, by the row of lowest validation loss; "" where none is measured."""
+    losses = {
+        row: values["validation/nll"].mean
         for row, values in methods.items()
+        if "validation/nll" in values
     }
-    shares = {row: share for row, share in refused.items() if share is not None}
-    if not shares:
+    ranked = sorted((loss, row) for row, loss in losses.items() if loss is not None)
+    values = methods[ranked[0][1]] if ranked else {}
+    refused = mean_of(values[name] for name in values if name.startswith("surest-refused/")).mean
+    if refused is None:
         return ""
-    row = max(shares, key=lambda row: shares[row])
-    wrong = methods[row]["test/surest-error"].mean
+    wrong = values["test/surest-error"].mean
     errors = "" if wrong is None else f"{wrong:.1%} of the rest is wrong, and "
-    refusal = f"{shares[row]:.0%} of the unknown are refused"
-    return f"Refuse the tenth of which {row} is least sure: {errors}{refusal}."
+    refusal = f"{refused:.0%} of the unknown are refused"
+    return f"Refuse the tenth of which {ranked[0][1]} is least sure: {errors}{refusal}."
 
 
 def metric_tables(methods: Methods) -> list[Table]:
     """Return one table for each test set as it is; `details` has those under shift and of others.
 
-    The test set's has the penalty and the validation loss, too.
+    The test set's has the penalty, too.
     """
     others = {"test/penalty": Measure("penalty, nats")}
-    others["validation/nll"] = Measure("validation NLL", "lower")
     sections: dict[str, MeansOf] = {}
     for metric in _names(methods):
         section, _, name = metric.partition("/")

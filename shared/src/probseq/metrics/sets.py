@@ -12,6 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from probseq.checks import as_floating
+from probseq.metrics.classification import nll
 from probseq.metrics.evaluation import evaluate, evaluate_ood
 from probseq.metrics.ood import entropy_score, ood_metrics, sample_scores
 from probseq.metrics.post_hoc import mean_log_probs, scale_log_probs
@@ -81,8 +82,8 @@ def evaluate_sets(sets: Mapping[str, Predictions]) -> dict[str, float | None]:
 
     Returns:
         Values by name; None where a metric is not defined on these predictions, as the AUROC of
-        failures is without failures. Under shift, `shift/severity-3/ece` is the mean over the
-        corruptions.
+        failures is without failures. Of `validation` it is the nll alone. Under shift,
+        `shift/severity-3/ece` is the mean over the corruptions.
     """
     values: dict[str, float | None] = {}
     means: dict[str, list[float]] = defaultdict(list)
@@ -102,6 +103,8 @@ def evaluate_sets(sets: Mapping[str, Predictions]) -> dict[str, float | None]:
     values |= {name: sum(each) / len(each) if each else None for name, each in means.items()}
     held_out = sets.get("validation")
     fitted = None if held_out is None else (scored["validation"][0], held_out.labels)
+    if fitted is not None:
+        values["validation/nll"] = float(nll(*fitted))
     for name in scored:
         if name.startswith("ood/"):
             detection = evaluate_ood(scored["test"], scored[name], fitted)
