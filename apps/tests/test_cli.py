@@ -91,7 +91,7 @@ WRONG = {
     "generate hvae --variants heat heat": "without repetitions",
     "generate hvae --steps 0": "steps must be a whole number of at least 1",
     "bench attention --shape": "not empty",
-    "bench online --repeats 0": "repeats",
+    "bench streams --repeats 0": "repeats",
 }
 RUN_ALL = """
 import contextlib, io, json, sys
@@ -177,7 +177,7 @@ def test_help_lists_commands_and_flags_and_those_of_groups_where_all_are_asked_f
 
     assert told("--version") == f"probseq {version('probseq-apps')}\n"
     assert "classify" in told() == told("help")
-    assert "bench online --quick" in told("help", "bench", "online")
+    assert "bench streams --regimes" in told("help", "bench", "streams")
     short, whole = told("classify", "--help"), told("classify", "--help-all")
     assert len(short.splitlines()) < 90
     assert ("--method" in short, "--dropout" in short, "training" in short) == (True, False, True)

@@ -33,7 +33,7 @@ LISTED = """
 NEW = {*LISTED.split(), *(f"fair-hvae-{noise}" for noise in (".02", ".05", ".1", ".3"))}
 NEW |= {("--sgpa.covariance", "inducing"), ("--method", "fading"), ("--pooling", "flatten")}
 # Commands that came later have tests of their own.
-LATER = ("calibrate", "claims", "forecast", "generate export")
+LATER = ("bench streams", "calibrate", "claims", "forecast", "generate export")
 GOLDEN = Path(__file__).parent / "golden"
 
 

@@ -1,17 +1,13 @@
 """`probseq bench`: that it measures what it says; how fast anything is, is no test."""
 
-import math
-
 import pytest
 import torch
 
-from probseq_apps.bench import Timing, attention, interleaved, online
+from probseq_apps.bench import Timing, attention, interleaved
 from probseq_apps.bench.attention import SHAPES, Shape, saved_bytes
 from probseq_apps.cli import main
 
 CPU = torch.device("cpu")
-# Few inducing variables for streams of this length, on purpose.
-pytestmark = pytest.mark.filterwarnings("ignore:.*inducing variables cannot hold the stream")
 
 
 def test_a_row_is_the_time_of_a_case_a_rate_or_a_ratio():
@@ -68,25 +64,3 @@ def test_saved_bytes_count_each_storage_once_and_leave_out_what_exists_anyway():
             return (y := x.exp()) * y.view(5, 10).flatten() * x
 
     assert saved_bytes(Layer(), torch.randn(50)) == 2 * 50 * 4
-
-
-@pytest.mark.slow
-def test_rows_of_online_updates_are_measured_and_ratios_are_of_the_rows_above(monkeypatch):
-    for name, value in {"SOLAR": 40, "AUDIO": 1000}.items():
-        monkeypatch.setattr(online, name, value)
-    sizes = online.StreamSizes(singles=8, few=1, more=2, early=60, late=120)
-    rows = online.measure_online(sizes, 1)
-    values = [row["value"] for row in rows]
-    assert len(values) == 13
-    assert all(map(math.isfinite, values))
-    assert values[9] == values[10]  # the state of a model doesn't grow
-    # The time of 1,000 steps, against that of the first row in ms.
-    assert values[12] == pytest.approx(1e3 * values[11] / values[0])
-
-
-def test_a_model_that_is_timed_on_new_points_stays_as_it_is():
-    grown = online.grown_model(60)
-    before = {name: tensor.clone() for name, tensor in grown.state_dict().items()}
-    assert online.next_points(grown, 4)() > 0
-    after = grown.state_dict()
-    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())

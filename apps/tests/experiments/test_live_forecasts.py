@@ -27,10 +27,23 @@ def airline() -> tuple[list[str], np.ndarray]:
     return [f"{x['month']:%Y-%m}" for x, _ in rows], np.array([y for _, y in rows], float)
 
 
+def elnino() -> tuple[list[str], np.ndarray]:
+    table = pytest.importorskip("statsmodels.datasets").elnino.load_pandas().data
+    years = table.iloc[:, 0].astype(int)
+    return [f"{y}-{m:02}" for y in years for m in range(1, 13)], table.iloc[
+        :, 1:
+    ].to_numpy().ravel()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "season", "horizon", "first", "most"),
-    [(sunspots, 11, 10, 80, 1.7), (co2, 12, 24, 120, 0.4), (airline, 12, 12, 60, 1.05)],
+    [
+        (sunspots, 11, 10, 80, 1.0),
+        (co2, 12, 24, 120, 0.35),
+        (airline, 12, 12, 60, 0.8),
+        (elnino, 12, 12, 120, 0.9),
+    ],
 )
 def test_errors_are_those_of_the_page(load, season, horizon, first, most) -> None:
     stamps, y = load()

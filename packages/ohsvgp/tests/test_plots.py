@@ -3,13 +3,9 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 from matplotlib.axes import Axes
 
-from ohsvgp import Gaussian, LegS, OnlineGP, RandomSubset
-from ohsvgp.exact import exact_posterior
 from ohsvgp.plots import (
     Band,
     Metric,
@@ -17,14 +13,10 @@ from ohsvgp.plots import (
     SeriesFit,
     after_tasks_plot,
     boundaries_plot,
-    coefficients_plot,
-    fit_plot,
     metric_figures,
     metrics_plot,
     prediction_figures,
 )
-from ohsvgp.plots.coefficients import coefficient_path
-from probseq.kernels import RBF
 
 K = 3
 LABELS = ("Year", "Irradiance")
@@ -70,37 +62,6 @@ def named(axes: Axes, label: str) -> np.ndarray:
 
 def edges(axes: Axes) -> np.ndarray:
     return np.asarray(axes.collections[0].get_paths()[0].vertices)[:, 1]
-
-
-@pytest.fixture(scope="module")
-def learned() -> tuple[OnlineGP, torch.Tensor, torch.Tensor]:
-    t = torch.linspace(0.0, 6.0, 40, dtype=torch.float64)
-    gp = OnlineGP(RBF(1), Gaussian(0.01), RandomSubset(8))
-    gp.update(t, t.sin())
-    return gp, t, t.sin()
-
-
-def test_a_fit_shows_the_prediction_of_new_values_data_and_inducing_points(learned: Any) -> None:
-    gp, t, y = learned
-    (axes,) = fit_plot(gp, t, y, labels=LABELS).axes
-    grid = torch.linspace(0.0, 6.0, 400, dtype=torch.float64)
-    law = gp.predict(grid, include_noise=True)
-    assert axes.lines[0].get_ydata() == pytest.approx(law.mean.numpy())
-    assert edges(axes).max() == pytest.approx((law.mean + 2 * law.variance.sqrt()).max().item())
-    points = named(axes, "training points, latest task")
-    assert points == pytest.approx(torch.stack([t, y], -1).numpy())
-    nodes = gp.state.inducing.points[:, 0].numpy()
-    assert named(axes, "inducing locations")[:, 0] == pytest.approx(nodes)
-    assert axes.get_xlabel() == "Year"
-
-
-def test_calendar_stamps_are_drawn_as_dates() -> None:
-    days = pd.date_range("2024-02-27", periods=6, freq="D")
-    gp = OnlineGP(RBF(1, lengthscale=3.0), Gaussian(0.1), LegS(4))
-    gp.update(days, np.arange(6.0))
-    (axes,) = fit_plot(gp, days, pd.Series(np.arange(6.0))).axes
-    (line,) = [line for line in axes.lines if line.get_label() == "training points, latest task"]
-    assert list(pd.to_datetime(np.asarray(line.get_xdata()))) == list(days)
 
 
 def test_each_panel_has_its_prediction_its_points_and_its_inducing_locations() -> None:
@@ -176,36 +137,3 @@ def test_curves_are_drawn_as_fits_or_as_boundaries() -> None:
     assert edges(first) == pytest.approx(edges(second))
     assert len(figures["fits-a"].axes) == K
     assert list(prediction_figures({"moons": moons}, LABELS)) == ["boundaries"]
-
-
-TASKS = [
-    (torch.tensor([0.0, 0.8, 1.7, 2.6, 3.3, 4.0]), torch.tensor([0.1, 0.9, 0.8, -0.2, -0.8, -0.9])),
-    (torch.tensor([5.2, 6.0]), torch.tensor([0.4, 1.1])),
-]
-
-
-def small() -> OnlineGP:
-    return OnlineGP(RBF(1), Gaussian(0.01), LegS(12), alpha=0.0)
-
-
-def test_the_path_holds_projections_of_the_posterior_on_shorter_windows() -> None:
-    gp, end = small().updated(*TASKS[0]), 2.5
-    nodes, weights = np.polynomial.legendre.leggauss(60)
-    posterior = gp.predict(torch.from_numpy(end * (1 + nodes) / 2), full_cov=True)
-    polynomials = np.polynomial.legendre.legvander(nodes, 11).T
-    phi = torch.from_numpy(np.sqrt(2 * np.arange(12) + 1)[:, None] * polynomials * weights / 2)
-    path = coefficient_path(gp, torch.tensor([end], dtype=torch.float64))
-    torch.testing.assert_close(path.mean[0], phi @ posterior.mean, rtol=0, atol=1e-7)
-    variance = (phi @ posterior.covariance @ phi.T).diagonal()
-    torch.testing.assert_close(path.variance[0], variance, rtol=0, atol=1e-7)
-
-
-def test_twelve_inducing_variables_show_what_the_exact_process_shows() -> None:
-    figure = coefficients_plot()
-    exact, online, rebuilt = (np.asarray(axes.lines[0].get_ydata()) for axes in figure.axes[2:])
-    t, y = (torch.cat(part).double() for part in zip(*TASKS, strict=True))
-    x = torch.linspace(0.0, 6.0, 300, dtype=torch.float64)
-    wanted = exact_posterior(RBF(1).double(), 0.01, t[:, None], y, x[:, None]).mean.detach()
-    np.testing.assert_allclose(exact, wanted, atol=1e-6)
-    np.testing.assert_allclose(online, exact, atol=5e-3)
-    np.testing.assert_allclose(rebuilt, exact[1:], atol=2e-2)

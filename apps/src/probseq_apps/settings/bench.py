@@ -19,10 +19,19 @@ class BenchSettings(Settings):
     """cpu: one thread, process time. cuda: wall time."""
 
 
-class BenchOnlineSettings(Settings):
-    """Timings of updates of online Gaussian processes."""
+ValueKind = Literal["quiet", "rounding", "constant", "saturated", "night", "counts"]
+Change = Literal["level", "reset", "slope", "variance", "wild", "calm", "phase"]
+SensorError = Literal["outlier", "sentinel", "duplicate", "missing"]
+ClockKind = Literal["repeats", "late", "gap", "ahead", "back", "sampling"]
+Regime = Literal[ValueKind, Change, SensorError, ClockKind]
 
-    repeats: Count = 7
-    """Timed runs of each case, in turns; medians are shown."""
-    quick: bool = False
-    """Shorter streams and fewer iterations; says the same with more scatter, in a few seconds."""
+
+class BenchStreamsSettings(Settings):
+    """Streams that are judged."""
+
+    regimes: Annotated[tuple[Regime, ...], SOME, DISTINCT] = get_args(Regime)
+    """What happens in the middle, to a level that wanders alone and with a daily wave."""
+    seeds: Count = 5
+    """Streams of each regime; means over them are shown."""
+    repeats: Count = 3
+    """Timed runs of each method, in turns; medians are shown."""

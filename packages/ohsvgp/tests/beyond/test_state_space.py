@@ -9,7 +9,7 @@ from scipy.linalg import expm
 from scipy.stats import nbinom, poisson
 from scipy.stats import t as student
 
-from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, harmonics
+from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, filter_rows, harmonics
 from ohsvgp.beyond.state_space import OUTLIERS, Candidates, StateSpace
 from ohsvgp.integrations.live.regimes import Regimes, advance, learn
 
@@ -59,7 +59,7 @@ def test_filter_and_evidence_are_those_of_dense_conditioning() -> None:
         center = mean[k] + gain @ (y[:k] - mean[:k])
         spread = K[k, k] + 1.0 - gain @ K[:k, k]
         np.testing.assert_allclose([prediction.mean[0], prediction.spread[0]], [center, spread])
-        _, logs, chance = space.observe(belief, value)
+        _, logs, chance, _ = space.observe(belief, value)
         regular = student.logpdf(value, draws, center, math.sqrt(spread * total / draws))
         # All values are regular, so that the filter's posterior is the exact one.
         np.testing.assert_allclose(
@@ -136,6 +136,40 @@ def test_the_odds_of_a_new_regime_are_those_of_enumeration() -> None:
     assert (verdict.restart, verdict.alerts, after.rival) == (1, ["new level"], None)
 
 
+@pytest.mark.parametrize("floor", [1e-8, 0.5])
+def test_a_held_value_is_a_draw_of_the_noise_as_far_as_it_may_have_come_by_chance(floor) -> None:
+    # P(held | y comes again) = s/(s + (1 − s) p(y) Δ), values being rounded to Δ.
+    space = StateSpace(one_model(), floor)
+    belief = space.begin(0.3, 3.0, 2.0)
+    free, logs, _, _ = space.observe(belief, 1.1)
+    after, _, outlier, held = space.observe(belief, 1.1, 0.2)
+    width = math.sqrt(12.0 * floor)
+    chance = min(1.0, math.exp(logs[0]) * width)
+    assert held == pytest.approx(0.2 / (0.2 + 0.8 * chance))
+    np.testing.assert_allclose(after.mean, free.mean)
+    np.testing.assert_allclose(after.cov, free.cov)
+    regular, kept = 1.0 - outlier, 0.98
+    drawn = regular * (1.0 - held)
+    assert after.draws[0] == pytest.approx(1.0 + drawn * (1.0 - (1.0 - kept)))
+    prediction = space.predict(belief)
+    square = (1.1 - prediction.mean[0]) ** 2 / prediction.spread[0]
+    total = 2.0 + drawn * (square - (1.0 - kept) * 2.0)
+    assert after.total[0] == pytest.approx(max(total, floor * after.draws[0]))
+
+
+@pytest.mark.parametrize("factor", [0.01, 1000.0])
+def test_noise_that_changes_at_once_is_known_within_forty_lines(factor: float) -> None:
+    rng, space = np.random.default_rng(0), StateSpace(candidates([], coarse=True), 1e-12)
+    state, alerts = Regimes(space.begin(0.0, 2.0, 1.0)), []
+    for k, value in enumerate(rng.normal(size=140)):
+        y = float(value * (1.0 if k < 100 else factor))
+        state, verdict = learn(space, advance(space, state, 1.0), y, 3.1)
+        alerts += verdict.alerts if k >= 100 else []
+    deviation = math.sqrt(space.predict(state.leader).variance)
+    assert 0.7 * factor < deviation < 3.0 * factor
+    assert ("new level" in alerts) == (factor > 1.0)  # less noise is no new level
+
+
 @pytest.mark.parametrize(("mean", "variance"), [(0.9, 3.0), (4.0, 4.0), (30.0, 45.0)])
 def test_intervals_of_counts_are_quantiles(mean: float, variance: float) -> None:
     space = StateSpace(candidates([], coarse=True), 1e-9, "negative-binomial")
@@ -143,6 +177,27 @@ def test_intervals_of_counts_are_quantiles(mean: float, variance: float) -> None
     exact = nbinom(r, r / (r + mean)) if variance > mean else poisson(mean)
     found = space.interval(np.array([mean]), np.array([variance]), 1.959963984540054)
     assert [float(end[0]) for end in found] == [exact.ppf(0.025), exact.ppf(0.975)]
+
+
+def test_cycles_have_their_variance_and_win_where_phases_wander() -> None:
+    bank = candidates([11.0])
+    cycles = bank.damping > 0.0
+    assert cycles.sum() == 6
+    assert (bank.frequencies[cycles] > 0.0).sum(1).tolist() == [2] * 6
+    # dz = (−γ + iω) z dt + √q dW has the variance q/2γ in the long run.
+    size = bank.season[cycles] / (2.0 * bank.damping[cycles])
+    assert sorted(set(size.round(9).tolist())) == [3.0, 30.0, 300.0]
+    F, Q = StateSpace(bank, 1e-12)._matrices(1e4)
+    np.testing.assert_allclose(Q[cycles, 3, 3], size, rtol=1e-6)
+    assert np.abs(F[cycles, 3, 3]).max() < 1e-6
+    rng, z, y = np.random.default_rng(0), 3.0 + 0.0j, []
+    for _ in range(300):
+        z = z * np.exp(-0.02 + 2j * math.pi / 11) + rng.normal() + 1j * rng.normal()
+        y.append(float(z.real + 0.5 * rng.normal()))
+    rows = [SeriesRow(float(t), value) for t, value in enumerate(y)]
+    _, evidence = filter_rows(StateSpace(bank, 1e-12), rows)
+    assert cycles[evidence.argmax()]
+    assert evidence[cycles].max() > evidence[~cycles].max() + 5.0
 
 
 @pytest.mark.parametrize(

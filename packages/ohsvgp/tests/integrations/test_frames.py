@@ -134,8 +134,8 @@ def test_columns_that_the_answer_would_overwrite_are_refused() -> None:
         ("low", [], "none of mean, low, high, reason"),
         ("t", ["low"], "none of mean, low, high, reason"),
         ("t", ["t"], "each be another column"),
-        ("t", "name", "by must be a list"),
-        ("t", ["other"], "columns of the table"),
+        ("t", "name", "the list by"),
+        ("t", ["other"], "must be columns"),
         ("name", [], "dates or numbers"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -302,6 +302,38 @@ def test_a_season_is_said_with_its_evidence_and_switched_off() -> None:
     assert error["None"] > 2.0
 
 
+def test_a_season_of_less_than_two_steps_is_refused() -> None:
+    answers = run(lines_of(NOISE[:4]), seasons=[1.5])
+    assert refused(answers)[3] == "seasons must be two steps of 1 at least, got [1.5]"
+
+
+def test_what_fails_in_the_model_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = LiveStream(warmup=3)
+    for line in LINES[:5]:
+        stream.answer(line)
+
+    def fail(*_: Any) -> None:
+        raise ValueError("operands could not be broadcast")
+
+    monkeypatch.setattr("ohsvgp.integrations.live.stream.learn", fail)
+    with pytest.raises(ValueError, match="broadcast"):
+        stream.answer(LINES[5])
+
+
+def test_predictions_are_those_of_the_forecasts_at_any_stamps() -> None:
+    stream = LiveStream(horizon=3, warmup=28)
+    assert stream.predict(["2024-01-01"]) == []
+    days = [f"2024-{1 + k // 28:02}-{1 + k % 28:02}" for k in range(28)]
+    lines = zip(days, NOISE.tolist(), strict=False)
+    *_, last = [stream.answer(f"{day},{y!r}") or {} for day, y in lines]
+    found = stream.predict([row["t"][:10] for row in last["forecasts"]])
+    assert [mean for mean, _ in found] == [row["mean"] for row in last["forecasts"]]
+    width = [row["high"] - row["low"] for row in last["forecasts"]]  # before any was judged
+    assert [2 * 1.959963984540054 * sd for _, sd in found] == pytest.approx(width)
+    with pytest.raises(ValueError, match="stamps must each be a date like those before"):
+        stream.predict(["3"])
+
+
 # Cut within the first lines, and behind them.
 @pytest.mark.parametrize(("cut", "every"), [(5, 7), (18, 1), (33, 3)])
 def test_a_saved_stream_goes_on_as_if_it_had_never_stopped(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ohsvgp.beyond.state_space import Array, Belief, Candidates, StateSpace
+from ohsvgp.beyond.state_space import Array, Belief, Candidates, Held, StateSpace
 
 REGULAR, OUTLIER, RESTART = 0, 1, 2
 """Kinds of rows."""
@@ -26,7 +26,9 @@ _COMPARED = 3
 
 # Level, slope, fading, swing, rate: walks, trends, curves, and swings about a level.
 _WALKS = [(level, 0.0, 1.0, 0.0, 1.0) for level in (1e-4, 1e-2, 0.1, 1.0, 10.0)]
-_TRENDS = [(0.01, 1e-6, 1e-3, 0.0, 1.0), (0.1, 1e-4, 1e-3, 0.0, 1.0), (1.0, 1e-5, 1e-3, 0.0, 1.0)]
+_TRENDS = [
+    (level, share * level, 1e-3, 0.0, 1.0) for level in (0.01, 0.1, 1.0) for share in (1e-4, 1e-3)
+]
 _CURVES = [
     (level, slope, fading, 0.0, 1.0)
     for level, slope, fading in (
@@ -38,11 +40,14 @@ _SWINGS = [
     (1e-4, 0.0, 1.0, size, rate) for size, rate in ((1, 0.3), (4, 0.1), (30, 0.3), (30, 0.05))
 ]
 GRID = [*_WALKS, *_TRENDS, *_CURVES, *_SWINGS]
-_COARSE = [_WALKS[1], _WALKS[3], _TRENDS[0], _CURVES[1], _SWINGS[1], _SWINGS[2]]
+_COARSE = [_WALKS[1], _WALKS[3], _TRENDS[0], _TRENDS[5], _CURVES[1], _SWINGS[1], _SWINGS[2]]
 
-# Variance of steps, and damping: seasons that last, and cycles that do not.
-_SEASONS = ((1e-5, 0.0), (3e-3, 0.0))
-_CYCLES = [(1e-3, 0.0, 1.0, 0.0, 1.0, walk, 0.03) for walk in (0.1, 10.0)]
+# Variances of the steps of seasons that last.
+_SEASONS = (1e-5, 3e-3)
+# Cycles that do not: a swing beside them, and their variance; their amplitudes and phases fade in
+# five periods, and they have two harmonics.
+_CYCLES = [(0.1, 0.0, 1.0, swing, 0.3, size) for swing in (0.0, 4.0) for size in (3.0, 30.0, 300.0)]
+_FADING, _HARMONICS = 0.2, 2
 
 
 class SeriesRow(NamedTuple):
@@ -55,20 +60,23 @@ class SeriesRow(NamedTuple):
 
 def candidates(periods: Sequence[float], *, coarse: bool = False) -> Candidates:
     """Return the hyperparameters of a bank of models with some seasons, in steps."""
-    frequencies = harmonics(periods)
-    walks = _SEASONS if periods else _SEASONS[:1]
-    base = _COARSE if coarse else GRID
-    rows = [(*row, *walk) for row in base for walk in walks]
-    rows += _CYCLES if periods else []
+    base, walks = _COARSE if coarse else GRID, _SEASONS if periods else _SEASONS[:1]
+    rows = [(*row, walk, 0.0) for row in base for walk in walks]
+    frequencies = np.tile(harmonics(periods), (len(rows), 1))
+    if periods:
+        # dz = (−γ + iω) z dt + √q dW has the variance q/2γ in the long run.
+        damping = _FADING / periods[0]
+        rows += [(*row, 2 * damping * size, damping) for *row, size in _CYCLES]
+        low = harmonics(periods[:1], _HARMONICS)
+        cycle = np.pad(low, (0, frequencies.shape[1] - len(low)))
+        frequencies = np.vstack([frequencies, *[cycle] * len(_CYCLES)])
     level, slope, fading, swing, rate, walk, damping = np.array(rows).T.copy()
-    return Candidates(
-        level, slope, fading, swing, rate, walk, damping, np.tile(frequencies, (len(rows), 1))
-    )
+    return Candidates(level, slope, fading, swing, rate, walk, damping, frequencies)
 
 
-def harmonics(periods: Sequence[float]) -> Array:
+def harmonics(periods: Sequence[float], most: int = 6) -> Array:
     """Return angular frequencies, up to half a step each."""
-    counts = [min(math.floor(period / 2), 6 if period <= 13 else 4) for period in periods]
+    counts = [min(math.floor(period / 2), 6 if period <= 13 else 4, most) for period in periods]
     pairs = ((p, j) for p, J in zip(periods, counts, strict=True) for j in range(1, J + 1))
     return np.array([2 * math.pi * j / period for period, j in pairs])
 
@@ -77,23 +85,19 @@ def filter_rows(space: StateSpace, rows: Sequence[SeriesRow]) -> tuple[Belief, A
     """Return what a bank knows after some rows, and the log evidence of each model."""
     y = np.array([row.value for row in rows if row.kind != OUTLIER])
     variance, steps = float(y.var()), np.abs(np.diff(y))
-    median, large = np.quantile(steps, [0.5, 0.95]).tolist() if len(steps) else (0.0, 0.0)
-    # In a quiet stretch the noise is no smaller than a tenth of the largest differences.
-    floor, space.floor = space.floor, max(space.floor, (0.1 * large) ** 2)
-    noise = max(median**2, 1e-4 * variance)
+    noise = max(float(np.median(steps)) ** 2 if len(steps) else 0.0, 1e-4 * variance)
     if space.counts is not None:
         variance /= max(float(y.mean()), 0.1)
         noise = 1.0 if space.counts == "poisson" else max(variance, 1.0)
     belief = space.begin(float(np.median(y[:5])), variance, noise)
-    evidence, last = np.zeros(len(belief.draws)), rows[0].time
+    evidence, last, held = np.zeros(len(belief.draws)), rows[0].time, Held()
     for row in rows:
         belief, last = space.advance(belief, row.time - last), row.time
         if row.kind == RESTART:
             belief = space.restart(belief, row.value)
         elif row.kind == REGULAR:
-            belief, logs, _ = space.observe(belief, row.value)
-            evidence += logs
-    space.floor = floor
+            belief, logs, _, came = space.observe(belief, row.value, held.prior(row.value))
+            evidence, held = evidence + logs, held.after(row.value, came)
     return belief, evidence
 
 

@@ -25,10 +25,14 @@ Array = NDArray[np.float64]
 _KEEP_VARIANCE, _KEEP_WEIGHTS = 0.98, 0.99
 # Probability that a line is an outlier, and the scale of the Cauchy density of one, in deviations.
 OUTLIERS, _BREADTH = 0.005, 10.0
+# Deviations beyond which no value is regular: float64 cannot add their squares to those of others.
+_FARTHEST = 1e8
 # Rate of fading up to which a slope goes on.
 _LASTING = 1e-3
 # Draws of the noise that are left where it may have changed.
-_FEW = 3.0
+_FEW = 1.0
+# Values that may be held, and the share of a line in how often they are.
+_LATEST, _RATE_HELD = 24, 0.02
 # Of counts: the least mean, as a share of the noise's variance.
 _LEAST_MEAN = 0.02
 
@@ -59,6 +63,22 @@ class Belief(NamedTuple):
     def noise(self) -> Array:
         """Estimates of v, (K,)."""
         return self.total / self.draws
+
+
+class Held(NamedTuple):
+    """Values at which a sensor may stand still, and how often it does."""
+
+    latest: Sequence[float] = ()
+    share: float = 0.05  # of lines
+
+    def prior(self, y: float) -> float:
+        """Return the probability that a value is held, before its density is known."""
+        return self.share if y in self.latest else 0.0
+
+    def after(self, y: float, held: float) -> "Held":
+        """Return what follows from a value that is held with a probability."""
+        share = self.share + _RATE_HELD * (held - self.share)
+        return Held([*self.latest, y][-_LATEST:], min(max(share, 1e-3), 0.5))
 
 
 class Prediction(NamedTuple):
@@ -162,20 +182,37 @@ class StateSpace:
         means, variances = np.array(moments).T
         return means, variances
 
-    def observe(self, belief: Belief, y: float) -> tuple[Belief, Array, float]:
-        """Return what follows from a value: posterior, log densities, probability of an outlier.
+    def observe(
+        self, belief: Belief, y: float, held: float = 0.0
+    ) -> tuple[Belief, Array, float, float]:
+        """Return what follows from a value: posterior, and log densities; two probabilities.
 
         p(y | f) = (1 − ε) N(y; f, v) + ε C(y), with a Cauchy density that knows nothing of f. The
         posterior is a mixture of what was before and of the Kalman filter's, and has its moments.
+
+        A sensor stands still at a value it had before with the probability ``held``: that tells of
+        the states, and is no draw of v.
+
+        Returns:
+            Posterior, log densities (K,), and the probabilities that it is an outlier, and is held.
         """
         prediction = self.predict(belief)
+        error = y - prediction.mean
         log_regular = math.log1p(-OUTLIERS) + self._log_densities(belief, prediction, y)
+        far = np.abs(error) > _FARTHEST * np.sqrt(prediction.spread * belief.noise)
+        log_regular = np.where(far, -np.inf, log_regular)
         broad = _BREADTH**2 * prediction.variance
         distance = (y - prediction.center) ** 2 / broad
         log_broad = math.log(OUTLIERS / math.pi) - 0.5 * math.log(broad) - math.log1p(distance)
         log_sum = np.logaddexp(log_regular, log_broad)
         regular = np.exp(log_regular - log_sum)  # π, (K,)
-        error, gain = y - prediction.mean, prediction.gain / prediction.spread[:, None]
+        held = held if self.counts is None else 0.0
+        if held > 0.0:
+            # By chance a value that is rounded to Δ comes again with p(y) Δ.
+            log_density = float(np.logaddexp.reduce(belief.weights + log_sum))
+            chance = min(1.0, math.sqrt(12.0 * self.floor) * math.exp(log_density))
+            held = held / (held + (1.0 - held) * chance)
+        gain = prediction.gain / prediction.spread[:, None]
         step = gain * error[:, None]
         mean = belief.mean + regular[:, None] * step
         both = regular * (1.0 - regular) / np.maximum(belief.noise, self.floor)
@@ -186,15 +223,16 @@ class StateSpace:
         )
         cov = 0.5 * (cov + cov.transpose(0, 2, 1))
         # What is forgotten of v is so by regular lines only.
-        draws = belief.draws + regular * (1.0 - (1.0 - _KEEP_VARIANCE) * belief.draws)
+        drawn = regular * (1.0 - held)
+        draws = belief.draws + drawn * (1.0 - (1.0 - _KEEP_VARIANCE) * belief.draws)
         square = error * error / prediction.spread
-        total = belief.total + regular * (square - (1.0 - _KEEP_VARIANCE) * belief.total)
+        total = belief.total + drawn * (square - (1.0 - _KEEP_VARIANCE) * belief.total)
         total = np.maximum(total, draws * (self.floor if self.counts is None else 1.0))
         total = draws if self.counts == "poisson" else total
         weights = _KEEP_WEIGHTS * belief.weights + log_sum
         weights -= np.logaddexp.reduce(weights)
         outlier = 1.0 - float(np.exp(belief.weights) @ regular)
-        return Belief(mean, cov, draws, total, weights), log_sum, outlier
+        return Belief(mean, cov, draws, total, weights), log_sum, outlier, held
 
     def restart(self, belief: Belief, y: float) -> Belief:
         """Return the posterior after the first value of a new level, of which nothing was known.
@@ -209,8 +247,12 @@ class StateSpace:
         mean[:, 0] = y - mean @ others
         cov[:, 0, :] = cov[:, :, 0] = -reach
         cov[:, 0, 0] = self._weight(belief) + reach @ others
+        return self.unsure(belief)._replace(mean=mean, cov=cov)
+
+    def unsure(self, belief: Belief) -> Belief:
+        """Return a belief that knows little of the noise."""
         draws = np.minimum(belief.draws, _FEW)
-        return belief._replace(mean=mean, cov=cov, draws=draws, total=draws * belief.noise)
+        return belief._replace(draws=draws, total=draws * belief.noise)
 
     def interval(self, mean: Array, variance: Array, z: Array | float) -> tuple[Array, Array]:
         """Return the ends that z deviations below and above have of a Gaussian; of counts theirs.
@@ -247,7 +289,7 @@ class StateSpace:
         chances = np.exp(belief.weights)
         center = float(chances @ mean)
         # n/(n − 2), for the few degrees of freedom of a beginning that of three.
-        dof = np.maximum(belief.draws, _FEW)
+        dof = np.maximum(belief.draws, 3.0)
         variance = spread * belief.noise * dof / (dof - 2.0) + (mean - center) ** 2
         if self.counts is None:
             return center, float(chances @ variance)

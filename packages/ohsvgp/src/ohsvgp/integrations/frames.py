@@ -74,12 +74,10 @@ def forecast_group(
 
 def _columns(group: "pd.DataFrame", time: str, target: str, by: Sequence[str]) -> list[str]:
     """Return the columns of the key, which the answer's own must leave free."""
-    if isinstance(by, str):
-        raise ValueError(f"by must be a list of columns, got {by!r}")
     names = [time, *by]
-    if missing := [name for name in (*names, target) if name not in group.columns]:
-        raise ValueError(f"time, target and by must be columns of the table, got {missing}")
-    if len(set(names) | set(_ANSWER)) < len(names) + len(_ANSWER):
+    if isinstance(by, str) or not {*names, target} <= {*group.columns}:
+        raise ValueError(f"time, target and the list by must be columns, got {[*names, target]}")
+    if len({*names, *_ANSWER}) < len(names) + len(_ANSWER):
         raise ValueError(
             f"time and by must each be another column, and none of {', '.join(_ANSWER)}, which "
             f"the answer has, got {names}: rename them"
@@ -113,7 +111,7 @@ def _stamps_ahead(stamps: np.ndarray, horizon: int) -> np.ndarray:
     latest = np.unique(stamps)[-GAPS - 1 :]
     ahead = stamps[-1] + median_low(np.diff(latest)) * np.arange(1, horizon + 1)
     if stamps.dtype.kind == "M":
-        seconds = _elapsed(latest, np.datetime64(0, "s"), "s")
+        seconds = _numbers(latest) / 1e6
         calendar = calendar_ahead(seconds[-1], np.diff(seconds).tolist(), horizon)
         if calendar is not None:
             ahead = np.array(calendar).round().astype("datetime64[s]").astype(stamps.dtype)
@@ -124,11 +122,9 @@ def _stamps_ahead(stamps: np.ndarray, horizon: int) -> np.ndarray:
     return ahead
 
 
-def _elapsed(stamps: np.ndarray, start: np.datetime64, unit: str) -> np.ndarray:
-    """Return the time since a start, in a unit of numpy's, of any dates: nanoseconds would wrap."""
-    whole = stamps.astype("datetime64[s]")
-    length = np.timedelta64(1, unit)
-    return (whole - start.astype("datetime64[s]")) / length + (stamps - whole) / length
+def _numbers(stamps: np.ndarray) -> np.ndarray:
+    """Return numbers, or microseconds since 1970 of dates of any year: nanoseconds would wrap."""
+    return stamps.astype("datetime64[us]").astype(float) if stamps.dtype.kind == "M" else stamps
 
 
 def _forecast(
@@ -143,19 +139,17 @@ def _forecast(
         raise ValueError(f"values must be counts 0, 1, 2, … for {counts}")
     if y.min() == y.max():
         return np.full((3, len(ahead)), y[-1])
-    times, unit = stamps[observed], None
-    if stamps.dtype.kind == "M":
-        start = times[0]
-        times, ahead = (_elapsed(each, start, "s") for each in (times, ahead))
-        unit = float(median_low(np.diff(np.unique(times))))
-    step = unit or float(median_low(np.diff(np.unique(times))))
-    rows = [SeriesRow(t / step, float(v)) for t, v in zip(times, y, strict=True)]
+    times = _numbers(stamps[observed])
+    step = float(median_low(np.diff(np.unique(times))))
+    rows = [SeriesRow(t, v) for t, v in zip((times - times[0]) / step, y.tolist(), strict=True)]
     floor = float(np.diff(np.unique(y)).min()) ** 2 / 12.0  # of rounding
+    unit = step / 1e6 if stamps.dtype.kind == "M" else None
     periods, _ = choose_seasons(rows[-_LATEST:], unit, floor, counts)
     space, first = StateSpace(candidates(periods), floor, counts), rows[:_MIN_VALUES]
     state, last = Regimes(filter_rows(space, first)[0]), first[-1].time
     for time, value, _ in rows[_MIN_VALUES:]:
         state = learn(space, advance(space, state, time - last), value, _ALARM)[0]
         last = time
-    mean, variance = space.ahead(state.leader, (ahead / step - last).tolist())
+    steps = (_numbers(ahead) - times[-1]) / step
+    mean, variance = space.ahead(state.leader, steps.tolist())
     return np.stack([mean, *space.interval(mean, variance, DEVIATIONS)])

@@ -4,7 +4,6 @@ Experimental. Not in the papers.
 """
 
 import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch import Tensor
 from ohsvgp.bases import Cosine, PivotedCholesky
 from ohsvgp.bases.base import Basis
 from ohsvgp.beyond.means import Mean
-from ohsvgp.fitting import fit_process
 from ohsvgp.hyperparameters import Refit
 from ohsvgp.likelihoods import Gaussian, Likelihood, StudentT
 from ohsvgp.online import OnlineGP
@@ -119,19 +117,6 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
             )
         gp, mean, scale = self.gp_, *self._units()
         gp.update(_times(points), (targets - mean) / scale, sort=gp.of_time, weights=weights)
-        return self
-
-    def fit_hyperparameters(self, X: Any, y: Any) -> "OnlineGPRegressor":
-        """Fit the hyperparameters to some rows by themselves, which have been or will be learned.
-
-        Those of bases that cannot follow stay.
-        """
-        points, targets, _ = self._read(X, y, None, reset=False)
-        gp, mean, scale = self.gp_, *self._units()
-        if gp.refit is not None and not gp.basis.fixed_hyperparameters:
-            batch = gp.read(_times(points), (targets - mean) / scale, sort=gp.of_time)
-            options = replace(gp.refit, restarts=0)
-            fit_process(gp.process, None, batch, gp.generator, options, seed=gp.seed)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

@@ -3,10 +3,9 @@
 Save one with ``figure.savefig(path)``. Without matplotlib all raise a ``MissingExtraError``.
 """
 
-from ohsvgp.plots.coefficients import coefficients_plot
 from ohsvgp.plots.fits import SeriesFit, after_tasks_plot, series_plot
 from ohsvgp.plots.metrics import Band, Metric, metrics_plot, per_task_plot
-from ohsvgp.plots.models import fit_plot, forecast_plot
+from ohsvgp.plots.models import forecast_plot
 from ohsvgp.plots.plane import Plane, boundaries_plot
 from ohsvgp.plots.streams import frames_plot, metric_figures, prediction_figures
 
@@ -17,8 +16,6 @@ __all__ = [
     "SeriesFit",
     "after_tasks_plot",
     "boundaries_plot",
-    "coefficients_plot",
-    "fit_plot",
     "forecast_plot",
     "frames_plot",
     "metric_figures",

@@ -1,4 +1,4 @@
-"""Pictures of a model of times and one series, which stays as it is: its fit and its forecast."""
+"""The picture of a forecast, or of a fit, by a model of times and one series."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +7,6 @@ import numpy as np
 from ohsvgp.beyond.forecasts import forecast
 from ohsvgp.online import OnlineGP
 from ohsvgp.plots.drawing import dots, shade
-from ohsvgp.plots.fits import SeriesFit, series_plot
 from ohsvgp.stream.arrays import as_array, real_numbers
 from ohsvgp.stream.clock import sorted_times, start_clock
 from probseq.figures import COLOURS, GUIDE, OLD_DATA, legend, panels
@@ -15,35 +14,14 @@ from probseq.figures import COLOURS, GUIDE, OLD_DATA, legend, panels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_GRID = 400
-
-
-def fit_plot(gp: OnlineGP, t: Any, y: Any, *, labels: tuple[str, str] = ("t", "y")) -> "Figure":
-    """Draw the prediction of new values over the time of some data, and the data.
-
-    Times are numbers or calendar stamps; labels are of time and values.
-    """
-    times, values = _read_series(gp, t, y)
-    first, last = times.min(), times.max()
-    grid = first + (last - first) * np.arange(_GRID) / (_GRID - 1)
-    predicted = gp.predict(grid, include_noise=True)
-    sd = predicted.variance.clamp_min(0.0).sqrt()
-    points, inducing = None if gp.state is None else gp.state.inducing.points, None
-    if points is not None and gp.clock is not None:
-        inducing = gp.clock.user_array(points[:, 0])[None]
-    train = (times, values, np.zeros(len(times), dtype=int))
-    prediction = SeriesFit(
-        grid, predicted.mean.numpy()[None], sd.numpy()[None], train, None, inducing
-    )
-    return series_plot({"": (prediction, 0)}, labels=labels, size=(8.0, 3.2))
-
 
 def forecast_plot(
     gp: OnlineGP, t: Any, y: Any, horizon: Any, *, labels: tuple[str, str] = ("t", "y")
 ) -> "Figure":
     """Draw data, and the forecast's mean with its intervals of 50 and 95 %.
 
-    The model has learned the data; the horizon is stamps, or a number of steps.
+    The model has learned the data; the horizon is stamps, among the data or beyond, or a number of
+    steps.
     """
     times, values = _read_series(gp, t, y)
     ahead = forecast(gp, horizon)

@@ -45,6 +45,11 @@ class Stamp(NamedTuple):
         """True of a date or time."""
         return self.form != "number"
 
+    @property
+    def time(self) -> float:
+        """The number, or seconds since 1970."""
+        return self.value / _SECOND if self.calendar else self.value
+
 
 @dataclass(frozen=True)
 class Clock:

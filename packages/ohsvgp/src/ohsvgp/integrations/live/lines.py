@@ -10,9 +10,9 @@ from ohsvgp.integrations.live.state import check_marks
 from ohsvgp.stream.clock import Stamp, parse_stamp
 from probseq.checks import parse_number
 
-_NANOSECONDS = 1_000_000_000
 # The squares of larger values, and scores made of them, are no numbers any more.
 _LARGEST = 1e100
+_NANOSECONDS = 1_000_000_000
 # Seconds in the numbers of dates that count from 1970.
 UNITS = {"unix": 1.0, "unix-ms": 1e-3}
 _MISSING = ("", "na", "nan", "null", "none", "n/a", "#n/a", "-")
@@ -47,8 +47,7 @@ class LineReader:
         if len(cells) != 2:
             raise ValueError(f"a line must be {f't{self.separator}y'!r}, got {text!r}")
         stamp = self.stamp(cells[0])
-        time = stamp.value / _NANOSECONDS if stamp.calendar else stamp.value
-        return Line(cells[0], time, stamp, self.value(cells[1]))
+        return Line(cells[0], stamp.time, stamp, self.value(cells[1]))
 
     def value(self, cell: str) -> float | None:
         """Read a number; None of one that is missing."""

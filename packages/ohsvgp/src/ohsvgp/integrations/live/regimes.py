@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ohsvgp.beyond.state_space import Array, Belief, StateSpace
+from ohsvgp.beyond.state_space import Array, Belief, Held, StateSpace
 
 # Log odds of a new regime against an outlier, at its first line; for which it is taken, or dropped.
 _NEW, _ACCEPT, _REJECT = math.log(0.1), 3.0, -7.0
 # Lines after which the more probable hypothesis is taken; for which the former regime may return.
 _UNDECIDED, _MEMORY = 20, 500
+# Errors in deviations, and lines in a row with such, after which the noise may be smaller.
+_NEAR, _CALM = 0.2, 3
 # Of the threshold of alarms: steps of its logarithm, and bounds against a Gaussian's.
 _RATE, _MIN_THRESHOLD, _MAX_THRESHOLD = 0.2, 0.8, 2.0
 
@@ -35,6 +37,9 @@ class Regimes(NamedTuple):
     former: Belief | None = None  # of the regime before
     elapsed: float = 0.0  # steps since then
     reach: float = 1.0  # the threshold of alarms against a Gaussian's
+    held: Held = Held()
+    calm: int = 0  # lines in a row that came too near to their forecasts
+    quieter: bool = False  # whether the rival is but the same with another size of noise
 
     @property
     def leader(self) -> Belief:
@@ -55,7 +60,7 @@ class Regimes(NamedTuple):
     @classmethod
     def join(cls, values: dict[str, Any], arrays: dict[str, Array]) -> "Regimes":
         """Return what was split."""
-        fields = dict(values)
+        fields: dict[str, Any] = {**values, "held": Held(*values["held"])}
         for name in {key.partition(".")[0] for key in arrays}:
             fields[name] = Belief(*(arrays[f"{name}.{field}"] for field in Belief._fields))
         return cls(**fields)
@@ -82,19 +87,23 @@ def learn(
 ) -> tuple[Regimes, LineVerdict]:
     """Learn a value; errors beyond the threshold are alarms."""
     error = space.standard_error(space.predict(now.leader), y)
-    after, logs, chance = space.observe(now.main, y)
+    held = now.held.prior(y)
+    after, logs, chance, came = space.observe(now.main, y, held)
     log_main, surprising = _log_mixture(now.main, logs), chance > 0.5
-    state = now._replace(main=after)
+    calm = now.calm + 1 if abs(error) < _NEAR and came < 0.5 else 0
+    state = now._replace(main=after, held=now.held.after(y, came), calm=calm)
     if now.rival is not None:
-        challenger, logs, chance = space.observe(now.rival, y)
+        challenger, logs, chance, _ = space.observe(now.rival, y, held)
         odds = now.odds + _log_mixture(now.rival, logs) - log_main
         state = state._replace(rival=challenger, odds=odds, age=now.age + 1)
         surprising = surprising and chance > 0.5
-    state, restart = _decide(state, now)
-    if restart is None and surprising:
-        state = _challenge(space, now, state, y, log_main)
-        state, restart = _decide(state, now)
     alarm = abs(error) > threshold * now.reach
+    state, restart = _decide(state, now)
+    if restart is None and (surprising or alarm):
+        state = _challenge(space, now, state, y, log_main, surprising)
+        state, restart = _decide(state, now)
+    if state.rival is None and calm >= _CALM and space.counts is None:
+        state = state._replace(rival=space.unsure(state.main), odds=_NEW, age=0, quieter=True)
     alerts = ["new level"] if restart is not None else ["outlier"] if alarm else []
     # log reach ← log reach + rate (alarm − its probability).
     change = math.exp(_RATE * (alarm - math.erfc(threshold / math.sqrt(2.0))))
@@ -110,6 +119,8 @@ def _decide(state: Regimes, before: Regimes) -> tuple[Regimes, int | None]:
         return state, None
     old = state.age >= _UNDECIDED
     if state.odds > _ACCEPT or (old and state.odds > 0.0):
+        if state.quieter:
+            return state._replace(main=state.rival, rival=None), None
         state = state._replace(former=before.main, elapsed=0.0)
         return state._replace(main=state.rival, rival=None), state.age
     if state.odds < _REJECT or old:
@@ -118,16 +129,19 @@ def _decide(state: Regimes, before: Regimes) -> tuple[Regimes, int | None]:
 
 
 def _challenge(
-    space: StateSpace, before: Regimes, state: Regimes, y: float, log_main: float
+    space: StateSpace, before: Regimes, state: Regimes, y: float, log_main: float, new: bool
 ) -> Regimes:
-    """Return beliefs whose rival begins at a surprising value: the former regime, or a new one."""
+    """Return beliefs whose rival begins at a value: the former regime, or a new one if it may."""
     if before.former is not None:
         former = space.advance(before.former, before.elapsed)
-        again, logs, chance = space.observe(former, y)
+        again, logs, chance, _ = space.observe(former, y)
         if chance < 0.5:
             odds = _NEW + _log_mixture(former, logs) - log_main
-            return state._replace(rival=again, odds=odds, age=0)
-    return state._replace(rival=space.restart(before.main, y), odds=_NEW, age=0)
+            return state._replace(rival=again, odds=odds, age=0, quieter=False)
+    if not new:
+        return state
+    rival = space.restart(before.main, y)
+    return state._replace(rival=rival, odds=_NEW, age=0, quieter=False)
 
 
 def _log_mixture(belief: Belief, logs: np.ndarray) -> float:

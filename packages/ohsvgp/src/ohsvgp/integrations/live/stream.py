@@ -44,12 +44,16 @@ from probseq.files import pack_arrays, unpack_arrays, write_atomic
 # that turn the clock back.
 _FAR, _FARTHEST, _LATE = 30.0, 10_000, 5
 # Values from a new level until seasons are compared again.
-_SOON = 60
+_SOON = 30
 # Latest lines that seasons are compared on; values of a Gaussian that differ by less are equal.
 _ROWS, _ROUND_OFF = 600, 1e-12
 
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 Likelihood = Literal["gaussian", "poisson", "negative-binomial"]
+
+
+class RefusedError(ValueError):
+    """A line cannot be learned with the stream's settings."""
 
 
 class LiveStream:
@@ -107,6 +111,7 @@ class LiveStream:
         self.periods, self.auto = periods, seasons == "auto"
         self.false_alarms, self.per = false_alarms, per
         self._space: StateSpace | None = None
+        self._alerts, self._error, self._changed = list[str](), None, False  # of a line
         self.settings = {
             "likelihood": likelihood,
             "season": ["auto"] if self.auto else [f"{p:g}" for p in periods] or ["none"],
@@ -169,22 +174,45 @@ class LiveStream:
         number, text = {"line": self.state.lines}, line.strip()
         if not text or text.startswith("#"):
             return None
+        # What a line changes is changed in a draft, until its answer is there.
+        draft = copy(self)
+        draft.state, draft._alerts = copy(self.state), []
+        draft._error, draft._changed = None, False
         try:
-            draft = _Draft(self, copy(self.state), self.regimes, self._space)
-            answer = number | draft.learn(self._reader.read(text))
-        except OverflowError:
-            return number | {"refused": "forecasts must lie before the year 10000"}
+            line_read = self._reader.read(text)
+            draft._check(line_read)
         except ValueError as error:
             return number | {"refused": str(error)}
-        self.state, self.regimes, self._space = draft.state, draft.regimes, draft.space
+        try:
+            answer = number | draft._learn(line_read)
+        except OverflowError:
+            return number | {"refused": "forecasts must lie before the year 10000"}
+        except RefusedError as error:
+            return number | {"refused": str(error)}
+        self.state, self.regimes, self._space = draft.state, draft.regimes, draft._space
         return answer
 
     def threshold(self, step: float) -> float:
         """Return the deviations that a value may be off, where stamps come in a step."""
         share = self.false_alarms * (1.0 if self.per is None else step / self.per)
         if share >= 1.0:
-            raise ValueError(f"false_alarms must be fewer than lines, got {share:.3g} for each")
+            raise RefusedError(f"false_alarms must be fewer than lines, got {share:.3g} for each")
         return -float(ndtri(0.5 * share))
+
+    def predict(self, stamps: Sequence[str]) -> list[tuple[float, float]]:
+        """Return means and deviations of values at stamps from the latest on.
+
+        None are there before the first lines are learned.
+        """
+        state, space = self.state, self._space
+        if self.regimes is None or space is None or state.last is None:
+            return []
+        read = [self._reader.stamp(stamp) for stamp in stamps]
+        if any(stamp.form != state.form for stamp in read):
+            raise ValueError(f"stamps must each be a {state.form} like those before, got {stamps}")
+        ahead = [max(0.0, (stamp.time - state.last) / (state.unit or 1.0)) for stamp in read]
+        mean, variance = space.ahead(self.regimes.leader, ahead)
+        return list(zip(mean.tolist(), np.sqrt(variance).tolist(), strict=True))
 
     def save(self) -> None:
         """Write the state, all or nothing; nothing without a file."""
@@ -225,41 +253,35 @@ class LiveStream:
         bank = candidates(self.state.periods)
         self._space = StateSpace(bank, self.state.floor, self.counts) if arrays else None
 
-
-class _Draft:
-    """Changes of a line, which are taken once its answer is there."""
-
-    def __init__(
-        self,
-        stream: LiveStream,
-        state: StreamState,
-        regimes: Regimes | None,
-        space: StateSpace | None,
-    ) -> None:
-        self.stream, self.state, self.regimes, self.space = stream, state, regimes, space
-        self.alerts, self.error, self.changed = list[str](), None, False
-
-    def learn(self, line: Line) -> dict[str, Any]:
-        """Learn a line, and return what answers it but its number."""
-        text, stamp, form, value = line.text, line.time, line.stamp.form, line.value
+    def _check(self, line: Line) -> None:
+        """Refuse a line that is none of this stream."""
+        text, form, value = line.text, line.stamp.form, line.value
         state, calendar = self.state, form != "number"
         if state.calendar not in (None, calendar):
             words = "numbers" if calendar else "dates"
             raise ValueError(f"stamps must be {words} like those before, got {text!r}")
         if state.form not in (None, form):
             raise ValueError(f"stamps must each be a {state.form} like those before, got {text!r}")
-        if self.stream.counts and value is not None and (value < 0 or value % 1):
-            raise ValueError(f"y must be a count 0, 1, 2, … for {self.stream.counts}, got {value}")
+        if self.counts and value is not None and (value < 0 or value % 1):
+            raise ValueError(f"y must be a count 0, 1, 2, … for {self.counts}, got {value}")
         state.calendar, state.form, state.zone = calendar, form, line.stamp.zone
+
+    def _learn(self, line: Line) -> dict[str, Any]:
+        """Learn a line, and return what answers it but its number."""
+        state, stamp, value = self.state, line.time, line.value
         if value is None:
-            self.alerts.append("missing")
+            self._alerts.append("missing")
         if self.regimes is None:
             self._wait(stamp, value)
         else:
             self._follow(stamp, value)
-        head = {"t": as_json(stamp, calendar, state.zone), "y": value, "error": self.error}
-        answer: dict[str, Any] = head | {"alerts": self.alerts, "forecasts": self._forecasts()}
-        if self.changed:
+        head = {
+            "t": as_json(stamp, bool(state.calendar), state.zone),
+            "y": value,
+            "error": self._error,
+        }
+        answer: dict[str, Any] = head | {"alerts": self._alerts, "forecasts": self._forecasts()}
+        if self._changed:
             periods = [self._period(period) for period in state.periods]
             nats = round(state.nats, 1)
             answer["season"] = {"step": self._period(1.0), "periods": periods, "nats": nats}
@@ -267,19 +289,19 @@ class _Draft:
 
     def _wait(self, stamp: float, value: float | None) -> None:
         """Keep one of the first lines, and learn them at once when they are enough."""
-        state, warmup = self.state, self.stream.warmup
+        state, warmup = self.state, self.warmup
         state.observe(stamp)
         if value is None or [stamp, value] in state.first_lines:
             return  # a line that was delivered twice is one
         state.first_lines = [*state.first_lines, [stamp, value]][-max(_ROWS, warmup) :]
         lines = sorted(state.first_lines, key=lambda row: row[0])
         gaps = [b[0] - a[0] for a, b in pairwise(lines) if b[0] > a[0]]
-        unit = median_low(gaps) if gaps else self.stream.step
+        unit = median_low(gaps) if gaps else self.step
         if len(lines) < warmup or unit is None:
             return
-        self.stream.threshold(unit)  # refused before anything is learned
-        if (self.stream.ahead or 0.0) > _FARTHEST * (self.stream.step or unit):
-            raise ValueError(f"horizon must be at most {_FARTHEST:,} steps")
+        self.threshold(unit)  # refused before anything is learned
+        if (self.ahead or 0.0) > _FARTHEST * (self.step or unit):
+            raise RefusedError(f"horizon must be at most {_FARTHEST:,} steps")
         # Stamps that are far from all others are those of a wrong clock.
         pairs = enumerate(pairwise(lines), 1)
         starts = [k for k, (a, b) in pairs if b[0] - a[0] > _FAR * unit]
@@ -306,7 +328,7 @@ class _Draft:
                 self._step(at, before)
         if stamp - (state.last or 0.0) > far:
             state.waiting = [stamp, value]
-            self.alerts.append("clock")
+            self._alerts.append("clock")
             return
         if stamp >= (state.last or 0.0):
             state.late = []
@@ -314,16 +336,16 @@ class _Draft:
             return
         state.late = [*state.late, stamp] if not state.late or stamp >= state.late[-1] else [stamp]
         if len(state.late) >= _LATE and state.late[0] < state.late[-1]:
-            self.alerts.append("clock")
+            self._alerts.append("clock")
             steps = len(state.late) * (state.step or unit) / unit
             state.late, state.pending, state.last = [], [], stamp
             self._step(stamp, value, steps)
             return
-        self.alerts.append("late")
+        self._alerts.append("late")
 
     def _step(self, stamp: float, value: float | None, steps: float | None = None) -> None:
         """Go on to a stamp, and learn its value."""
-        state, space, last = self.state, self.space, self.state.last or 0.0
+        state, space, last = self.state, self._space, self.state.last or 0.0
         if self.regimes is None or space is None:
             return
         steps = (stamp - last) / (state.unit or 1.0) if steps is None else steps
@@ -335,12 +357,10 @@ class _Draft:
         if state.rows:
             self._resolve(state.rows[-1][1], value)
         space.floor = state.floor
-        self.regimes, verdict = learn(
-            space, self.regimes, value, self.stream.threshold(state.unit or 1.0)
-        )
-        self.error = verdict.error
-        self.alerts += verdict.alerts
-        distances = [distance for distance in (self.stream.step, state.step) if distance]
+        self.regimes, verdict = learn(space, self.regimes, value, self.threshold(state.unit or 1.0))
+        self._error = verdict.error
+        self._alerts += verdict.alerts
+        distances = [distance for distance in (self.step, state.step) if distance]
         judge_intervals(state, stamp, value, 0.25 * min(distances, default=0.0))
         kind = kinds.OUTLIER if verdict.outlier else kinds.REGULAR
         state.rows = [*state.rows, [state.time, value, kind]][-_ROWS:]
@@ -361,42 +381,54 @@ class _Draft:
 
     def _compare_seasons(self) -> None:
         """Choose seasons, and begin with them where they are others than before."""
-        state, stream = self.state, self.stream
-        state.check_at = state.learned + max(min(state.learned // 2, _ROWS), 1)
+        state = self.state
         rows = [SeriesRow(time, value, int(kind)) for time, value, kind in state.rows]
-        periods, nats = tuple(state.periods), 0.0
-        if stream.auto:
-            step = state.unit if state.calendar else None
-            periods, nats = choose_seasons(rows, step, state.floor, stream.counts, periods)
+        restarts = [k for k, row in enumerate(rows) if row.kind == kinds.RESTART]
+        since = len(rows) - restarts[-1] if restarts else state.learned
+        state.check_at = state.learned + max(min(since // 2, _ROWS), 1)
+        periods, nats, unit = tuple(state.periods), 0.0, state.unit or 1.0
+        if self.auto:
+            step, now = unit if state.calendar else None, periods
+            periods, nats = choose_seasons(rows, step, state.floor, self.counts, now)
+            # Seasons may begin with the latest regime: nothing before then tells of them.
+            if restarts and since > _SOON:
+                latest = rows[restarts[-1] :]
+                other, more = choose_seasons(latest, step, state.floor, self.counts, now)
+                if more > nats:
+                    periods, nats, rows = other, more, latest
         elif self.regimes is None:
-            periods = tuple(period / (state.unit or 1.0) for period in stream.periods)
+            periods = tuple(period / unit for period in self.periods)
+            if min(periods, default=2.0) < 2.0:
+                raise RefusedError(
+                    f"seasons must be two steps of {unit:g} at least, got {self.periods}"
+                )
         near = len(periods) == len(state.periods) and all(
             abs(a - b) < 0.02 * b for a, b in zip(periods, state.periods, strict=True)
         )
         if near and self.regimes is not None:
             return
-        state.periods, state.nats, self.changed = [*periods], nats, True
-        self.space = StateSpace(candidates(periods), state.floor, stream.counts)
-        self.regimes = Regimes(filter_rows(self.space, rows)[0])
+        state.periods, state.nats, self._changed = [*periods], nats, True
+        self._space = StateSpace(candidates(periods), state.floor, self.counts)
+        self.regimes = Regimes(filter_rows(self._space, rows)[0])
 
     def _forecasts(self) -> list[dict[str, Any]]:
         """Return forecasts, none before stamps have a distance."""
-        state, horizon, ahead = self.state, self.stream.horizon, self.stream.ahead
-        if self.regimes is None or self.space is None or state.last is None:
+        state, horizon, ahead = self.state, self.horizon, self.ahead
+        if self.regimes is None or self._space is None or state.last is None:
             return []
-        distance = self.stream.step or state.step or state.unit or 1.0
+        distance = self.step or state.step or state.unit or 1.0
         if ahead is not None:
             horizon = max(1, round(ahead / distance))
         calendar, stamps = bool(state.calendar), None
-        if calendar and self.stream.step is None:
+        if calendar and self.step is None:
             stamps = calendar_ahead(state.last, state.gaps, horizon, state.zone)
         if stamps is None:
             stamps = [state.last + distance * (k + 1) for k in range(horizon)]
         steps = [(stamp - state.last) / (state.unit or 1.0) for stamp in stamps]
-        mean, variance = self.space.ahead(self.regimes.leader, steps)
+        mean, variance = self._space.ahead(self.regimes.leader, steps)
         reach = [*state.reach, *[1.0] * (horizon - len(state.reach))]
         state.reach = reach
-        low, high = self.space.interval(mean, variance, DEVIATIONS * np.array(reach[:horizon]))
+        low, high = self._space.interval(mean, variance, DEVIATIONS * np.array(reach[:horizon]))
         rows = zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)
         answers, pending = list[dict[str, Any]](), list[list[float]]()
         for k, (stamp, (center, *ends)) in enumerate(zip(stamps, rows, strict=True), 1):
