@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from probseq_apps.bench import streams
-from probseq_apps.bench.streams import Outcome, judge, make_stream, streams_of
+from probseq_apps.bench.streams import StreamOutcome, judge, make_stream, streams_of
 from probseq_apps.cli import main
 
 ALONE = [stream for stream in streams_of() if not stream[1]]
 
 
-def hold(kind, daily: bool, seeds: int) -> Outcome:
+def hold(kind, daily: bool, seeds: int) -> StreamOutcome:
     outcome = judge(kind, daily, seeds)
     assert outcome.answered == 1.0
     assert 0.88 < outcome.after < 0.995

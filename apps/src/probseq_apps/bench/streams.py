@@ -95,7 +95,7 @@ def make_stream(kind: Regime, daily: bool, seed: int) -> MadeStream:
     return MadeStream(times, values, wrong)
 
 
-class Outcome(NamedTuple):
+class StreamOutcome(NamedTuple):
     """What became of a stream."""
 
     answered: float  # share of lines with forecasts
@@ -114,7 +114,7 @@ class Outcome(NamedTuple):
         return max(self.last, self.yesterday)
 
 
-def follow(kind: Regime, daily: bool, seed: int) -> Outcome:
+def follow(kind: Regime, daily: bool, seed: int) -> StreamOutcome:
     """Let a stream learn what was made, and judge it."""
     series = make_stream(kind, daily, seed)
     stream = LiveStream(likelihood="negative-binomial" if kind == "counts" else "gaussian")
@@ -139,7 +139,7 @@ def follow(kind: Regime, daily: bool, seed: int) -> Outcome:
             ahead[row["t"]] = (row["low"], row["high"], row["mean"], last, yesterday, smooth)
     error, *naive = np.mean(errors, 0).tolist()
     last, yesterday, smoothing = (error / max(each, 1e-12) for each in naive)
-    return Outcome(
+    return StreamOutcome(
         fmean(answered),
         fmean(held for k, held in inside if k < CHANGE),
         fmean(held for k, held in inside if k >= CHANGE + SETTLED),
@@ -151,10 +151,10 @@ def follow(kind: Regime, daily: bool, seed: int) -> Outcome:
     )
 
 
-def judge(kind: Regime, daily: bool, seeds: int) -> Outcome:
+def judge(kind: Regime, daily: bool, seeds: int) -> StreamOutcome:
     """Return the mean outcome over seeds."""
     outcomes = [follow(kind, daily, seed) for seed in range(seeds)]
-    return Outcome(*map(fmean, zip(*outcomes, strict=True)))
+    return StreamOutcome(*map(fmean, zip(*outcomes, strict=True)))
 
 
 def streams_of(regimes: tuple[Regime, ...] = get_args(Regime)) -> list[tuple[Regime, bool]]:
@@ -165,7 +165,7 @@ def streams_of(regimes: tuple[Regime, ...] = get_args(Regime)) -> list[tuple[Reg
 
 def bench_streams(settings: BenchStreamsSettings) -> None:
     """Judge and measure, and print the tables."""
-    rows = [["", *Outcome._fields]]
+    rows = [["", *StreamOutcome._fields]]
     for kind, daily in streams_of(settings.regimes):
         outcome = judge(kind, daily, settings.seeds)
         rows.append([f"{kind}{', daily' * daily}", *(f"{value:.2f}" for value in outcome)])
