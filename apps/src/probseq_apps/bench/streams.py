@@ -96,7 +96,7 @@ def make_stream(kind: Regime, daily: bool, seed: int) -> MadeStream:
 
 
 class StreamOutcome(NamedTuple):
-    """What became of a stream."""
+    """Judgement of a stream."""
 
     answered: float  # share of lines with forecasts
     before: float  # coverage
@@ -105,7 +105,7 @@ class StreamOutcome(NamedTuple):
     last: float
     yesterday: float
     smoothing: float
-    told: float  # whether there was an alarm within some lines of the change
+    detected: float  # whether there was an alarm within some lines of the change
     alarms: float  # in a thousand lines before
 
     @property

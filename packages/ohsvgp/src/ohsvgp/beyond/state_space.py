@@ -223,10 +223,10 @@ class StateSpace:
         )
         cov = 0.5 * (cov + cov.transpose(0, 2, 1))
         # What is forgotten of v is so by regular lines only.
-        drawn = regular * (1.0 - held)
-        draws = belief.draws + drawn * (1.0 - (1.0 - _KEEP_VARIANCE) * belief.draws)
+        draw = regular * (1.0 - held)
+        draws = belief.draws + draw * (1.0 - (1.0 - _KEEP_VARIANCE) * belief.draws)
         square = error * error / prediction.spread
-        total = belief.total + drawn * (square - (1.0 - _KEEP_VARIANCE) * belief.total)
+        total = belief.total + draw * (square - (1.0 - _KEEP_VARIANCE) * belief.total)
         total = np.maximum(total, draws * (self.floor if self.counts is None else 1.0))
         total = draws if self.counts == "poisson" else total
         weights = _KEEP_WEIGHTS * belief.weights + log_sum
