@@ -66,6 +66,8 @@ WRONG = {
     "online pyproject.toml": "`probseq forecast FILE`",
     "forecast --replay": "replay needs state",
     "forecast --sort": "sort needs a FILE",
+    "forecast --horizon=-3": "horizon must be above 0, got -3",
+    "forecast --false-alarms few/day": "such as 0.002 or 1/day, got 'few/day'",
     "forecast --out answers.txt": "out must end in .csv or .jsonl, got answers.txt",
     "forecast a.csv --out a.csv": "a.csv would be overwritten",
     "online vae --method ohsvpg": "'ohsvgp'",

@@ -3,6 +3,7 @@
 Importable without torch; docstrings of fields are the help.
 """
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
@@ -69,6 +70,13 @@ class ForecastSettings(Settings):
         check_text(self.encoding)
         if self.separator not in (None, " "):
             live.check_marks(self.separator, self.decimal or ".")
+        require(self.horizon[:1] != "-", f"horizon must be above 0, got {self.horizon}")
+        alarms = re.fullmatch(r"[\d.]+(e-?\d+)?(/.+)?", self.false_alarms)
+        require(
+            alarms,
+            "false_alarms must be a share, or how many in a time, such as 0.002 or 1/day, got "
+            f"{self.false_alarms!r}",
+        )
         require(self.state or not self.replay, "replay needs state: name its file")
         alone = self.file != STANDARD_INPUT and self.state is None
         require(alone or not self.sort, "sort needs a FILE, and no state: sort the file itself")
