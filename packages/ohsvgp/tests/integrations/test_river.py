@@ -1,6 +1,7 @@
 """Processes as models of river."""
 
 import math
+import pickle
 from datetime import date, datetime, timedelta
 
 import numpy as np
@@ -52,6 +53,17 @@ def test_river_itself_takes_the_estimator_as_a_regressor() -> None:
 
     learned = error(compat.convert_sklearn_to_river(OnlineGPRegressor(fit_steps=10)))
     assert learned < 0.5 * error(dummy.StatisticRegressor(stats.Mean()))
+
+
+def test_a_pickled_forecaster_goes_on_as_the_other() -> None:
+    model = RiverForecaster()
+    for k in range(40):
+        model.learn_one(float(k % 5))
+    model.forecast(3)
+    twin = pickle.loads(pickle.dumps(model))
+    for each in (model, twin):
+        each.learn_one(0.5)
+    assert twin.forecast(3) == model.forecast(3)
 
 
 def test_refusals_name_what_came_and_leave_the_model_as_it_was() -> None:

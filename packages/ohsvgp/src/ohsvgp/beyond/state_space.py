@@ -12,7 +12,6 @@ In numpy, in float64: a step of a bank of K models with D states takes O(K D³).
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +32,8 @@ _LASTING = 1e-3
 _FEW = 1.0
 # Values that may be held, and the share of a line in how often they are.
 _LATEST, _RATE_HELD = 24, 0.02
+# Transitions that are stored.
+_STORED = 256
 # Of counts: the least mean, as a share of the noise's variance.
 _LEAST_MEAN = 0.02
 
@@ -102,7 +103,7 @@ class StateSpace:
     def __init__(self, candidates: Candidates, floor: float, counts: str | None = None) -> None:
         self.candidates, self.floor, self.counts = candidates, floor, counts
         self.row = np.array([1.0, 0.0, 1.0, *[1.0, 0.0] * candidates.frequencies.shape[1]])
-        self._cached = lru_cache(256)(self._transition)
+        self._transitions = dict[float, tuple[Array, Array]]()  # by time
 
     def begin(self, value: float, variance: float, noise: float) -> Belief:
         """Return the prior of a series that has about this value, variance, and noise."""
@@ -123,7 +124,12 @@ class StateSpace:
         return Belief(mean, cov, np.ones(K), total, np.full(K, -math.log(K)))
 
     def _matrices(self, dt: float) -> tuple[Array, Array]:
-        return self._cached(float(f"{min(dt, 1e15):.12g}"))
+        time = float(f"{min(dt, 1e15):.12g}")
+        if time not in self._transitions:
+            if len(self._transitions) >= _STORED:
+                self._transitions.clear()
+            self._transitions[time] = self._transition(time)
+        return self._transitions[time]
 
     def _transition(self, dt: float) -> tuple[Array, Array]:
         """Return what states become after a time, F of shape (K, D, D), and what is added, Q."""
