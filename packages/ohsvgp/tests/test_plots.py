@@ -4,8 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.axes import Axes
 
+from ohsvgp import Gaussian, LegS, OnlineGP
+from ohsvgp.exact import exact_posterior
 from ohsvgp.plots import (
     Band,
     Metric,
@@ -13,10 +16,13 @@ from ohsvgp.plots import (
     SeriesFit,
     after_tasks_plot,
     boundaries_plot,
+    coefficients_plot,
     metric_figures,
     metrics_plot,
     prediction_figures,
 )
+from ohsvgp.plots.coefficients import coefficient_path
+from probseq.kernels import RBF
 
 K = 3
 LABELS = ("Year", "Irradiance")
@@ -137,3 +143,36 @@ def test_curves_are_drawn_as_fits_or_as_boundaries() -> None:
     assert edges(first) == pytest.approx(edges(second))
     assert len(figures["fits-a"].axes) == K
     assert list(prediction_figures({"moons": moons}, LABELS)) == ["boundaries"]
+
+
+TASKS = [
+    (torch.tensor([0.0, 0.8, 1.7, 2.6, 3.3, 4.0]), torch.tensor([0.1, 0.9, 0.8, -0.2, -0.8, -0.9])),
+    (torch.tensor([5.2, 6.0]), torch.tensor([0.4, 1.1])),
+]
+
+
+def small() -> OnlineGP:
+    return OnlineGP(RBF(1), Gaussian(0.01), LegS(12), alpha=0.0)
+
+
+def test_the_path_holds_projections_of_the_posterior_on_shorter_windows() -> None:
+    gp, end = small().updated(*TASKS[0]), 2.5
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    posterior = gp.predict(torch.from_numpy(end * (1 + nodes) / 2), full_cov=True)
+    polynomials = np.polynomial.legendre.legvander(nodes, 11).T
+    phi = torch.from_numpy(np.sqrt(2 * np.arange(12) + 1)[:, None] * polynomials * weights / 2)
+    path = coefficient_path(gp, torch.tensor([end], dtype=torch.float64))
+    torch.testing.assert_close(path.mean[0], phi @ posterior.mean, rtol=0, atol=1e-7)
+    variance = (phi @ posterior.covariance @ phi.T).diagonal()
+    torch.testing.assert_close(path.variance[0], variance, rtol=0, atol=1e-7)
+
+
+def test_twelve_inducing_variables_show_what_the_exact_process_shows() -> None:
+    figure = coefficients_plot()
+    exact, online, rebuilt = (np.asarray(axes.lines[0].get_ydata()) for axes in figure.axes[2:])
+    t, y = (torch.cat(part).double() for part in zip(*TASKS, strict=True))
+    x = torch.linspace(0.0, 6.0, 300, dtype=torch.float64)
+    wanted = exact_posterior(RBF(1).double(), 0.01, t[:, None], y, x[:, None]).mean.detach()
+    np.testing.assert_allclose(exact, wanted, atol=1e-6)
+    np.testing.assert_allclose(online, exact, atol=5e-3)
+    np.testing.assert_allclose(rebuilt, exact[1:], atol=2e-2)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from ohsvgp import AdamSteps, ExactGP, Gaussian, OnlineGP, PivotedCholesky
 from ohsvgp.beyond.prior import PRIOR_OPTIONS, make_mean, make_prior
 from ohsvgp.likelihoods import Likelihood
-from ohsvgp.plots import prediction_figures
+from ohsvgp.plots import coefficients_plot, prediction_figures
 from ohsvgp.tasks import (
     GridPrediction,
     Task,
@@ -131,6 +131,7 @@ def report(settings: OnlineSettings, streams: Streams, results: Results, at: Run
     model, runs = settings.model, by_row(results)
     stream = streams.by_seed[settings.seeds[0]]
     standard = model.likelihood in STANDARDISED
+    toy = settings.data == "toy" and settings.stream.num_tasks == 2
     learned = [name for name, method in METHODS.items() if method.learned and name in runs]
     fixed = model.hyperparameters == "fixed"
     how = ["first task's", "given"][fixed]
@@ -147,7 +148,7 @@ def report(settings: OnlineSettings, streams: Streams, results: Results, at: Run
         if "fits" in drawings:
             ends = {title: arrays[title] for title in (next(iter(arrays)), [*arrays][-1])}
             drawings["forecast"] = prediction_figures(ends, labels)["fits"]
-        return drawings
+        return {**drawings, **({"toy": coefficients_plot()} if toy else {})}
 
     return online_report(
         ONLINE,

@@ -3,6 +3,7 @@
 Save one with ``figure.savefig(path)``. Without matplotlib all raise a ``MissingExtraError``.
 """
 
+from ohsvgp.plots.coefficients import coefficients_plot
 from ohsvgp.plots.fits import SeriesFit, after_tasks_plot, series_plot
 from ohsvgp.plots.metrics import Band, Metric, metrics_plot, per_task_plot
 from ohsvgp.plots.models import forecast_plot
@@ -16,6 +17,7 @@ __all__ = [
     "SeriesFit",
     "after_tasks_plot",
     "boundaries_plot",
+    "coefficients_plot",
     "forecast_plot",
     "frames_plot",
     "metric_figures",
