@@ -9,7 +9,14 @@ from scipy.linalg import expm
 from scipy.stats import nbinom, poisson
 from scipy.stats import t as student
 
-from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, filter_rows, harmonics
+from ohsvgp.beyond.seasons import (
+    SeriesRow,
+    candidates,
+    choose_seasons,
+    filter_rows,
+    harmonics,
+    suggested_periods,
+)
 from ohsvgp.beyond.state_space import OUTLIERS, Candidates, StateSpace
 from ohsvgp.integrations.live.regimes import Regimes, advance, learn
 
@@ -18,7 +25,7 @@ PERIOD = 5.5
 
 def one_model(*, slope: float = 0.02, season: float = 0.03, J: int = 2) -> Candidates:
     numbers = [0.3, slope, 0.2, 1.5, 0.4, season, 0.05]
-    return Candidates(*np.array(numbers)[:, None], harmonics([PERIOD])[None, :J])
+    return Candidates(*np.array(numbers)[:, None], *harmonics([PERIOD])[:, None, :J])
 
 
 def dense(c: Candidates, space: StateSpace, start, times: np.ndarray):
@@ -216,3 +223,40 @@ def test_seasons_are_chosen_by_evidence(wave, period: int) -> None:
     periods, nats = choose_seasons(rows, None, 1e-9, None)
     assert periods == ((float(period),) if period else ())
     assert (nats > 20.0) == bool(period)
+
+
+def test_two_seasons_have_the_same_prior() -> None:
+    # Their covariance is Σ_j cos(2π j τ/p)/j² in units of the spread, of each season.
+    periods, counts, gap = (24.0, 30.0), (4, 4), 7.3
+    bank = candidates(periods)
+    lasting = np.flatnonzero(bank.damping == 0.0)
+    space = StateSpace(bank._replace(season=np.zeros_like(bank.season)), 1e-12)
+    start = space.begin(0.0, 9.0, 1.0)
+    F, _ = space._matrices(gap)
+    for k, (period, J) in enumerate(zip(periods, counts, strict=True)):
+        row = np.zeros_like(space.row)
+        i = 3 + 2 * sum(counts[:k])
+        row[i : i + 2 * J : 2] = 1.0
+        exact = sum(9.0 * math.cos(2 * math.pi * j * gap / period) / j**2 for j in range(1, J + 1))
+        found = row @ F[lasting] @ start.cov[lasting] @ row
+        np.testing.assert_allclose(found, exact)
+
+
+@pytest.mark.parametrize("step", [None, 86_400.0])
+@pytest.mark.parametrize("slope", [0.0, 5.0])
+def test_a_saw_tooth_and_a_wave_on_a_slope_suggest_their_periods(step, slope: float) -> None:
+    k, noise = np.arange(60), np.random.default_rng(0).normal(size=60)
+    for wave in (k % 7 * 10.0, 6.0 * np.sin(2 * math.pi * k / 7)):
+        y = 100.0 + slope * k + wave + noise
+        rows = [SeriesRow(float(t), value) for t, value in enumerate(y.tolist())]
+        assert suggested_periods(rows, step)[0] == 7.0
+        assert choose_seasons(rows, step, 1e-9, None)[0] == (7.0,)
+
+
+def test_a_slow_second_season_is_chosen_and_none_beside_one_wave() -> None:
+    k, noise = np.arange(400), np.random.default_rng(0).normal(size=400)
+    day = 20.0 + 5.0 * np.sin(2 * math.pi * k / 24) + 0.5 * noise
+    week = 3.0 * np.sin(2 * math.pi * k / 168) + 2.0 * np.cos(4 * math.pi * k / 168)
+    for y, periods in ((day + week, (24.0, 168.0)), (day, (24.0,))):
+        rows = [SeriesRow(float(t), value) for t, value in enumerate(y.tolist())]
+        assert choose_seasons(rows, None, 1e-9, None)[0] == periods

@@ -62,23 +62,23 @@ def candidates(periods: Sequence[float], *, coarse: bool = False) -> Candidates:
     """Return the hyperparameters of a bank of models with some seasons, in steps."""
     base, walks = _COARSE if coarse else GRID, _SEASONS if periods else _SEASONS[:1]
     rows = [(*row, walk, 0.0) for row in base for walk in walks]
-    frequencies = np.tile(harmonics(periods), (len(rows), 1))
+    waves = np.tile(harmonics(periods)[:, None], (len(rows), 1))
     if periods:
         # dz = (−γ + iω) z dt + √q dW has the variance q/2γ in the long run.
         damping = _FADING / periods[0]
         rows += [(*row, 2 * damping * size, damping) for *row, size in _CYCLES]
         low = harmonics(periods[:1], _HARMONICS)
-        cycle = np.pad(low, (0, frequencies.shape[1] - len(low)))
-        frequencies = np.vstack([frequencies, *[cycle] * len(_CYCLES)])
+        cycle = np.pad(low, ((0, 0), (0, waves.shape[2] - low.shape[1])))
+        waves = np.concatenate([waves, np.tile(cycle[:, None], (len(_CYCLES), 1))], axis=1)
     level, slope, fading, swing, rate, walk, damping = np.array(rows).T.copy()
-    return Candidates(level, slope, fading, swing, rate, walk, damping, frequencies)
+    return Candidates(level, slope, fading, swing, rate, walk, damping, *waves)
 
 
 def harmonics(periods: Sequence[float], most: int = 6) -> Array:
-    """Return angular frequencies, up to half a step each."""
+    """Return angular frequencies, up to half a step each, and shares 1/j² of variances, (2, J)."""
     counts = [min(math.floor(period / 2), 6 if period <= 13 else 4, most) for period in periods]
-    pairs = ((p, j) for p, J in zip(periods, counts, strict=True) for j in range(1, J + 1))
-    return np.array([2 * math.pi * j / period for period, j in pairs])
+    pairs = [(p, j) for p, J in zip(periods, counts, strict=True) for j in range(1, J + 1)]
+    return np.array([(2 * math.pi * j / period, 1 / j**2) for period, j in pairs]).reshape(-1, 2).T
 
 
 def filter_rows(space: StateSpace, rows: Sequence[SeriesRow]) -> tuple[Belief, Array]:
@@ -101,13 +101,21 @@ def filter_rows(space: StateSpace, rows: Sequence[SeriesRow]) -> tuple[Belief, A
     return belief, evidence
 
 
+def next_length(length: float, step: float | None) -> float:
+    """Return the next length in steps from which a period of the calendar may be seen."""
+    periods = _COMMON if step is None else [seconds / step for seconds in CALENDAR]
+    lengths = [float(math.ceil(_REPEATS * p)) for p in periods if p >= _SHORTEST]
+    return min((due for due in lengths if due > length), default=math.inf)
+
+
 def suggested_periods(
     rows: Sequence[SeriesRow], step: float | None, chosen: Sequence[float] = ()
 ) -> list[float]:
     """Return periods in steps that a series may have beside those chosen, the best first.
 
     Of the calendar, if a step's seconds are given, the autocorrelation of differences, and the
-    periodogram; ordered by what differences of harmonics explain of those of values.
+    periodogram; ordered by what harmonics explain, of differences or about a straight line: waves
+    that are slow beside the noise have small differences.
     """
     rows = [row for row in rows if row.kind != OUTLIER]
     times, values, _ = np.array(sorted(rows)).reshape(-1, 3).T
@@ -123,29 +131,38 @@ def suggested_periods(
     change = np.clip(change, *(np.median(change) + 8 * size * np.array([-1.0, 1.0])))
     longest = length / _REPEATS
     if chosen:
-        change = change - _explained(change, chosen)
+        change = change - _explained(change, np.diff(_waves(len(y), chosen), axis=0))
         y = y[0] + np.concatenate([[0.0], np.cumsum(change)])
     periods = [] if step is None else [seconds / step for seconds in CALENDAR]
     periods += [_common(period, length) for period in _peaks(change, y, longest)]
-    scores, total = list[tuple[float, float]](), float(((change - change.mean()) ** 2).sum())
+    scores, line = list[tuple[float, float]](), y - _explained(y, np.arange(1.0 + length)[:, None])
     for k, period in enumerate(periods):
         others = [*periods[:k], *chosen]
         twice = any(abs(period - other) < 0.03 * other for other in others)
-        if twice or total == 0.0 or not _SHORTEST <= period <= longest:
+        if twice or not _SHORTEST <= period <= longest:
             continue
-        left = float(((change - _explained(change, [period])) ** 2).sum())
-        # Schwarz's criterion
-        size = 2 * len(harmonics([period]))
-        score = len(change) * math.log(total / max(left, 1e-12 * total)) - size * math.log(length)
-        scores.append((score, period))
+        waves = _waves(len(y), [period])
+        scores.append((max(_score(change, np.diff(waves, axis=0)), _score(line, waves)), period))
     return [period for score, period in sorted(scores, reverse=True) if score > 0.0][:_COMPARED]
 
 
-def _explained(change: Array, periods: Sequence[float]) -> Array:
-    """Return what differences of harmonics explain of differences."""
-    angles = np.outer(np.arange(len(change) + 1.0), harmonics(periods))
-    design = np.diff(np.hstack([np.cos(angles), np.sin(angles)]), axis=0)
-    return np.asarray(design @ np.linalg.lstsq(design, change, rcond=None)[0], dtype=np.float64)
+def _waves(length: int, periods: Sequence[float]) -> Array:
+    """Return harmonics at each step, (length, 2J)."""
+    angles = np.outer(np.arange(length), harmonics(periods)[0])
+    return np.hstack([np.cos(angles), np.sin(angles)])
+
+
+def _explained(values: Array, waves: Array) -> Array:
+    """Return what a constant and some waves explain of values."""
+    design = np.column_stack([np.ones(len(values)), waves])
+    return np.asarray(design @ np.linalg.lstsq(design, values, rcond=None)[0], dtype=np.float64)
+
+
+def _score(values: Array, waves: Array) -> float:
+    """Return Schwarz's criterion of waves, over none, in units of half a nat."""
+    total = max(float(((values - values.mean()) ** 2).sum()), 1e-300)
+    left = max(float(((values - _explained(values, waves)) ** 2).sum()), 1e-12 * total)
+    return len(values) * math.log(total / left) - waves.shape[1] * math.log(len(values))
 
 
 def _common(period: float, length: int) -> float:
@@ -231,13 +248,12 @@ def _evidence(
     """Return the log evidence of some seasons, in one run of all."""
     banks = [candidates(periods, coarse=True) for periods in options]
     J = max(bank.frequencies.shape[1] for bank in banks)
-    frequencies = [
-        np.pad(bank.frequencies, ((0, 0), (0, J - bank.frequencies.shape[1]))) for bank in banks
+    padded = [
+        [c if c.ndim == 1 else np.pad(c, ((0, 0), (0, J - c.shape[1]))) for c in bank]
+        for bank in banks
     ]
-    columns = [
-        np.concatenate(column) for column in zip(*(bank[:-1] for bank in banks), strict=True)
-    ]
-    space = StateSpace(Candidates._make([*columns, np.concatenate(frequencies)]), floor, counts)
+    columns = [np.concatenate(column) for column in zip(*padded, strict=True)]
+    space = StateSpace(Candidates._make(columns), floor, counts)
     _, evidence = filter_rows(space, rows)
     ends = np.cumsum([len(bank.level) for bank in banks])[:-1]
     return [

@@ -46,9 +46,10 @@ class Candidates(NamedTuple):
     fading: Array  # rate at which the slope fades
     swing: Array  # variance of the swing
     rate: Array  # one over its lengthscale
-    season: Array  # variance of the steps of the first oscillator; of the j-th over j²
+    season: Array  # variance of the steps of seasons' first harmonics
     damping: Array  # rate at which the oscillators fade
     frequencies: Array  # of the oscillators, in radians a unit of time, (K, J); 0 for none
+    shares: Array  # of their variances in those of first harmonics, (K, J)
 
 
 class Belief(NamedTuple):
@@ -109,14 +110,13 @@ class StateSpace:
         """Return the prior of a series that has about this value, variance, and noise."""
         c, noise = self.candidates, max(noise, self.floor)
         spread = min(max(variance / noise, 1.0), 1e8)
-        K, J = c.frequencies.shape
+        K = len(c.level)
         diagonal = np.zeros((K, len(self.row)))
         diagonal[:, 0] = spread
         lasting = np.where(c.slope > 0, 0.25, 0.0)
         diagonal[:, 1] = np.where(c.fading > _LASTING, c.slope / (2 * c.fading), lasting)
         diagonal[:, 2] = c.swing
-        shares = (c.frequencies > 0) / np.arange(1, J + 1) ** 2 if J else c.frequencies
-        diagonal[:, 3:] = np.repeat(spread * shares, 2, axis=1)
+        diagonal[:, 3:] = np.repeat(spread * c.shares, 2, axis=1)
         mean = np.zeros((K, len(self.row)))
         mean[:, 0] = value
         total = np.full(K, noise)
@@ -157,7 +157,7 @@ class StateSpace:
             F[:, i, i] = F[:, i + 1, i + 1] = fade * np.cos(frequency * dt)
             F[:, i, i + 1] = fade * np.sin(frequency * dt)
             F[:, i + 1, i] = -F[:, i, i + 1]
-            Q[:, i, i] = Q[:, i + 1, i + 1] = np.where(frequency > 0, walk / (j + 1) ** 2, 0.0)
+            Q[:, i, i] = Q[:, i + 1, i + 1] = walk * c.shares[:, j]
         return F, Q
 
     def advance(self, belief: Belief, dt: float) -> Belief:

@@ -17,6 +17,7 @@ Not in the papers.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from itertools import pairwise
@@ -28,7 +29,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from ohsvgp.beyond import seasons as kinds
-from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, filter_rows
+from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, filter_rows, next_length
 from ohsvgp.beyond.state_space import Array, StateSpace
 from ohsvgp.integrations.live.intervals import DEVIATIONS, judge_intervals
 from ohsvgp.integrations.live.lines import Line, LineReader
@@ -385,10 +386,14 @@ class LiveStream:
         rows = [SeriesRow(time, value, int(kind)) for time, value, kind in state.rows]
         restarts = [k for k, row in enumerate(rows) if row.kind == kinds.RESTART]
         since = len(rows) - restarts[-1] if restarts else state.learned
-        state.check_at = state.learned + max(min(since // 2, _ROWS), 1)
         periods, nats, unit = tuple(state.periods), 0.0, state.unit or 1.0
+        step, wait = unit if state.calendar else None, min(since // 2, _ROWS)
+        if len(rows) < _ROWS:
+            length = rows[-1].time - rows[restarts[-1] if restarts else 0].time
+            wait = min(wait, next_length(length, step) - length)
+        state.check_at = state.learned + max(math.ceil(wait), 1)
         if self.auto:
-            step, now = unit if state.calendar else None, periods
+            now = periods
             periods, nats = choose_seasons(rows, step, state.floor, self.counts, now)
             # Seasons may begin with the latest regime: nothing before then tells of them.
             if restarts and since > _SOON:
