@@ -67,6 +67,7 @@ WRONG = {
     "forecast --replay": "replay needs state",
     "forecast --sort": "sort needs a FILE",
     "forecast --horizon=-3": "horizon must be above 0, got -3",
+    "forecast --horizon 0": "horizon must be above 0, got 0",
     "forecast --false-alarms few/day": "such as 0.002 or 1/day, got 'few/day'",
     "forecast --out answers.txt": "out must end in .csv or .jsonl, got answers.txt",
     "forecast a.csv --out a.csv": "a.csv would be overwritten",

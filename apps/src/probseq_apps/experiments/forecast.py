@@ -42,8 +42,10 @@ def forecast_command(settings: ForecastSettings) -> None:
         if piped
         else settings.file.open(encoding=settings.encoding, errors="replace") as source,
     ):
+        saved = (settings.state and saved_settings(settings.state)) or {}
+        stored = {*saved.get("season", ()), saved.get("false_alarms", "").partition("/")[2]}
         readings = open_readings(settings, iter(source), piped)
-        stream = open_stream(settings, readings)
+        stream = open_stream(settings, readings, stored)
         title = readings.target if piped else f"{settings.file.name}, {readings.target}"
         print("\n".join(readings.notes), file=sys.stderr, flush=True)
         mode, sink = "w" if settings.state is None else "a", sys.stdout if piped else None
@@ -74,10 +76,8 @@ def forecast_command(settings: ForecastSettings) -> None:
             raise ValueError(f"nothing was learned: {wait}")
 
 
-def open_stream(settings: ForecastSettings, readings: Readings) -> LiveStream:
+def open_stream(settings: ForecastSettings, readings: Readings, stored: set[str]) -> LiveStream:
     """Return the stream, its lengths of time in the unit of the stamps, of dates in seconds."""
-    saved = (settings.state and saved_settings(settings.state)) or {}
-    stored = (*saved.get("season", ()), saved.get("false_alarms", "").partition("/")[2])
 
     def length(text: str, name: str) -> float:
         if readings.calendar and text not in stored:

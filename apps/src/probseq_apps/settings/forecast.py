@@ -70,7 +70,7 @@ class ForecastSettings(Settings):
         check_text(self.encoding)
         if self.separator not in (None, " "):
             live.check_marks(self.separator, self.decimal or ".")
-        require(self.horizon[:1] != "-", f"horizon must be above 0, got {self.horizon}")
+        require(not re.match("-|0$", self.horizon), f"horizon must be above 0, got {self.horizon}")
         alarms = re.fullmatch(r"[\d.]+(e-?\d+)?(/.+)?", self.false_alarms)
         require(
             alarms,
