@@ -260,3 +260,17 @@ def test_a_slow_second_season_is_chosen_and_none_beside_one_wave() -> None:
     for y, periods in ((day + week, (24.0, 168.0)), (day, (24.0,))):
         rows = [SeriesRow(float(t), value) for t, value in enumerate(y.tolist())]
         assert choose_seasons(rows, None, 1e-9, None)[0] == periods
+
+
+@pytest.mark.parametrize("counts", [None, "negative-binomial"])
+def test_forecasts_at_many_times_are_those_of_going_there(counts) -> None:
+    space = StateSpace(candidates((7.0,)), 1e-9, counts)
+    belief, last = space.begin(3.0, 2.0, 1.0), 0.0
+    for now, y in ((1.0, 4.0), (2.5, 2.0), (9.0, 6.0)):
+        belief, last = space.observe(space.advance(belief, now - last), y)[0], now
+        for times in ([1.0, 2.0, 3.5], [1.0, 2.0, 3.5], [40.0]):
+            there = [space.predict(space.advance(belief, dt)) for dt in times]
+            mean, variance = space.ahead(belief, times)
+            np.testing.assert_allclose(mean, [p.center for p in there])
+            if counts is None:  # of counts the noise's variance is the mean now
+                np.testing.assert_allclose(variance, [p.variance for p in there])

@@ -105,6 +105,7 @@ class StateSpace:
         self.candidates, self.floor, self.counts = candidates, floor, counts
         self.row = np.array([1.0, 0.0, 1.0, *[1.0, 0.0] * candidates.frequencies.shape[1]])
         self._transitions = dict[float, tuple[Array, Array]]()  # by time
+        self._latest: tuple[tuple[float, ...], Array, Array] | None = None  # of ``_rows``
 
     def begin(self, value: float, variance: float, noise: float) -> Belief:
         """Return the prior of a series that has about this value, variance, and noise."""
@@ -173,23 +174,27 @@ class StateSpace:
         """Return the distribution of a value now."""
         weight, gain = self._weight(belief), belief.cov @ self.row
         mean, spread = belief.mean @ self.row, gain @ self.row + weight
-        return Prediction(mean, spread, gain, *self._mixture(belief, mean, spread))
+        center, variance = self._mixture(belief, mean, spread)
+        return Prediction(mean, spread, gain, float(center), float(variance))
 
     def ahead(self, belief: Belief, times: Sequence[float]) -> tuple[Array, Array]:
         """Return means and variances of values after some times."""
-        moments, weight = list[tuple[float, float]](), self._weight(belief)
-        for dt in times:
-            F, Q = self._matrices(dt)
-            rows = self.row @ F  # (K, D)
-            mean = (rows * belief.mean).sum(1)
-            spread = ((belief.cov @ rows[..., None])[..., 0] * rows).sum(1)
-            spread += weight * (1.0 + Q @ self.row @ self.row)
-            moments.append(self._mixture(belief, mean, spread))
-        means, variances = np.array(moments).T
-        return means, variances
+        rows, added = self._rows(tuple(float(f"{dt:.12g}") for dt in times))
+        mean = (rows @ belief.mean[..., None])[..., 0]  # (K, H)
+        spread = ((rows @ belief.cov) * rows).sum(2) + self._weight(belief) * (1.0 + added)
+        return self._mixture(belief, mean.T, spread.T)
+
+    def _rows(self, times: tuple[float, ...]) -> tuple[Array, Array]:
+        """Return what values after H times weigh states by, (K, H, D), and Q's share, (K, H)."""
+        if self._latest is None or self._latest[0] != times:
+            steps = [self._matrices(dt) for dt in times]
+            rows = np.stack([self.row @ F for F, _ in steps], axis=1)
+            added = np.stack([Q @ self.row @ self.row for _, Q in steps], axis=1)
+            self._latest = times, rows, added
+        return self._latest[1:]
 
     def observe(
-        self, belief: Belief, y: float, held: float = 0.0
+        self, belief: Belief, y: float, held: float = 0.0, prediction: Prediction | None = None
     ) -> tuple[Belief, Array, float, float]:
         """Return what follows from a value: posterior, and log densities; two probabilities.
 
@@ -197,12 +202,12 @@ class StateSpace:
         posterior is a mixture of what was before and of the Kalman filter's, and has its moments.
 
         A sensor stands still at a value it had before with the probability ``held``: that tells of
-        the states, and is no draw of v.
+        the states, and is no draw of v. ``prediction`` is what ``predict`` gives, if it is known.
 
         Returns:
             Posterior, log densities (K,), and the probabilities that it is an outlier, and is held.
         """
-        prediction = self.predict(belief)
+        prediction = prediction or self.predict(belief)
         error = y - prediction.mean
         log_regular = math.log1p(-OUTLIERS) + self._log_densities(belief, prediction, y)
         far = np.abs(error) > _FARTHEST * np.sqrt(prediction.spread * belief.noise)
@@ -218,16 +223,12 @@ class StateSpace:
             log_density = float(np.logaddexp.reduce(belief.weights + log_sum))
             chance = min(1.0, math.sqrt(12.0 * self.floor) * math.exp(log_density))
             held = held / (held + (1.0 - held) * chance)
-        gain = prediction.gain / prediction.spread[:, None]
-        step = gain * error[:, None]
-        mean = belief.mean + regular[:, None] * step
+        gain, step = prediction.gain, error / prediction.spread
+        mean = belief.mean + (regular * step)[:, None] * gain
         both = regular * (1.0 - regular) / np.maximum(belief.noise, self.floor)
-        cov = (
-            belief.cov
-            - (regular[:, None] * gain)[:, :, None] * prediction.gain[:, None, :]
-            + (both[:, None] * step)[:, :, None] * step[:, None, :]
-        )
-        cov = 0.5 * (cov + cov.transpose(0, 2, 1))
+        change = both * step * step - regular / prediction.spread
+        cov = 0.5 * (belief.cov + belief.cov.transpose(0, 2, 1))
+        cov += change[:, None, None] * (gain[:, :, None] * gain[:, None, :])
         # What is forgotten of v is so by regular lines only.
         draw = regular * (1.0 - held)
         draws = belief.draws + draw * (1.0 - (1.0 - _KEEP_VARIANCE) * belief.draws)
@@ -290,17 +291,17 @@ class StateSpace:
         chances = np.exp(belief.weights)
         return max(float(chances @ (belief.mean @ self.row)), _LEAST_MEAN)
 
-    def _mixture(self, belief: Belief, mean: Array, spread: Array) -> tuple[float, float]:
-        """Return mean and variance of the models' Student's t together."""
+    def _mixture(self, belief: Belief, mean: Array, spread: Array) -> tuple[Any, Any]:
+        """Return mean and variance of the models' Student's t together, of (K,) or of (H, K)."""
         chances = np.exp(belief.weights)
-        center = float(chances @ mean)
+        center = mean @ chances
         # n/(n − 2), for the few degrees of freedom of a beginning that of three.
         dof = np.maximum(belief.draws, 3.0)
-        variance = spread * belief.noise * dof / (dof - 2.0) + (mean - center) ** 2
+        variance = spread * belief.noise * dof / (dof - 2.0) + (mean - center[..., None]) ** 2
         if self.counts is None:
-            return center, float(chances @ variance)
-        center = max(center, _LEAST_MEAN)
-        return center, max(float(chances @ variance), center)
+            return center, variance @ chances
+        center = np.maximum(center, _LEAST_MEAN)
+        return center, np.maximum(variance @ chances, center)
 
     def _log_densities(self, belief: Belief, prediction: Prediction, y: float) -> Array:
         """Return log densities of a regular value, (K,): Student's, or those of counts."""

@@ -86,9 +86,10 @@ def learn(
     space: StateSpace, now: Regimes, y: float, threshold: float
 ) -> tuple[Regimes, LineVerdict]:
     """Learn a value; errors beyond the threshold are alarms."""
-    error = space.standard_error(space.predict(now.leader), y)
-    held = now.held.prior(y)
-    after, logs, chance, came = space.observe(now.main, y, held)
+    prediction, held = space.predict(now.leader), now.held.prior(y)
+    error = space.standard_error(prediction, y)
+    of_main = prediction if now.leader is now.main else None
+    after, logs, chance, came = space.observe(now.main, y, held, of_main)
     log_main, surprising = _log_mixture(now.main, logs), chance > 0.5
     calm = now.calm + 1 if abs(error) < _NEAR and came < 0.5 else 0
     state = now._replace(main=after, held=now.held.after(y, came), calm=calm)
