@@ -116,8 +116,9 @@ class Workflow(Generic[S, Data]):
     check: Callable[[S, Data], None] = _nothing
     # Gives a line about data and jobs; None where only the report is to be seen
     describe: Callable[[S, Data], str | None] = _nothing
-    # Measures a few steps, and gives the seconds that each job trains
+    # Measures a few steps, and gives the seconds that each job takes
     seconds: Callable[[S, Data], Mapping[Job, float]] = _no_values
+    timed: str = "training"  # what these are of
     # Makes the files that jobs share, before several processes do them
     prepare: Callable[[S, Data, RunFolder], None] = _nothing
     # Lengths of training that may grow on resumption, with patterns of what is then made again

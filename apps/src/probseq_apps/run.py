@@ -63,7 +63,8 @@ def _do_jobs(
     local = options.executor == "local"
     count = min(options.workers or (_default_workers() if local else len(missing)), len(missing))
     if missing and local and (seconds := workflow.seconds(settings, data)):
-        log.say(f"about {log.in_minutes(sum(seconds[j] for j in missing) / count)} of training")
+        minutes = log.in_minutes(sum(seconds[job] for job in missing) / count)
+        log.say(f"about {minutes} of {workflow.timed}")
     if len(missing) < len(jobs):
         log.say(f"{len(jobs) - len(missing)} of {len(jobs)} jobs are finished")
     parallel = count > 1 and not workflow.brief and distributed.world_size() == 1

@@ -328,6 +328,12 @@ def test_the_score_that_tells_the_unknown_is_chosen_by_the_validation_of_other_s
     assert [entry["ood/unknown/chosen/auroc"] for entry in found[1:]] == [11, 20]
     assert with_chosen_scores(entries[:1])[1] == ["entropy"]
     assert with_chosen_scores([{"ood/svhn/entropy/auroc": 0.5}] * 2)[1] == []
+    # A seed whose unknown classes have no validation examples chooses nothing for the others.
+    for rest in (entries[:2], entries[1::-1]):
+        assert (
+            with_chosen_scores([{"test/nll": 0.1}, *rest])[1]
+            == with_chosen_scores([{f"{known}/{score}/auroc": 0.0 for score in values}, *rest])[1]
+        )
 
 
 def test_scores_of_features_are_distances_from_what_the_last_layer_makes_of_training_data(

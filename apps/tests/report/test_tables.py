@@ -48,11 +48,20 @@ def test_a_screen_aligns_numbers_to_the_right_and_names_columns_that_do_not_fit(
     assert "best mean" not in Table(table.heads, table.rows).screen(80)
 
 
-def test_a_table_is_read_by_spreadsheets(table):
+def test_a_table_is_read_by_spreadsheets_and_by_latex(table):
     assert table.csv().splitlines() == [
         *("test,n,accuracy,accuracy error,seconds,seconds error", "sgpa,3,0.9200,0.0058,,"),
         "sgpa-mean+ts,3,0.7100,0.0058,3.0000,0.0000",
     ]
+    assert table.latex().splitlines() == [
+        *(r"\begin{tabular}{lrrr}", r"\toprule", r"test & n & accuracy $\uparrow$ & seconds \\"),
+        *(r"\midrule", r"sgpa & 3 & \textbf{0.9200 $\pm$ 0.0058} & -- \\"),
+        r"sgpa-mean+ts & 3 & 0.7100 $\pm$ 0.0058 & 3.0000 $\pm$ 0.0000 \\",
+        *(r"\bottomrule", r"\end{tabular}"),
+    ]
+    escaped = Table(["a_b", "%"], [["x & y\\^", "-1±2"]]).latex().splitlines()
+    assert escaped[2] == r"a\_b & \% \\"
+    assert escaped[4] == r"x \& y\textbackslash{}\textasciicircum{} & $-$1 $\pm$ 2 \\"
 
 
 def test_numbers_stand_on_the_right_below_their_heads():

@@ -24,7 +24,7 @@ DATA_HASH = "data_sha256"  # in the configuration of a run on data of one's own
 
 # All that a run writes; nothing else in a folder is ever deleted. The configuration goes last, so
 # that a folder whose deletion was cut short still counts as a run.
-_REPORTS = ("report.json", "report.md", "report.html", "table.csv", "plots")
+_REPORTS = ("report.json", "report.md", "report.html", "table.csv", "table.tex", "plots")
 _ENTRIES = (FINISHED, *_REPORTS, METRICS, CHECKPOINTS, CONFIG)
 
 

@@ -51,6 +51,7 @@ Score: TypeAlias = Callable[[Any, Iterable[Batch]], Mapping[str, float]]
 
 # Steps between two checks of the losses on a CUDA device: each check waits for the device.
 _CHECK_EVERY_CUDA = 20
+_MEASURED = 0.3  # seconds of steps that tell how long a training takes
 
 
 class Trainer:
@@ -284,12 +285,15 @@ def fork_random(device: torch.device) -> AbstractContextManager[object]:
 def training_seconds(
     model: nn.Module, train: Batch, config: TrainConfig, device: torch.device, loss: Loss
 ) -> float:
-    """Return how long a training will take, by its second step."""
+    """Return how long a training will take without its validations, by some steps."""
     with fork_random(device):
         trainer = Trainer(model, train, config, device, loss)
         trainer.train_step()
         trainer.monitor.flush()
-        start = time.perf_counter()
-        trainer.train_step()
-        trainer.monitor.flush()
-        return trainer.total_steps * (time.perf_counter() - start)
+        start, seconds = time.perf_counter(), 0.0
+        # Never beyond the last step, behind which no learning rate is defined, but for a second one
+        while trainer.step < 2 or (seconds < _MEASURED and trainer.step < trainer.total_steps):
+            trainer.train_step()
+            trainer.monitor.flush()
+            seconds = time.perf_counter() - start
+        return trainer.total_steps * seconds / (trainer.step - 1)

@@ -174,7 +174,7 @@ def describe(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> str
 
 
 def seconds(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> dict[Job, float]:
-    """Return about how long each method trains; estimators take seconds at most."""
+    """Return about how long each method trains and predicts; estimators take seconds at most."""
     device = distributed.resolve_device(settings.training.device)
     train = loaded.data.train.inputs, loaded.data.train.targets
     of_row = dict.fromkeys(settings.trained(), 0.0)
@@ -184,6 +184,8 @@ def seconds(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> dict
             loss = make_objective(trained, loaded.data).loss
             config = trained.settings.training.train_config(seed=0)
             of_row[name] = training_seconds(model, train, config, device, loss)
+            predictor = make_predictor(trained, loaded.data)
+            of_row[name] += comparison.prediction_seconds(model, predictor, loaded, device)
     return {job: of_row[job.row] for job in comparison.jobs(settings)}
 
 
@@ -242,6 +244,7 @@ WORKFLOW = Workflow(
     check=check,
     describe=describe,
     seconds=seconds,
+    timed="training and predictions",
     run=train_method,
     report=report,
 )

@@ -3,6 +3,7 @@
 A run has a folder `METHOD/seed-S`, with its predictions beside what `fit` writes.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from probseq.transformers import Predictor, without_attention
@@ -162,6 +164,20 @@ def predict_sets(
                 )
             predictions[name] = (*outputs, examples.targets.cpu())
     return predictions
+
+
+def prediction_seconds(
+    model: nn.Module, predictor: Predictor, loaded: Loaded[Any], device: torch.device
+) -> float:
+    """Return how long predictions of all sets will take, by some of the test part's."""
+    test, sets = loaded.data.test, loaded.sets.values()
+    inputs = test.inputs[:64]
+    start = time.perf_counter()
+    predictor.predict(model.eval(), inputs, device=device, seed=0)
+    seconds = time.perf_counter() - start
+    # A set that is not made yet is a changed test part.
+    total = sum(len(each) if isinstance(each, Part) else len(test) for each in sets)
+    return seconds * total / len(inputs)
 
 
 def training_seconds(folder: Path) -> float:

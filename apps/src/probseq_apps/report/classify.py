@@ -90,6 +90,7 @@ def methods_report(
         title=_PAGE_TITLES[experiment],
         head=_head(experiment, data),
         headline=headline_table(columns, errors=experiment == "regress"),
+        with_errors=headline_table(columns),
         alert=trust_text(titled(results)),
         conclusions=[nothing_learned(columns) or conclusion(columns), below_guesses(columns)],
         opening=(
@@ -151,7 +152,9 @@ def with_chosen_scores(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]
     entropy. Without unknown classes for validation nothing is added.
     """
     pattern = re.compile(rf"{UNKNOWN_VALIDATION}/(.*)/auroc")
-    candidates = [match[1] for name in entries[0] if (match := pattern.fullmatch(name))]
+    # The unknown classes of a seed may have no examples in its validation part.
+    matches = (pattern.fullmatch(name) for entry in entries for name in entry)
+    candidates = dict.fromkeys(match[1] for match in matches if match)
     if not candidates:
         return list(entries), []
     added: list[Entry] = []
@@ -160,7 +163,7 @@ def with_chosen_scores(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]
         means = {score: 0.0 for score in ("entropy", *candidates)}
         for other in (other for other in entries if other is not entry):
             for score in candidates:
-                means[score] += other[f"{UNKNOWN_VALIDATION}/{score}/auroc"] or 0.0
+                means[score] += other.get(f"{UNKNOWN_VALIDATION}/{score}/auroc") or 0.0
         best = max(means, key=means.__getitem__)
         names = [name for name in entry if name.startswith("ood/")]
         added.append(entry | {n.replace(f"/{best}/", f"/{CHOSEN}/"): entry[n] for n in names})

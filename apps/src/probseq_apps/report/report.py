@@ -39,7 +39,7 @@ class Report:
     """The report of a run over several seeds.
 
     It is written as `report.json`, `report.md`, `report.html` and `plots/`, its first table as
-    `table.csv`, and as text for the terminal. What `PAGES` says of the kind of
+    `table.csv` and `table.tex`, and as text for the terminal. What `PAGES` says of the kind of
     experiment stands where a field is None.
     """
 
@@ -56,6 +56,7 @@ class Report:
     # A row a model by its title, and what came out, which the page begins with: all of the
     # terminal's text; all else is in sections to open.
     headline: Table | None = None
+    with_errors: Table | None = None  # the same for files, where it is without standard errors
     conclusions: Sequence[str] = ()
     story: Sequence[str] = ()  # figures that stand beside the headline
     tables: Sequence[Table]
@@ -79,8 +80,9 @@ class Report:
         page, text = self._page(numbers), self._text()
         # What was measured took long: it is written before plots are drawn, and shown anyway.
         write_atomic(folder / "report.md", _joined(page))
-        if self.headline is not None:
-            write_atomic(folder / "table.csv", self.headline.csv())
+        if table := self.with_errors or self.headline:
+            write_atomic(folder / "table.csv", table.csv())
+            write_atomic(folder / "table.tex", table.latex())
         try:
             plots = folder / "plots"
             plots.mkdir(exist_ok=True)

@@ -16,6 +16,7 @@ Example:
 
 import csv
 import io
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -114,6 +115,15 @@ class Table(NamedTuple):
             csv.writer(text, lineterminator="\n").writerow(cells)
         return text.getvalue()
 
+    def latex(self) -> str:
+        """Return a tabular of booktabs, cells with a mark in bold."""
+        lines = [[*map(_tex, cells)] for cells in (self.heads, *self.rows)]
+        for row, column in self.best or ():
+            lines[row + 1][column] = rf"\textbf{{{lines[row + 1][column]}}}"
+        head, *body = (" & ".join(cells) + r" \\" for cells in lines)
+        top = [rf"\begin{{tabular}}{{l{'r' * (len(self.heads) - 1)}}}", r"\toprule", head]
+        return "\n".join([*top, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
+
     def marked(self, best: str, other: str) -> list[list[str]]:
         """Return the rows, cells of numbers in the form of those with a mark or without."""
         rows = [list(cells) for cells in self.rows]
@@ -122,6 +132,22 @@ class Table(NamedTuple):
                 form = best if (row, column) in (self.best or ()) else other
                 cells[column] = form.format(cells[column])
         return rows
+
+
+def _tex(text: str) -> str:
+    """Return a cell for LaTeX."""
+    signs = {sign: rf"\{sign}" for sign in "&%$#_{}"} | {
+        "±": r" $\pm$ ",
+        "↑": r"$\uparrow$",
+        "↓": r"$\downarrow$",
+        "Δ": r"$\Delta$",
+        DASH: "--",
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+    }
+    text = " ".join(text.translate(str.maketrans(signs)).split())
+    return re.sub(r"(?<!\w)-(?=\d)", "$-$", text)  # a number's sign is no hyphen
 
 
 def summary_table(

@@ -73,7 +73,8 @@ def feature_scores(
     with one covariance within classes for all (Lee et al. 2018); ``nearest`` the distance to the
     nearest training example (Sun et al. 2022, with k = 1, and features as they are). To each
     direction of the covariance, which may have fewer examples than directions, a thousandth of the
-    mean variance is added.
+    mean variance is added; examples that do not differ within classes, as a single one of each,
+    have variance 1.
     """
     x, train = (as_finite("features", each).double() for each in (features, train))
     if x.ndim != 2 or train.ndim != 2 or x.shape[1] != train.shape[1] or 0 in train.shape:
@@ -87,7 +88,8 @@ def feature_scores(
     means = (member.mT @ train) / member.sum(0)[:, None]
     _, scales, basis = torch.linalg.svd(train - means[index], full_matrices=False)
     variances = scales.square() / len(train)
-    ridge = (_RIDGE * variances.sum() / train.shape[1]).clamp_min(torch.finfo(x.dtype).tiny)
+    ridge = _RIDGE * variances.sum() / train.shape[1]
+    ridge = torch.where(ridge > 0, ridge, 1.0)
     squares, nearest = list[Tensor](), list[Tensor]()
     for rows in x.split(max(1, _DISTANCES_AT_ONCE // (len(train) + means.numel()))):
         away = rows[:, None] - means
