@@ -51,12 +51,15 @@ def test_a_test_set_has_a_table_with_means_errors_and_marks_and_what_attention_a
     assert without.rows[0][2:] == ["0.2000±0.1000", "0.2000±0.1000"]
 
 
-def test_shift_has_a_table_by_severity_for_each_metric():
-    values = {"shift/severity-1": [0.4], "shift/severity-5": [0.2], "shift/fog/5": [0.1]}
+def test_shift_has_a_table_by_severity_and_by_group_for_each_metric():
+    values = {"shift/severity-1": [0.4], "shift/severity-5": [0.2]}
+    values |= {f"shift/{name}/{k}": [k / 10] for name in ("fog", "snow") for k in (1, 5)}
+    values |= {"shift/speckle_noise/5": [0.7], "shift/frame_noise/5": [0.9]}
     tables = shift_tables({"sgpa": measured(values)})
     assert len(tables) == len(METRICS)
-    assert tables[0].heads[2:] == ["severity 1 ↑", "severity 5 ↑", "all ↑"]
-    assert tables[0].rows == [["sgpa", "1", "0.4000", "0.2000", "0.3000"]]
+    heads = ["severity 1 ↑", "severity 5 ↑", "noise ↑", "weather ↑", "all ↑"]
+    assert tables[0].heads[2:] == heads
+    assert tables[0].rows == [["sgpa", "1", "0.4000", "0.2000", "0.7000", "0.3000", "0.3000"]]
     # Published corruptions have tables of their own.
     both = {"sgpa": measured({"shift/severity-1": [0.4], "cifar-c/severity-1": [0.8]})}
     assert [table.rows[0][2] for table in shift_tables(both)] == ["0.4000"] * 4 + ["0.8000"] * 4

@@ -46,6 +46,9 @@ def test_a_screen_aligns_numbers_to_the_right_and_names_columns_that_do_not_fit(
     assert "accuracy" in narrow.splitlines()[0]
     assert narrow.endswith("not shown: seconds")
     assert "best mean" not in Table(table.heads, table.rows).screen(80)
+    told = table._replace(about="seconds: of a core")
+    assert told.screen(200).endswith("; seconds: of a core")
+    assert told.screen(len(rule) - 1) == narrow
 
 
 def test_a_table_is_read_by_spreadsheets_and_by_latex(table):

@@ -32,6 +32,14 @@ _SHIFT_TITLES = {"shift": "corrupted", "cifar-c": "CIFAR-C"}
 # Of the test set whose attention is taken out.
 _WITHOUT_COLUMNS = ("accuracy", "nll")
 _SHIFT_DETAILS = ("accuracy", "nll", "ece", "mce")
+# Corruptions of images by their kind, as CGPT's tables II and V have them; the published families
+# are more than the program makes.
+_GROUPS = {
+    "noise": "gaussian_noise|shot_noise|impulse_noise|speckle_noise",
+    "blur": "defocus_blur|gaussian_blur|motion_blur|zoom_blur|glass_blur",
+    "weather": "fog|snow|frost|brightness|spatter",
+    "digital": "contrast|elastic_transform|pixelate|jpeg_compression|saturate",
+}
 _OOD_DETAILS = ("auroc", "aupr-in", "aupr-out", "fpr95")
 
 
@@ -271,7 +279,10 @@ def details(methods: Methods) -> str:
 
 
 def shift_tables(methods: Methods) -> list[Table]:
-    """Return for each kind of corrupted examples and each metric means over the corruptions."""
+    """Return for each kind of corrupted examples and each metric means over the corruptions.
+
+    A column is of one severity, of a group of corruptions at all severities, or of all.
+    """
     tables: list[Table] = []
     for kind, title in _SHIFT_TITLES.items():
         severities = severities_of(_names(methods), kind)
@@ -282,6 +293,10 @@ def shift_tables(methods: Methods) -> list[Table]:
                 Measure(f"severity {severity}", direction): [name]
                 for severity, name in zip(severities, names, strict=True)
             }
+            for group, corruptions in _GROUPS.items():
+                pattern = re.compile(rf"{kind}/({corruptions})/\d+/{metric}")
+                if of_group := list(filter(pattern.fullmatch, _names(methods))):
+                    columns[Measure(group, direction)] = of_group
             columns[Measure("all", direction)] = names
             tables.append(_table(f"{title}: {label}", columns, methods))
     return tables

@@ -67,7 +67,7 @@ class Table(NamedTuple):
     heads: list[str]
     rows: list[list[str]]  # cells, each row as long as the heads
     best: frozenset[tuple[int, int]] | None = None  # rows and columns of the cells with a mark
-    about: str = ""  # of a column that the key does not tell of
+    about: str = ""  # of the last column, which the key does not tell of
 
     @property
     def key(self) -> str:
@@ -82,20 +82,20 @@ class Table(NamedTuple):
 
         The numbers of entries are left out where they are equal.
         """
-        lines, key, hidden = [self.heads, *self.rows], "", list[str]()
+        lines, hidden = [self.heads, *self.rows], list[str]()
         if self.best is not None:
             heads = [*self.heads[:_FACTS], *(f"{head}  " for head in self.heads[_FACTS:])]
             lines = [heads, *self.marked("{} *", "{}  ")]
-            key = self.key and f"\n\n{textwrap.fill(self.key, width)}"
             if len({row[1] for row in self.rows}) == 1:
                 lines = [[name, *cells] for name, _, *cells in lines]
         while "─" * (width + 1) in (text := aligned(lines)) and len(lines[0]) > _FACTS:
             hidden.insert(0, lines[0][-1].strip())
             lines = [line[:-1] for line in lines]
-        if hidden:
-            named = f"not shown: {', '.join(hidden)}"
-            key += f"\n{textwrap.shorten(named, width, placeholder=' …')}"
-        return text + key
+        # What is told of the last column alone goes with it.
+        key = textwrap.fill((self._replace(about="") if hidden else self).key, width)
+        named = f"not shown: {', '.join(hidden)}" if hidden else ""
+        below = "\n".join(filter(None, (key, textwrap.shorten(named, width, placeholder=" …"))))
+        return f"{text}\n\n{below}".rstrip()
 
     def markdown(self) -> str:
         """Return a Markdown table, cells with a mark in bold."""
