@@ -9,7 +9,7 @@ import torch
 from digits_run import DigitsTask, at_step, digits, same_bits, settings
 
 from probseq_apps.engine import fit as loop
-from probseq_apps.engine import trackers
+from probseq_apps.engine import trackers, trainer
 from probseq_apps.engine.checkpoints import load_latest_checkpoint
 from probseq_apps.engine.files import read_finished
 from probseq_apps.engine.fit import fit
@@ -50,6 +50,19 @@ def test_the_task_is_learned_and_the_log_tells_how(run, tmp_path):
     assert result.steps == 140
     assert result.best_step == next(r["step"] for r in rows if r["score"] == result.best_score)
     assert read_finished(tmp_path / "run")["best_score"] == result.best_score
+
+
+@pytest.mark.parametrize(("patience", "steps"), [(0.0, 2), (600.0, 17)])
+def test_the_time_of_a_training_is_told_by_its_first_steps_and_none_beyond_the_last(
+    patience, steps, monkeypatch
+):
+    monkeypatch.setattr(trainer, "_MEASURED", patience)
+    noted = []
+    task = watched(DigitsTask(), lambda *_: time.sleep(0.02) or noted.append(1))
+    (train, _), device = digits(), torch.device("cpu")
+    estimate = trainer.training_seconds(task.model, train, settings(**STEPS), device, task.loss)
+    assert len(noted) == steps
+    assert estimate > 17 * 0.02
 
 
 def test_a_tracker_has_the_rows_of_the_log_and_one_that_is_not_there_is_named(

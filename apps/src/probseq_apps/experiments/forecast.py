@@ -99,7 +99,7 @@ def open_stream(settings: ForecastSettings, readings: Readings, stored: set[str]
         warmup=settings.warmup,
         horizon=HORIZON if steps is None else steps,
         ahead=length(settings.horizon, "horizon") if steps is None else None,
-        step=settings.step and length(settings.step, "step"),
+        step=None if settings.step is None else length(settings.step, "step"),
         reader=readings.reader,
     )
 
