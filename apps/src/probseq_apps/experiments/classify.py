@@ -51,7 +51,7 @@ from probseq_apps.data.tokenizers import trim_padding
 from probseq_apps.engine import distributed
 from probseq_apps.engine.config import EpochTraining, TrainConfig, derive_seed
 from probseq_apps.engine.files import save_groups
-from probseq_apps.engine.trainer import Batch, LossParts, TrainStep, training_seconds
+from probseq_apps.engine.trainer import Batch, LossParts, TrainStep
 from probseq_apps.experiment import Job, Results, RunFolder, Workflow
 from probseq_apps.experiments import comparison
 from probseq_apps.experiments.examples import chance_of, draw_examples
@@ -175,17 +175,14 @@ def describe(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> str
 
 def seconds(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> dict[Job, float]:
     """Return about how long each method trains and predicts; estimators take seconds at most."""
-    device = distributed.resolve_device(settings.training.device)
-    train = loaded.data.train.inputs, loaded.data.train.targets
     of_row = dict.fromkeys(settings.trained(), 0.0)
     for name, trained in ((name, resolve(name, settings)) for name in of_row):
         if not trained.method.estimator:
             model = build(trained, loaded.data, seed=0)
             loss = make_objective(trained, loaded.data).loss
             config = trained.settings.training.train_config(seed=0)
-            of_row[name] = training_seconds(model, train, config, device, loss)
             predictor = make_predictor(trained, loaded.data)
-            of_row[name] += comparison.prediction_seconds(model, predictor, loaded, device)
+            of_row[name] = comparison.job_seconds(model, loss, predictor, loaded, config)
     return {job: of_row[job.row] for job in comparison.jobs(settings)}
 
 

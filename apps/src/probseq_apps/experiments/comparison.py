@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from probseq.transformers import Predictor, without_attention
 from probseq.transformers.prediction import has_dropout
 from probseq_apps.data.names import DataError
 from probseq_apps.data.parts import Part
-from probseq_apps.engine import distributed, log
+from probseq_apps.engine import distributed, log, trainer
 from probseq_apps.engine.config import TrainConfig, derive_seed
 from probseq_apps.engine.files import load_groups, read_finished
 from probseq_apps.engine.fit import fit
@@ -166,18 +165,19 @@ def predict_sets(
     return predictions
 
 
-def prediction_seconds(
-    model: nn.Module, predictor: Predictor, loaded: Loaded[Any], device: torch.device
+def job_seconds(
+    model: nn.Module, loss: Loss, predictor: Predictor, loaded: Loaded[Any], config: TrainConfig
 ) -> float:
-    """Return how long predictions of all sets will take, by some of the test part's."""
-    test, sets = loaded.data.test, loaded.sets.values()
-    inputs = test.inputs[:64]
-    start = time.perf_counter()
+    """Return how long a training and its predictions of all sets will take, by a part of each."""
+    data, device = loaded.data, distributed.resolve_device(config.device)
+    train = data.train.inputs, data.train.targets
+    training = trainer.training_seconds(model, train, config, device, loss)
+    inputs, start = data.test.inputs[:64], time.perf_counter()
     predictor.predict(model.eval(), inputs, device=device, seed=0)
     seconds = time.perf_counter() - start
     # A set that is not made yet is a changed test part.
-    total = sum(len(each) if isinstance(each, Part) else len(test) for each in sets)
-    return seconds * total / len(inputs)
+    sizes = [len(each if isinstance(each, Part) else data.test) for each in loaded.sets.values()]
+    return training + seconds * sum(sizes) / len(inputs)
 
 
 def training_seconds(folder: Path) -> float:
