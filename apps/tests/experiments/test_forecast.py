@@ -10,6 +10,7 @@ import subprocess
 import sys
 from datetime import datetime, timedelta
 from itertools import pairwise
+from statistics import median
 
 import pytest
 import torch
@@ -85,7 +86,35 @@ def test_a_file_is_followed_like_standard_input_and_from_where_it_was(tmp_path, 
     code, told, _, answers = read("".join(LINES), *given)
     assert (code, answers) == (0, whole[24:])
     assert told.splitlines()[-2].startswith("10.0,-")
-    assert main(["forecast", str(tmp_path / "none.csv")]) == 1
+
+
+def test_files_that_cannot_be_opened_are_told_before_anything_is_learned(tmp_path, read, capsys):
+    for file in (tmp_path, tmp_path / "none.csv"):
+        assert main(["forecast", str(file)]) == 1
+        assert f"FILE must be a file that is there, got {file}" in capsys.readouterr().err
+    for flag, name in (("out", "answers.csv"), ("report", "page.html")):
+        with pytest.raises(SystemExit):
+            read("".join(LINES), f"--{flag}", str(tmp_path / "none" / name))
+        assert f"{flag} needs its folder, got {tmp_path}" in capsys.readouterr().err
+    state, page = tmp_path / "state", tmp_path / "page.html"
+    page.mkdir()  # cannot be replaced by a file
+    given = ("--state", str(state), "--report", str(page))
+    code, _, error, answers = read("".join(LINES), *given)
+    assert (code, answers) == (1, [])
+    assert "page.html" in error
+    page.rmdir()
+    assert len(read("".join(LINES), *given)[3]) == 40
+
+
+def test_a_sentinel_is_told_and_no_value_among_those_of_the_data(read):
+    noise = random.Random(0)
+    for code, hint in ((-9999, "--missing -9999"), (0.5, "")):
+        y = [code if k % 25 == 24 else round(noise.gauss(), 1) for k in range(200)]
+        text = "\n".join(f"{k},{value}" for k, value in enumerate(y))
+        told = read(text, "--false-alarms", "0.3")[1]
+        assert told.count(" outlier ") >= 8
+        assert ("--missing" in told) == bool(hint)
+        assert hint in told
 
 
 def test_the_model_of_a_state_need_not_be_named_again_and_must_not_change(tmp_path, follow):
@@ -153,6 +182,8 @@ REFUSED = {
     "--time must name the column of the stamps, of x, y, z": ["x,y,z", "1,2,3", "2,3,4"],
     "--separator names what is between": ["5.1", "5.2"],
     "but only names: time, temp": ["time,temp"],
+    "FILE must have lines of stamp and value, and has none": ["# temp"],
+    "FILE must be text of its --encoding, such as utf-16": ["\0t\0,\0y", "\0001\0,\0002"],
     "got 'tme'": ["time,temp", *(f"{s},{k}" for k, s in enumerate(STAMPS))],
     "--date-format '%d/%m/%Y' or --date-format '%m/%d/%Y'": ["t,y", "01/02/2024,1", "02/02/2024,1"],
     "11 stamps go back, as from new to old: sort lines": [f"{s},1" for s in STAMPS[::-1]],
@@ -213,7 +244,10 @@ def test_nothing_learned_or_a_state_at_work_is_a_failure(tmp_path, follow):
     assert "which holds numbers, and not as value (a)" in error
     code, answers, error = follow(LINES[:9])
     assert (code, len(answers)) == (1, 9)
-    assert "nothing was learned: 10 values come first (--warmup); the last" in error
+    assert (
+        "nothing was learned: 10 values come first (--warmup), at stamps that differ; the last"
+        in error
+    )
     assert "missing" in follow(["0,1\n", "1,#N/A\n"])[1][1]["alerts"]
     state = tmp_path / "state"
     follow(LINES[:5], "--state", str(state))
@@ -250,8 +284,8 @@ def test_answers_are_rows_of_a_table_and_a_page(tmp_path, read):
     assert [row["y"] for row in rows] == [str(float(value)) for value in y]
     assert [row["t"] for row in rows if "outlier" in row["alerts"]] == ["40.0"]
     inside = [float(row["low"]) <= float(row["y"]) <= float(row["high"]) for row in rows[10:]]
-    error = sum(abs(float(row["y"]) - float(row["mean"])) for row in rows[10:]) / 50
-    last = sum(abs(float(b["y"]) - float(a["y"])) for a, b in pairwise(rows[9:])) / 50
+    error = median(abs(float(row["y"]) - float(row["mean"])) for row in rows[10:])
+    last = median(abs(float(b["y"]) - float(a["y"])) for a, b in pairwise(rows[9:]))
     errors = next(line for line in told.splitlines() if line.startswith("   1 ahead")).split()
     assert errors[2:] == ["50", f"{error:.4g}", f"{last:.4g}", "-", f"{sum(inside) / 50:.1%}"]
     assert "40.0 outlier 9.5" in told

@@ -1,11 +1,13 @@
 """`probseq forecast`: learn, forecast and judge readings of a file or a pipe line by line."""
 
 import json
+import math
 import sys
 import time
 from collections import Counter
 from contextlib import nullcontext, suppress
 from io import TextIOWrapper
+from statistics import fmean, median
 from typing import Any
 
 from ohsvgp.integrations.live import Judge, LiveStream, write_page
@@ -27,6 +29,8 @@ def forecast_command(settings: ForecastSettings) -> None:
     """Follow the readings to their end; write answers, summary and page."""
     piped, out, judge = settings.file == STANDARD_INPUT, settings.out, Judge(_ANSWERS)
     report = settings.report
+    if not piped and (settings.file.is_dir() or not settings.file.exists()):
+        raise ValueError(f"FILE must be a file that is there, got {settings.file}")
     if report and report.suffix != ".html":
         report.mkdir(parents=True, exist_ok=True)
         report = report / "report.html"
@@ -47,6 +51,8 @@ def forecast_command(settings: ForecastSettings) -> None:
         readings = open_readings(settings, iter(source), piped)
         stream = open_stream(settings, readings, stored)
         title = readings.target if piped else f"{settings.file.name}, {readings.target}"
+        if report:  # before anything is learned
+            write_page(report, title, judge, ended=False)
         print("\n".join(readings.notes), file=sys.stderr, flush=True)
         mode, sink = "w" if settings.state is None else "a", sys.stdout if piped else None
         talk = sys.stderr if piped and out is None else sys.stdout
@@ -72,8 +78,8 @@ def forecast_command(settings: ForecastSettings) -> None:
                 if report:
                     write_page(report, title, judge, ended=True)
         if stream.regimes is None and (settings.state is None or stream.state.calendar is None):
-            wait = f"{settings.warmup} values come first (--warmup); the last answer is {text}"
-            raise ValueError(f"nothing was learned: {wait}")
+            wait = f"{settings.warmup} values come first (--warmup), at stamps that differ"
+            raise ValueError(f"nothing was learned: {wait}; the last answer is {text}")
 
 
 def open_stream(settings: ForecastSettings, readings: Readings, stored: set[str]) -> LiveStream:
@@ -116,16 +122,19 @@ def summary(title: str, judge: Judge) -> str:
     """Return counts, errors beside naive ones, alerts, what to do, and the latest forecasts."""
     lines = [f"{title}: " + ", ".join(f"{n:,} {word}" for word, n in judge.counts.items())]
     names = ("values", "forecast", "last value", "season before", "inside 95 %")
-    if any(whole[0] for whole, _ in judge.sums.values()):
-        lines.append("".join([f"{'mean absolute error':20}", *(f"{name:>15}" for name in names)]))
-    for steps, (whole, seasonal) in sorted(judge.sums.items()):
-        n, inside, *errors = seasonal if 2 * seasonal[0] >= whole[0] else whole
-        if n:
-            means = [f"{error / n:15.4g}" for error in errors]
-            means[2] = means[2] if n == seasonal[0] else f"{'-':>15}"
-            lines.append(f"{steps:4} ahead{n:25,.0f}{''.join(means)}{inside / n:15.1%}")
+    if judge.scores:  # medians: a sentinel is two errors of the last value, and one of a forecast
+        lines.append("".join([f"{'median absolute error':21}", *(f"{name:>15}" for name in names)]))
+    for steps, scores in sorted(judge.scores.items()):
+        seasonal = [row for row in scores if not math.isnan(row[3])]
+        whole = 2 * len(seasonal) < len(scores)
+        inside, *errors = zip(*(scores if whole else seasonal), strict=True)
+        medians = [f"{median(row):15.4g}" for row in errors]
+        medians[2] = f"{'-':>15}" if whole else medians[2]
+        lines.append(f"{steps:4} ahead{len(inside):26,}{''.join(medians)}{fmean(inside):15.1%}")
     lines += [f"{t} {word} {value:g}" for word, t, value in judge.alerts[:_ALERTS]]
-    outliers = Counter(value for word, _, value in judge.alerts if word == "outlier")
+    a, b = judge.range  # a value within b - a of it stands for itself
+    far = (y for w, _, y in judge.alerts if w == "outlier" and not a - (b - a) <= y <= b + (b - a))
+    outliers = Counter(far)
     for value, count in outliers.most_common(1):
         hint = f"{value:g} is an outlier {count} times: if it stands for none, --missing {value:g}"
         lines += [hint] * (count > 2)

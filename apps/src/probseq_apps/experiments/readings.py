@@ -75,6 +75,8 @@ def _watched(settings: ForecastSettings, first: list[str], source: Iterator[str]
 
 def _find(settings: ForecastSettings, lines: list[str], source: Iterator[str]) -> Readings:
     """Return what the first lines tell of all."""
+    if "\0" in "".join(lines[:1]):
+        raise ValueError("FILE must be text of its --encoding, such as utf-16, and not compressed")
     table = _split(settings, [line.strip() for line in lines])
     reader, columns = LineReader("|", table.decimal, settings.missing), table.columns
     time = settings.time or _time(reader, columns)
@@ -123,7 +125,7 @@ def _split(settings: ForecastSettings, texts: Sequence[str]) -> _Table:
     """Find what separates cells, and the header."""
     lines = {k: text for k, text in enumerate(texts) if text and text[0] != "#"}
     if not lines:
-        raise ValueError("no line has stamp and value: there is none")
+        raise ValueError("FILE must have lines of stamp and value, and has none")
     start, text = next(iter(lines.items()))
     if text[0] == "[":
         raise ValueError("lines must each be an object of JSON: `jq -c '.[]'` makes them of a list")
@@ -140,8 +142,8 @@ def _split(settings: ForecastSettings, texts: Sequence[str]) -> _Table:
     ((width, _),) = Counter(map(len, rows.values())).most_common(1) or [(1, 0)]
     if width == 1:
         raise ValueError(
-            f"a line must have stamp and value, got {text!r}: --separator names what is between "
-            "them; `nl -s,` numbers lines that are values alone"
+            f"a line must have stamp and value, got {text[:60]!r}: --separator names what is "
+            "between them; `nl -s,` numbers lines that are values alone"
         )
     rows = {k: row for k, row in rows.items() if len(row) == width}
     commas = separator != "," and any(_COMMA.fullmatch(c) for row in rows.values() for c in row)

@@ -82,6 +82,8 @@ class ForecastSettings(Settings):
         require(alone or not self.sort, "sort needs a FILE, and no state: sort the file itself")
         ends = self.out is None or self.out.suffix in (".csv", ".jsonl")
         require(ends, f"out must end in .csv or .jsonl, got {self.out}")
+        for name, path in {"out": self.out, "report": self.report}.items():
+            require(path is None or path.parent.is_dir(), f"{name} needs its folder, got {path}")
         require(self.file not in (self.out, self.report), f"{self.file} would be overwritten")
 
 

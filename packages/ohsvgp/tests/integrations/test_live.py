@@ -286,7 +286,7 @@ def test_quiet_stretches_are_answered_and_forecast_within_their_resolution(kind:
 def test_a_season_is_said_with_its_evidence_and_switched_off() -> None:
     y = 5.0 * np.sin(2 * math.pi * np.arange(200) / 24) + 0.5 * NOISE[:200]
     hours = [f"2024-01-{1 + k // 24:02}T{k % 24:02}:00" for k in range(200)]
-    for stamps, period in ((hours, "24h"), (None, 24.0)):
+    for stamps, period in ((hours, "1d"), (None, 24.0)):
         first, *later = [a["season"] for a in run(lines_of(y, stamps), warmup=60) if "season" in a]
         assert first["periods"] in ([period], [])
         assert (later or [first])[-1]["periods"] == [period]

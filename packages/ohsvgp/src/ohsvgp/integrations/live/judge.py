@@ -6,14 +6,14 @@ value of that line, and the latest one then that lies whole seasons before. Not 
 
 import math
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from datetime import UTC, datetime
 from typing import Any
 
 from ohsvgp.stream.durations import DAY, YEAR, parse_duration
 
-# Values that naive forecasts look back on; share of a step within which stamps are the same.
-_STORED, _SAME = 200_000, 0.25
+# Values that naive forecasts look back on; scores; share of a step in which stamps are the same.
+_STORED, _SCORES, _SAME = 200_000, 50_000, 0.25
 
 
 class Judge:
@@ -25,9 +25,10 @@ class Judge:
         forecasts: the latest.
         counts: of lines, of those refused, and of each word of alerts.
         alerts: word, stamp and value of each alert that is neither "missing" nor "late".
-        sums: by horizon, of the first and the last: rows for all values, and for those that have a
-            seasonal naive forecast, too; columns count values and those in their interval, and sum
-            absolute errors of forecasts, last values and seasonal naive forecasts.
+        range: of the values that were forecast and had no alert.
+        scores: by horizon, of the first and the last: of each of the latest 50,000 values, whether
+            it lay in its interval (1 or 0), and absolute errors of the forecast, of the last value
+            and of the seasonal naive forecast (NaN where there is none).
         period: of the seasonal naive forecasts, in stamps: the first season of the stream; of dates
             without one the day, the week or the year, whichever is longer than a step.
     """
@@ -36,7 +37,8 @@ class Judge:
         self.answers, self.forecasts = list[dict[str, Any]](), list[dict[str, Any]]()
         self._latest = latest
         self.counts, self.alerts = Counter[str](), list[tuple[str, Any, Any]]()
-        self.sums = defaultdict[int, list[list[float]]](lambda: [[0.0] * 5, [0.0] * 5])
+        self.range, self._held = (math.inf, -math.inf), Counter[bool]()
+        self.scores = defaultdict[int, deque[tuple[float, ...]]](lambda: deque(maxlen=_SCORES))
         self.period: float | None = None
         # By horizon: stamp, mean, low, high, last value, seasonal naive forecast (NaN for none)
         self._pending = dict[int, list[tuple[float, ...]]]()
@@ -65,9 +67,11 @@ class Judge:
             inside = self._score(stamp, value)
         if stamp < last if "clock" in words else stamp >= last:  # others wait, or are late
             self._expect(stamp, value, answer["forecasts"])
-        judged, covered = self.sums[1][0][:2]
+        self._held.update([inside] * (inside is not None))
+        if value is not None and answer["error"] is not None and not words:
+            self.range = min(self.range[0], value), max(self.range[1], value)
         counts = {word: count for word, count in self.counts.items() if word != "lines"}
-        sums = {"judged": int(judged), "covered": int(covered), "counts": counts}
+        sums = {"judged": self._held.total(), "covered": self._held[True], "counts": counts}
         line = {name: answer[name] for name in answer if name != "forecasts"}
         return line | {"before": before, "inside": inside} | sums
 
@@ -81,9 +85,7 @@ class Judge:
                 if value is not None and stamp - at <= tolerance:
                     inside = low <= value <= high if horizon == 1 else inside
                     errors = [abs(value - forecast) for forecast in (mean, *naive)]
-                    row = [1.0, float(low <= value <= high), *errors]
-                    for sums in self.sums[horizon][: 1 if math.isnan(errors[2]) else 2]:
-                        sums[:] = [a + b for a, b in zip(sums, row, strict=True)]
+                    self.scores[horizon].append((float(low <= value <= high), *errors))
         return inside
 
     def _expect(self, stamp: float, value: float | None, forecasts: list[dict[str, Any]]) -> None:

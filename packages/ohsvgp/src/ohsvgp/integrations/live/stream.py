@@ -49,7 +49,7 @@ _SOON = 30
 # Latest lines that seasons are compared on; values of a Gaussian that differ by less are equal.
 _ROWS, _ROUND_OFF = 600, 1e-12
 
-_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
+_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 Likelihood = Literal["gaussian", "poisson", "negative-binomial"]
 
 
@@ -445,9 +445,10 @@ class LiveStream:
         return answers
 
     def _period(self, steps: float) -> float | str:
-        """Return a period in stamps, of dates in days, hours or seconds."""
+        """Return a period in stamps, of dates with its unit."""
         length = steps * (self.state.unit or 1.0)
         if not self.state.calendar:
             return float(f"{length:.6g}")
-        size, name = next(u for u in _UNITS if length >= 2 * u[0] or u[1] == "s")
+        units = (u for u in _UNITS if length >= 2 * u[0] or abs(length - u[0]) < 1e-9 * length)
+        size, name = next(units, (1e-6, "us"))
         return f"{length / size:.6g}{name}"
