@@ -202,10 +202,15 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
         images = [video[-1] for video in videos] if output_type == "pil" else videos[:, -1]
         return PseudoVideoOutput(images, videos) if return_dict else (images, videos)
 
-    def save_pretrained(self, save_directory: Path | str, safe_serialization: bool = True) -> None:
+    def save_pretrained(
+        self, save_directory: Path | str, safe_serialization: bool = True, variant: None = None
+    ) -> None:
         """Write model, scheduler and model card into a folder; weights are in safetensors only."""
-        if not safe_serialization:
-            raise ValueError(f"safe_serialization must be True, got {safe_serialization}")
+        if not safe_serialization or variant is not None:  # `push_to_hub` gives both
+            raise ValueError(
+                "safe_serialization must be True and variant None, got "
+                f"{safe_serialization} and {variant!r}"
+            )
         folder, model = Path(save_directory), self.model
         _check_scheduler(self.scheduler, model.diffusion)
         if folder.is_file():
