@@ -305,7 +305,7 @@ def test_a_season_is_said_with_its_evidence_and_switched_off() -> None:
 def test_a_day_is_found_as_soon_as_two_have_nearly_passed() -> None:
     y = 5.0 * np.sin(2 * math.pi * np.arange(50) / 24) + 0.5 * NOISE[:50]
     hours = [f"2024-01-{1 + k // 24:02}T{k % 24:02}:00" for k in range(50)]
-    for stamps, period in ((hours, "24h"), (None, 24.0)):
+    for stamps, period in ((hours, "1d"), (None, 24.0)):
         *_, last = [a for a in run(lines_of(y, stamps), warmup=20) if "season" in a]
         assert last["line"] <= 48  # 1.9 · 24 = 45.6 steps
         assert last["season"]["periods"] == [period]

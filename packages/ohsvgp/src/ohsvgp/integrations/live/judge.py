@@ -67,7 +67,7 @@ class Judge:
             inside = self._score(stamp, value)
         if stamp < last if "clock" in words else stamp >= last:  # others wait, or are late
             self._expect(stamp, value, answer["forecasts"])
-        self._held.update([inside] * (inside is not None))
+        self._held.update([] if inside is None else [inside])
         if value is not None and answer["error"] is not None and not words:
             self.range = min(self.range[0], value), max(self.range[1], value)
         counts = {word: count for word, count in self.counts.items() if word != "lines"}
