@@ -74,9 +74,9 @@ def forecast_command(settings: ForecastSettings) -> None:
                         note = f"step {season['step']}, season {names}"
                         print(note, file=sys.stderr, flush=True)
             finally:  # after Ctrl-C, too
-                print(summary(title, judge), file=talk)
-                if report:
+                if report:  # before what a pipe may not want to its end
                     write_page(report, title, judge, ended=True)
+                print(summary(title, judge), file=talk)
         if stream.regimes is None and (settings.state is None or stream.state.calendar is None):
             wait = f"{settings.warmup} values come first (--warmup), at stamps that differ"
             raise ValueError(f"nothing was learned: {wait}; the last answer is {text}")
