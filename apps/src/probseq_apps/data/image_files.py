@@ -134,6 +134,8 @@ def _fetched(name: str, directory: Path, read: Callable[[], Any], download: bool
     """Return what torchvision reads or fetches; its errors, and gdown's, are of many types."""
     try:
         return read()
+    except MemoryError:
+        raise
     except Exception as error:
         reason = " ".join(str(error).split())
         if not download:
