@@ -31,11 +31,7 @@ from ohsvgp.vae import MLPDecoder, MLPEncoder, OnlineSVGPVAE
 from probseq.kernels import RBF
 from probseq.testing.attention import close
 from probseq.testing.instruments import compile_failure, constant_noise
-from probseq.transformers import (
-    KernelAttention,
-    SoftmaxAttention,
-    copy_kernel_weights,
-)
+from probseq.transformers import KernelAttention, SoftmaxAttention, copy_kernel_weights
 from pseudovideo import (
     AutoregressivePrior,
     HeatHVAE,
@@ -52,9 +48,7 @@ from pseudovideo.spec import (
     MaskedConfig,
     VideoDiffusionConfig,
 )
-from sgpa import (
-    SparseGPAttention,
-)
+from sgpa import SparseGPAttention
 
 DEVICE = os.environ.get("PROBSEQ_DEVICE", "cuda" if torch.cuda.is_available() else "")
 if not DEVICE:

@@ -28,11 +28,7 @@ from fuzzing.arguments import (
 from fuzzing.fuzz import FuzzSuite, Target
 from probseq import fourier, gaussians, kernels, linalg, metrics, transformers
 from probseq.metrics import image
-from probseq.transformers import (
-    KernelAttention,
-    TransformerConfig,
-    TransformerOutput,
-)
+from probseq.transformers import KernelAttention, TransformerConfig, TransformerOutput
 
 MODULES = [kernels, gaussians, linalg, fourier, metrics, image, transformers]
 

@@ -10,16 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probseq.settings import (
-    Bound,
-    Count,
-    Index,
-    NotNegative,
-    Positive,
-    Rate,
-    Settings,
-    Share,
-)
+from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings, Share
 
 Even = Annotated[Count, Bound("even", lambda value: value % 2 == 0)]
 

@@ -5,15 +5,7 @@ from scipy import stats
 from scipy.stats import ttest_rel
 
 from probseq.metrics import evaluate
-from probseq.summary import (
-    LABELS,
-    best_names,
-    difference,
-    direction_of,
-    judge,
-    mean_of,
-    summarise,
-)
+from probseq.summary import LABELS, best_names, difference, direction_of, judge, mean_of, summarise
 
 
 def test_mean_error_and_interval_are_those_of_numpy_and_student():

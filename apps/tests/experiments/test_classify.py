@@ -18,11 +18,7 @@ from probseq_apps.data.parts import Part
 from probseq_apps.engine.config import EpochTraining
 from probseq_apps.engine.files import read_finished
 from probseq_apps.engine.trainer import TrainStep
-from probseq_apps.experiments.classify import (
-    classification_loss,
-    make_test_sets,
-    warm_start_config,
-)
+from probseq_apps.experiments.classify import classification_loss, make_test_sets, warm_start_config
 from probseq_apps.options import Options
 from probseq_apps.report.classify import with_chosen_scores
 from probseq_apps.settings.classify import RECIPES, EvaluationSettings

@@ -15,11 +15,7 @@ from cgpt import (
     SCGPTConfig,
     SparseCorrelatedGPAttention,
 )
-from probseq.transformers import (
-    BlockContext,
-    text_transformer,
-    vision_transformer,
-)
+from probseq.transformers import BlockContext, text_transformer, vision_transformer
 
 # Depth, width, heads, hidden width, inducing inputs, σ and pooling: section 5.1.
 SIZES = {

@@ -8,14 +8,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from kepsvgp import (
-    CIFAR10,
-    CIFAR100,
-    COLA,
-    IMDB,
-    KEPSVGPConfig,
-    KernelEigenPairAttention,
-)
+from kepsvgp import CIFAR10, CIFAR100, COLA, IMDB, KEPSVGPConfig, KernelEigenPairAttention
 from probseq.testing.instruments import constant_noise
 from probseq.transformers import (
     BlockContext,

@@ -10,25 +10,9 @@ from hypothesis import strategies as st
 
 import ohsvgp
 from fuzzing.annotations import derive
-from fuzzing.arguments import (
-    COUNTS,
-    GENERATORS,
-    SCALES,
-    bools,
-    built,
-    normal,
-    size,
-    tensors,
-)
+from fuzzing.arguments import COUNTS, GENERATORS, SCALES, bools, built, normal, size, tensors
 from fuzzing.fuzz import FuzzSuite, Target
-from ohsvgp import (
-    LostInformationWarning,
-    OnlineGP,
-    OnlineSVGPVAE,
-    bases,
-    likelihoods,
-    vae,
-)
+from ohsvgp import LostInformationWarning, OnlineGP, OnlineSVGPVAE, bases, likelihoods, vae
 from ohsvgp.beyond import means
 from ohsvgp.hippo import transitions
 from probseq import kernels

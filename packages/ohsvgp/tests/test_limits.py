@@ -6,16 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ohsvgp import (
-    Cosine,
-    Gaussian,
-    Level,
-    NegativeBinomial,
-    OnlineGP,
-    Poisson,
-    StudentT,
-    forecast,
-)
+from ohsvgp import Cosine, Gaussian, Level, NegativeBinomial, OnlineGP, Poisson, StudentT, forecast
 from ohsvgp.limits import data_limits
 from probseq.kernels import RBF, Walk
 

@@ -11,15 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ohsvgp import (
-    Bernoulli,
-    Cosine,
-    Gaussian,
-    LegS,
-    OnlineGP,
-    Poisson,
-    RandomSubset,
-)
+from ohsvgp import Bernoulli, Cosine, Gaussian, LegS, OnlineGP, Poisson, RandomSubset
 from probseq.errors import CholeskyError
 from probseq.kernels import RBF, Kernel, Matern32
 

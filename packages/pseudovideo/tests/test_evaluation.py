@@ -9,17 +9,8 @@ from probseq.metrics.image import RandomConvolution, frechet_distance
 from pseudovideo.corruptions import PseudoVideoConfig, pseudo_videos
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.video import VideoDiffusion
-from pseudovideo.evaluation import (
-    frame_prediction,
-    mean_bound,
-    reconstruction,
-)
-from pseudovideo.spec import (
-    CORRUPTIONS,
-    ImageDiffusionConfig,
-    TokenGrid,
-    VideoDiffusionConfig,
-)
+from pseudovideo.evaluation import frame_prediction, mean_bound, reconstruction
+from pseudovideo.spec import CORRUPTIONS, ImageDiffusionConfig, TokenGrid, VideoDiffusionConfig
 from pseudovideo.tokenizers import Tokenizer
 
 

@@ -9,26 +9,9 @@ from hypothesis import strategies as st
 
 import pseudovideo
 from fuzzing.annotations import derive
-from fuzzing.arguments import (
-    COUNTS,
-    GENERATORS,
-    bools,
-    built,
-    labels,
-    positive,
-    tensors,
-    unit,
-)
+from fuzzing.arguments import COUNTS, GENERATORS, bools, built, labels, positive, tensors, unit
 from fuzzing.fuzz import FuzzSuite, Target
-from pseudovideo import (
-    TokenizerConfig,
-    corruptions,
-    diffusion,
-    hvae,
-    layers,
-    priors,
-    tokenizers,
-)
+from pseudovideo import TokenizerConfig, corruptions, diffusion, hvae, layers, priors, tokenizers
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 SEEDS = st.integers(0, 9)

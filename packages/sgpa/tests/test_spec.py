@@ -5,19 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from probseq.transformers import (
-    BlockContext,
-    text_transformer,
-    vision_transformer,
-)
-from sgpa import (
-    CIFAR10,
-    CIFAR100,
-    COLA,
-    IMDB,
-    SGPAConfig,
-    SparseGPAttention,
-)
+from probseq.transformers import BlockContext, text_transformer, vision_transformer
+from sgpa import CIFAR10, CIFAR100, COLA, IMDB, SGPAConfig, SparseGPAttention
 
 # Depth, width, heads, hidden width, inducing inputs, kernel and pooling: thesis B.4.
 SIZES = {

@@ -6,13 +6,7 @@ import gpytorch
 import pytest
 import torch
 
-from probseq.kernels import (
-    RBF,
-    Matern12,
-    Matern32,
-    Matern52,
-    Walk,
-)
+from probseq.kernels import RBF, Matern12, Matern32, Matern52, Walk
 from probseq.kernels.distances import scaled_squared_distance
 from probseq.testing.instruments import compile_failure
 from probseq.testing.kernels import KernelSuite

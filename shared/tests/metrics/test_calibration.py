@@ -5,11 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from probseq.metrics import (
-    calibration_bins,
-    expected_calibration_error,
-    maximum_calibration_error,
-)
+from probseq.metrics import calibration_bins, expected_calibration_error, maximum_calibration_error
 
 
 def loop_bins(confidence, hit, num_bins):

@@ -6,11 +6,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 from probseq.errors import MissingExtraError
-from probseq.metrics import (
-    aurc,
-    calibration_bins,
-    risk_coverage_curve,
-)
+from probseq.metrics import aurc, calibration_bins, risk_coverage_curve
 from probseq.metrics.plots import (
     interval_coverage_plot,
     predicted_plot,

@@ -3,11 +3,7 @@ import pytest
 import sklearn.metrics
 import torch
 
-from probseq.metrics import (
-    coverage_calibration_error,
-    mae,
-    rmse,
-)
+from probseq.metrics import coverage_calibration_error, mae, rmse
 
 LEVELS = np.arange(0.05, 1.0, 0.1)
 

@@ -14,15 +14,7 @@ from ohsvgp.integrations.live.state import check_marks
 from probseq.settings import Bound, Count, NotNegative, Positive, Settings, Share
 from probseq_apps.data.names import CSV_PREFIX, SERIES_NAMES, TABLE_NAMES, user_path
 from probseq_apps.engine.config import Fraction
-from probseq_apps.settings.common import (
-    DISTINCT,
-    Flat,
-    Names,
-    Recipes,
-    Seeds,
-    check_name,
-    require,
-)
+from probseq_apps.settings.common import DISTINCT, Flat, Names, Recipes, Seeds, check_name, require
 
 if TYPE_CHECKING:
     from ohsvgp.bases import Basis

@@ -12,12 +12,7 @@ from cgpt.names import (
 )
 from probseq.settings import Count, NotNegative, Positive
 from probseq.transformers.names import ATTENTION_JITTER
-from probseq.transformers.spec import (
-    AttentionConfig,
-    BlockContext,
-    Preset,
-    TransformerConfig,
-)
+from probseq.transformers.spec import AttentionConfig, BlockContext, Preset, TransformerConfig
 
 if TYPE_CHECKING:
     from torch import nn

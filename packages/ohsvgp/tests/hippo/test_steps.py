@@ -7,13 +7,7 @@ from scipy.integrate import solve_ivp
 
 from ohsvgp.hippo.features import legs_projections
 from ohsvgp.hippo.steps import Method, evolve, step
-from ohsvgp.hippo.transitions import (
-    System,
-    fout_system,
-    lagt_system,
-    legs_system,
-    legt_system,
-)
+from ohsvgp.hippo.transitions import System, fout_system, lagt_system, legs_system, legt_system
 
 M, W = 7, torch.tensor([-2.0, 0.4, 3.0], dtype=torch.float64)
 

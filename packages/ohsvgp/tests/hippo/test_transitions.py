@@ -11,13 +11,7 @@ import torch
 from numpy.polynomial import legendre
 from scipy.special import eval_laguerre, eval_legendre
 
-from ohsvgp.hippo.transitions import (
-    System,
-    fout_system,
-    lagt_system,
-    legs_system,
-    legt_system,
-)
+from ohsvgp.hippo.transitions import System, fout_system, lagt_system, legs_system, legt_system
 
 M, T, THETA, TAU = 9, 2.3, 1.7, 0.4
 

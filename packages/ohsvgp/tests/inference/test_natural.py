@@ -10,14 +10,7 @@ from ohsvgp import core
 from ohsvgp.core import CarriedSite, Site
 from ohsvgp.inducing import PointFunctional
 from ohsvgp.inference.natural import natural_update
-from ohsvgp.likelihoods import (
-    Bernoulli,
-    Gaussian,
-    Likelihood,
-    NegativeBinomial,
-    Poisson,
-    StudentT,
-)
+from ohsvgp.likelihoods import Bernoulli, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 from ohsvgp.whitening import whiten
 from probseq.kernels import RBF
 

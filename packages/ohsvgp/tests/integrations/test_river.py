@@ -6,17 +6,7 @@ from datetime import date, datetime, timedelta
 
 import numpy as np
 import pytest
-from river import (
-    checks,
-    compat,
-    compose,
-    datasets,
-    dummy,
-    evaluate,
-    metrics,
-    preprocessing,
-    stats,
-)
+from river import checks, compat, compose, datasets, dummy, evaluate, metrics, preprocessing, stats
 
 from ohsvgp.integrations.live import LiveStream
 from ohsvgp.integrations.river import RiverForecaster

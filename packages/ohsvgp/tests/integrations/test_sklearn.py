@@ -9,15 +9,7 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.metrics import r2_score
 from sklearn.utils.estimator_checks import check_estimator
 
-from ohsvgp import (
-    Cosine,
-    Gaussian,
-    LegS,
-    OnlineGP,
-    Path,
-    PivotedCholesky,
-    Poisson,
-)
+from ohsvgp import Cosine, Gaussian, LegS, OnlineGP, Path, PivotedCholesky, Poisson
 from ohsvgp.integrations.sklearn import OnlineGPRegressor
 from probseq.kernels import RBF
 

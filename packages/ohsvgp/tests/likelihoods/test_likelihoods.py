@@ -8,14 +8,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from ohsvgp.likelihoods import (
-    Bernoulli,
-    Gaussian,
-    Likelihood,
-    NegativeBinomial,
-    Poisson,
-    StudentT,
-)
+from ohsvgp.likelihoods import Bernoulli, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 
 R, DF, SCALE = 3.7, 4.5, 0.3
 

@@ -1,10 +1,6 @@
 from .averaging import WeightAverage
 from .corruptions import pseudo_videos
-from .diffusion import (
-    DiffusionObjective,
-    ImageDiffusion,
-    VideoDiffusion,
-)
+from .diffusion import DiffusionObjective, ImageDiffusion, VideoDiffusion
 from .hvae import HeatHVAE, LearnedEncoderHVAE
 from .pretrained import load_pretrained
 from .priors import AutoregressivePrior, MaskedPrior

@@ -7,15 +7,7 @@ what the images decide, and is what a model is built of.
 import math
 from typing import Annotated, Any, Literal, get_args
 
-from probseq.settings import (
-    Bound,
-    Count,
-    Index,
-    NotNegative,
-    Positive,
-    Rate,
-    Settings,
-)
+from probseq.settings import Bound, Count, Index, NotNegative, Positive, Rate, Settings
 from pseudovideo.unet_spec import ClassSpec as ClassSpec
 from pseudovideo.unet_spec import UNetConfig as UNetConfig
 from pseudovideo.unet_spec import UNetSpec as UNetSpec

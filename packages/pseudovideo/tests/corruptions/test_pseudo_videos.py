@@ -7,11 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pseudovideo.corruptions import (
-    CORRUPTIONS,
-    PseudoVideoConfig,
-    pseudo_videos,
-)
+from pseudovideo.corruptions import CORRUPTIONS, PseudoVideoConfig, pseudo_videos
 
 RANDOM = [kind for kind in CORRUPTIONS if kind.endswith("noise")]
 FIXED = [kind for kind in CORRUPTIONS if kind not in RANDOM]

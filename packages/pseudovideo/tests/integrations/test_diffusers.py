@@ -15,12 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny_video import SIZES, shaken
 
 from damage import full_disk
-from pseudovideo import (
-    HeatHVAE,
-    HVAEConfig,
-    ImageDiffusion,
-    ImageDiffusionConfig,
-)
+from pseudovideo import HeatHVAE, HVAEConfig, ImageDiffusion, ImageDiffusionConfig
 from pseudovideo.diffusion.frame_windows import Stage, stage_window
 from pseudovideo.integrations import diffusers as integration
 from pseudovideo.integrations.diffusers import PseudoVideoPipeline, to_ddpm_pipeline

@@ -6,12 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudovideo.priors import (
-    AutoregressiveConfig,
-    AutoregressivePrior,
-    MaskedConfig,
-    MaskedPrior,
-)
+from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig, MaskedPrior
 
 SIZES = {"codebook_size": 5, "grid": (1, 2, 3), "dim": 24, "depth": 2, "num_heads": 4}
 GUIDED = {"num_classes": 3, "label_dropout": 0.25}

@@ -7,11 +7,7 @@ import torch
 from torch import Tensor
 
 from probseq.pretrained import fingerprint
-from pseudovideo.tokenizers import (
-    Tokenizer,
-    TokenizerConfig,
-    build_tokenizer,
-)
+from pseudovideo.tokenizers import Tokenizer, TokenizerConfig, build_tokenizer
 
 
 def small(num_frames: int, **settings: Any) -> TokenizerConfig:

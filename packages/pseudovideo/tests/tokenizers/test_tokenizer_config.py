@@ -7,12 +7,7 @@ import torch
 
 from pseudovideo.layers import Block
 from pseudovideo.spec import TokenizerSpec
-from pseudovideo.tokenizers import (
-    VQVAE,
-    CViViT,
-    TokenizerConfig,
-    build_tokenizer,
-)
+from pseudovideo.tokenizers import VQVAE, CViViT, TokenizerConfig, build_tokenizer
 
 SMALL = {"image_size": 8, "dim": 16, "num_heads": 2, "spatial_depth": 1, "temporal_depth": 1}
 IMAGE = {"num_frames": 1, "temporal_patch": 1, "temporal_depth": 0}

@@ -1,10 +1,5 @@
 from .attention import SparseGPAttention
-from .regression import (
-    LaplaceLikelihood,
-    RegressionModel,
-    RegressionPrediction,
-    predict_regression,
-)
+from .regression import LaplaceLikelihood, RegressionModel, RegressionPrediction, predict_regression
 from .spec import CIFAR10, CIFAR100, COLA, IMDB, SGPAConfig
 from .standard import StandardSparseGPAttention
 

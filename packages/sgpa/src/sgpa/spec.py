@@ -4,12 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from probseq.settings import Bound, Count, Positive, Share
 from probseq.transformers.names import ATTENTION_JITTER, KernelName
-from probseq.transformers.spec import (
-    AttentionConfig,
-    BlockContext,
-    Preset,
-    TransformerConfig,
-)
+from probseq.transformers.spec import AttentionConfig, BlockContext, Preset, TransformerConfig
 from sgpa.names import CovarianceName, InitialPosterior, KLWeighting, VariantName
 
 if TYPE_CHECKING:

@@ -14,14 +14,7 @@ from probseq.checks import check_counts, check_positive
 from probseq.kernels.base import Constant, Kernel
 from probseq.kernels.dot_product import Linear
 from probseq.kernels.periodic import Periodic, White
-from probseq.kernels.stationary import (
-    RBF,
-    Matern12,
-    Matern32,
-    Matern52,
-    RationalQuadratic,
-    Walk,
-)
+from probseq.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic, Walk
 
 __all__ = ["KERNELS", "parse_kernel"]
 

@@ -21,11 +21,7 @@ from probseq.metrics.ood import (
     ood_metrics,
     sample_scores,
 )
-from probseq.metrics.post_hoc import (
-    mean_log_probs,
-    scale_log_probs,
-    search_temperature,
-)
+from probseq.metrics.post_hoc import mean_log_probs, scale_log_probs, search_temperature
 from probseq.metrics.ranking import RocCurve, auroc, average_precision, fpr_at_tpr, roc_curve
 from probseq.metrics.regression import (
     COVERAGE_LEVELS,

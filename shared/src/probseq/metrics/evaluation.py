@@ -12,12 +12,7 @@ from probseq.batches import read_batches
 from probseq.checks import as_probs
 from probseq.metrics.calibration import expected_calibration_error, maximum_calibration_error
 from probseq.metrics.classification import accuracy, brier, matthews_correlation, nll
-from probseq.metrics.ood import (
-    KLMatching,
-    entropy_score,
-    max_softmax_score,
-    ood_metrics,
-)
+from probseq.metrics.ood import KLMatching, entropy_score, max_softmax_score, ood_metrics
 from probseq.metrics.ranking import auroc, fpr_at_tpr
 from probseq.metrics.selective import aurc, e_aurc
 

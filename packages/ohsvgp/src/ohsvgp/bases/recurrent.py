@@ -20,13 +20,7 @@ from ohsvgp.hippo.features import (
 )
 from ohsvgp.hippo.random_features import FeatureFunctional, FeatureKernel, feature_kernel
 from ohsvgp.hippo.steps import Method, evolve
-from ohsvgp.hippo.transitions import (
-    System,
-    fout_system,
-    lagt_system,
-    legs_system,
-    legt_system,
-)
+from ohsvgp.hippo.transitions import System, fout_system, lagt_system, legs_system, legt_system
 from ohsvgp.inducing import Inducing
 from probseq.checks import check_counts, check_positive
 from probseq.fourier import sample_frequencies

@@ -9,14 +9,7 @@ import torch
 from torch import Tensor
 
 from ohsvgp.beyond.means import Mean, Seasonal, Trend
-from ohsvgp.likelihoods import (
-    Bernoulli,
-    Gaussian,
-    Likelihood,
-    NegativeBinomial,
-    Poisson,
-    StudentT,
-)
+from ohsvgp.likelihoods import Bernoulli, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 from probseq.kernels import Kernel, parse_kernel
 
 PRIOR_OPTIONS = ("kernel", "likelihood", "lengthscale", "outputscale", "noise", "dispersion")

@@ -5,11 +5,7 @@ from pseudovideo.diffusion.frame_windows import Stage
 from pseudovideo.diffusion.gaussian import GaussianDiffusion, Reverse
 from pseudovideo.diffusion.image import ImageDiffusion
 from pseudovideo.diffusion.likelihood import BitsPerDim, bits_per_dim
-from pseudovideo.diffusion.objective import (
-    DiffusionObjective,
-    HybridLosses,
-    hybrid_losses,
-)
+from pseudovideo.diffusion.objective import DiffusionObjective, HybridLosses, hybrid_losses
 from pseudovideo.diffusion.sampling import denoise
 from pseudovideo.diffusion.schedules import cosine_betas, linear_betas
 from pseudovideo.diffusion.unet import build_unet

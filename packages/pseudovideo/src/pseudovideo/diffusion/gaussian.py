@@ -28,12 +28,7 @@ from probseq.checks import (
     check_same_shape,
     check_sizes,
 )
-from pseudovideo.diffusion.schedules import (
-    check_betas,
-    cosine_betas,
-    linear_betas,
-    spaced_steps,
-)
+from pseudovideo.diffusion.schedules import check_betas, cosine_betas, linear_betas, spaced_steps
 from pseudovideo.spec import PREDICTIONS, Prediction, ScheduleName
 
 Times = Int64[Tensor, " #n"] | Int64[Tensor, ""] | int

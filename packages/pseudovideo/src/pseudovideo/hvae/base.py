@@ -17,13 +17,7 @@ from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.pixels import check_batch
 from pseudovideo.pretrained import eval_mode
-from pseudovideo.sampling import (
-    at_least_float32,
-    draw_noise,
-    draw_seed,
-    noise_like,
-    sample_batches,
-)
+from pseudovideo.sampling import at_least_float32, draw_noise, draw_seed, noise_like, sample_batches
 from pseudovideo.spec import HVAEConfig
 
 

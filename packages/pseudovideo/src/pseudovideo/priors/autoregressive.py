@@ -14,13 +14,7 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
 from probseq.checks import check_counts
-from pseudovideo.labels import (
-    NO_CLASSES,
-    Classes,
-    check_labels,
-    dropped_labels,
-    sample_classes,
-)
+from pseudovideo.labels import NO_CLASSES, Classes, check_labels, dropped_labels, sample_classes
 from pseudovideo.layers import Block, StackDecoder
 from pseudovideo.pretrained import check_weights
 from pseudovideo.priors.base import AxisPositions, TokenPrior

@@ -7,11 +7,7 @@ These numbers follow a run and compare models that are measured alike. For a num
 beside those of papers, write the samples as files and run torch-fidelity's command `fidelity`.
 """
 
-from probseq.metrics.image.distances import (
-    FeatureMoments,
-    frechet_distance,
-    kernel_distance,
-)
+from probseq.metrics.image.distances import FeatureMoments, frechet_distance, kernel_distance
 from probseq.metrics.image.extractors import (
     ClassifierFeatures,
     FeatureExtractor,
