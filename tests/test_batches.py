@@ -31,6 +31,7 @@ class Texts(torch.nn.Module):
 """
 ATTENTION = {
     "SoftmaxConfig()": "mean",
+    "SoftmaxConfig(num_keys=3)": "mean",
     "KernelConfig(noise=0.1)": "mean",
     "sgpa.SGPAConfig(num_inducing=3)": "mean",
     "cgpt.CGPTConfig()": "cls",

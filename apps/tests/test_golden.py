@@ -23,7 +23,7 @@ LISTED = """
     --process.prediction --log-to --skip-unreadable --no-skip-unreadable --separator --decimal
     --encoding --widen --no-widen --page --accumulate --executor --ray.cpus --ray.gpus --unknown
     --num-unknown --error-rate speakers speakers-choices speakers-all
-    speakers-ensembles own-sequences
+    speakers-ensembles speakers-controls own-sequences --softmax-keys.num-keys
     --png folder-hvae --labels --no-labels --label-dropout
     --guidance --kernel-noise.no-symmetric digits-few digits-few-choices digits-few-all
     digit-sets digit-sets-choices digit-sets-all digit-sets-ensembles cifar10-cpu rotated-mnist

@@ -1,5 +1,7 @@
 """Softmax and kernel attention: the common suite, and equality with independent computations."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ class TestSoftmaxAttention(AttentionSuite):
     compile_imports = "from probseq.transformers import *"
     compile_modules = (
         "SoftmaxAttention(4, 2)",
+        "SoftmaxAttention(4, 2, num_keys=3)",
         "KernelAttention(4, 2)",
         "KernelAttention(4, 2, kernel='exponential', symmetric=False)",
         "KernelAttention(4, 2, noise=0.1)",
@@ -19,6 +22,32 @@ class TestSoftmaxAttention(AttentionSuite):
 
     def make(self, dim, num_heads):
         return SoftmaxAttention(dim, num_heads)
+
+
+class TestSoftmaxAttentionThroughLearnedKeys(AttentionSuite):
+    half = True
+
+    def make(self, dim, num_heads):
+        return SoftmaxAttention(dim, num_heads, num_keys=3)
+
+    def test_a_token_reads_what_learned_queries_have_read_of_the_real_tokens(self):
+        module, x = self.build(), self.tokens(2, 5, 4)
+        mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+        heads = torch.zeros(2, 5, 4, dtype=torch.float64)
+        learned_queries, learned_keys = module.learned.detach()[:, 0]
+        for sequence, head, token in itertools.product(range(2), range(2), range(5)):
+            rows = slice(2 * head, 2 * head + 2)
+            q, k, v = (weight[rows] for weight in module.to_qkv.weight.detach().chunk(3))
+            real = x[sequence, mask[sequence]]
+            summaries = torch.stack(
+                [
+                    (real @ k.T @ each / 2**0.5).softmax(0) @ (real @ v.T)
+                    for each in learned_queries[head]
+                ]
+            )
+            logits = learned_keys[head] @ q @ x[sequence, token] / 2**0.5
+            heads[sequence, token, rows] = logits.softmax(0) @ summaries
+        torch.testing.assert_close(module(x, mask).values, module.to_out(heads))
 
 
 class KernelAttentionSuite(AttentionSuite):
@@ -85,6 +114,11 @@ class TestAsymmetricExponentialAttention(TestSymmetricExponentialAttention):
 def test_widths_and_head_counts_out_of_range_are_refused_by_name(make, dim, num_heads, message):
     with pytest.raises(ValueError, match=message):
         make(dim, num_heads)
+
+
+def test_learned_keys_below_one_are_refused_by_name():
+    with pytest.raises(ValueError, match="num_keys must be a whole number of at least 1, got 0"):
+        SoftmaxAttention(4, 2, num_keys=0)
 
 
 @pytest.mark.parametrize("num_samples", [0, -1])

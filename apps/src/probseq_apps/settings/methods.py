@@ -64,6 +64,9 @@ METHODS: dict[str, Method] = {
         "random convolutions with a linear head", "random convolutions", estimator=True
     ),
     "mle": Method(f"softmax {_ML}", attention=_SOFTMAX),
+    "mle-keys": Method(
+        f"softmax {_ML}, through learned keys", "softmax attention, learned keys", "softmax_keys"
+    ),
     "kernel": Method(f"kernel {_ML}", attention=_KERNEL),
     "kernel-rbf": Method(f"RBF kernel {_ML}", attention=KernelConfig(kernel="rbf")),
     "kernel-exponential": Method(
@@ -240,13 +243,12 @@ class MethodSettings(Settings):
 
     method: Names = ("mle", "kernel", "sgpa")
     """logreg, mlp, knn, gp (of scikit-learn, no transformers); randconv (random convolutions, of
-    sequences); mle (softmax attention), kernel, kernel-rbf, kernel-exponential, kernel-asym
-    (asymmetric), mcd and mcd-softmax (Monte Carlo dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt,
-    kepsvgp,
-    kepsvgp-e and kepsvgp-r (one of its processes twice), kernel-noise (Gaussian
-    noise on the heads' outputs, a control), or a row of the recipe. Each may be followed by +kflla
-    (Laplace approximation of the last layer), +ts (temperature scaling) and +ensemble (mean over
-    the seeds), in this order."""
+    sequences); mle (softmax attention), mle-keys (through learned keys, a control), kernel,
+    kernel-rbf, kernel-exponential, kernel-asym (asymmetric), mcd and mcd-softmax (Monte Carlo
+    dropout), mfvi, sngp, svdkl, sgpa, cgpt, scgpt, kepsvgp, kepsvgp-e and kepsvgp-r (one of its
+    processes twice), kernel-noise (Gaussian noise on the heads' outputs, a control), or a row of
+    the recipe. Each may be followed by +kflla (Laplace approximation of the last layer), +ts
+    (temperature scaling) and +ensemble (mean over the seeds), in this order."""
     rows: Suppress[Fixed[Mapping[str, Mapping[str, Any]]]] = field(
         default_factory=_no_rows, hash=False
     )
@@ -261,6 +263,7 @@ class MethodSettings(Settings):
     scgpt: SCGPTConfig = SCGPTConfig()
     kepsvgp: KEPSVGPConfig = KEPSVGPConfig()
     kernel_noise: KernelConfig = KernelConfig(noise=0.1)
+    softmax_keys: SoftmaxConfig = SoftmaxConfig(num_keys=16)
 
     def row(self, name: str) -> Row:
         """Read a row: a method, or one of `rows`, and additions behind it."""

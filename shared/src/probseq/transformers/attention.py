@@ -107,15 +107,28 @@ class MultiHeadAttention(nn.Module):
 class SoftmaxAttention(MultiHeadAttention):
     r"""Softmax attention :math:`\mathrm{softmax}(q k^\top / \sqrt d) v` (thesis Eq. 3.1).
 
+    With ``num_keys`` tokens attend to so many learned keys :math:`k'` of each head, whose values
+    are what learned queries :math:`q'` find in the sequence, :math:`\mathrm{softmax}(q k'^\top /
+    \sqrt d)\, \mathrm{softmax}(q' k^\top / \sqrt d) v` (Lee et al. 2019, Eq. 9, without its MLPs):
+    the bottleneck of sparse Gaussian process attention without a kernel.
+
     It works in half precision too.
     """
 
     stochastic, takes_half, first = False, True, "to_qkv"
 
-    def __init__(self, dim: int, num_heads: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, num_heads: int, *, num_keys: int | None = None, dropout: float = 0.0
+    ) -> None:
         super().__init__(dim, num_heads, dropout)
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+        self.learned: nn.Parameter | None = None
+        if num_keys is not None:
+            check_counts(num_keys=num_keys)
+            # q' and k', of the variance 1/3 that projections of normalised tokens start with.
+            shape = (2, 1, num_heads, num_keys, dim // num_heads)
+            self.learned = nn.Parameter(torch.randn(shape) / math.sqrt(3.0))
 
     def _project(self, x: Tensor, mask: Tensor | None) -> list[Tensor]:
         return split_heads(self.to_qkv(x).chunk(3, -1), self.num_heads)
@@ -126,7 +139,12 @@ class SoftmaxAttention(MultiHeadAttention):
             # What could attend to padding alone attends to all: finite, and never looked at.
             allowed = call.mask[:, None, None, :]
             allowed = allowed | ~allowed.any(-1, keepdim=True)
-        out = F.scaled_dot_product_attention(*tokens, attn_mask=allowed)
+        q, k, v = tokens
+        if self.learned is not None:
+            queries, keys = self.learned.to(v.dtype).expand(-1, len(v), -1, -1, -1)
+            v = F.scaled_dot_product_attention(queries, k, v, attn_mask=allowed)
+            k, allowed = keys, None
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
         return rearrange(out, "b h t d -> b t (h d)"), out.new_zeros(())
 
 

@@ -75,16 +75,23 @@ class AttentionConfig(Settings, ABC):
 
 
 class SoftmaxConfig(AttentionConfig):
-    """Settings of softmax attention: there are none."""
+    """Settings of softmax attention.
+
+    Attributes:
+        num_keys: learned keys of each head between the tokens; None: they attend to each other.
+    """
 
     penalised = False
+    num_keys: Count | None = None
 
     def build(self, context: BlockContext) -> "nn.Module":
         """Build the attention module of one block."""
         from probseq.transformers.attention import SoftmaxAttention
 
-        backbone = context.backbone
-        return SoftmaxAttention(backbone.dim, backbone.num_heads, dropout=backbone.dropout)
+        backbone, keys = context.backbone, self.num_keys
+        return SoftmaxAttention(
+            backbone.dim, backbone.num_heads, num_keys=keys, dropout=backbone.dropout
+        )
 
 
 class KernelConfig(AttentionConfig):
