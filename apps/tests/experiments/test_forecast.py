@@ -256,6 +256,9 @@ def test_nothing_learned_or_a_state_at_work_is_a_failure(tmp_path, follow):
         code, answers, error = follow(LINES[5:], "--state", str(state))
         assert (code, answers, state.read_bytes()) == (1, [], before)
         assert f"another process works in {state}" in error
+    with pytest.raises(SystemExit):
+        follow([], "--state", str(tmp_path))
+    assert not (tmp_path / ".lock").exists()
     state.write_bytes(b"torn")  # said before a line is waited for
     assert f"probseq: error: {state} " in follow([], "--state", str(state))[2]
 

@@ -82,8 +82,10 @@ class ForecastSettings(Settings):
         require(alone or not self.sort, "sort needs a FILE, and no state: sort the file itself")
         ends = self.out is None or self.out.suffix in (".csv", ".jsonl")
         require(ends, f"out must end in .csv or .jsonl, got {self.out}")
-        for name, path in {"out": self.out, "report": self.report}.items():
+        for name, path in {"out": self.out, "report": self.report, "state": self.state}.items():
             require(path is None or path.parent.is_dir(), f"{name} needs its folder, got {path}")
+        folder = self.state is not None and self.state.is_dir()
+        require(not folder, f"state must be a file, got the folder {self.state}")
         require(self.file not in (self.out, self.report), f"{self.file} would be overwritten")
 
 

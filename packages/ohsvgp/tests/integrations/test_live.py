@@ -16,7 +16,7 @@ import pytest
 from damage import flipped_bits
 from ohsvgp.integrations.live import LiveStream
 from ohsvgp.integrations.live.state import FORMAT, saved_settings
-from probseq.files import DamagedFileError, read_json
+from probseq.files import DamagedFileError, InUseError, read_json, sole_use
 
 LINES = [f"{0.25 * k},{math.sin(0.25 * k)}\n" for k in range(40)]
 SETTINGS = {"likelihood": "gaussian", "season": ["auto"], "false_alarms": "0.002", "warmup": 3}
@@ -394,6 +394,19 @@ def test_the_state_is_written_before_its_answer_is_told(tmp_path: Path) -> None:
     for number, answer in enumerate(stream.follow(LINES[:9]), 1):
         position = read_json(tmp_path / "state", FORMAT)["position"]
         assert (position["lines"], position["answer"]) == (number, answer)
+
+
+def test_a_stream_does_not_write_over_what_another_has_written(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    first = LiveStream(file, warmup=3)
+    assert len([*first.follow(LINES[:10])]) == 10
+    second = LiveStream(file, warmup=3)
+    assert len([*second.follow(LINES[10:20])]) == 10
+    with pytest.raises(InUseError, match=r"state cannot be written: another stream has written"):
+        next(first.follow(LINES[10:]))
+    with sole_use(file, "save"), pytest.raises(InUseError, match="another process works in"):
+        second.save()
+    assert LiveStream(file, warmup=3).state.lines == 20
 
 
 def test_a_state_tells_its_settings_and_refuses_others(tmp_path: Path) -> None:

@@ -100,4 +100,5 @@ def test_a_page_holds_answers_that_no_text_can_leave(tmp_path: Path) -> None:
     stream = json.loads(line.partition(" = ")[2].rstrip(";"))
     assert [row["line"] for row in stream["answers"]] == [0, 1, 2, 4]
     assert (stream["forecasts"][0]["t"], stream["ended"]) == (3.0, False)
+    assert abs(stream["written"] - file.stat().st_mtime) < 60.0
     assert not judge.scores

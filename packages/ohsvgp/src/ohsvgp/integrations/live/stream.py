@@ -39,7 +39,7 @@ from ohsvgp.integrations.live.stream_state import StreamState, as_json
 from ohsvgp.stream.calendar import calendar_ahead
 from ohsvgp.stream.spacing import GAPS
 from probseq.checks import check_choice, check_counts, check_positive
-from probseq.files import pack_arrays, unpack_arrays, write_atomic
+from probseq.files import InUseError, pack_arrays, sole_use, unpack_arrays, write_atomic
 
 # Steps ahead beyond which a stamp waits for the next, and that are forecast at most; late lines
 # that turn the clock back.
@@ -74,7 +74,7 @@ class LiveStream:
         reader: of stamp and value in a line; ``t,y`` if None.
 
     Raises:
-        OSError: the file cannot be read or written.
+        OSError: the file cannot be read or written, or another stream has written it since.
 
     Example:
         >>> from ohsvgp.integrations.live import LiveStream
@@ -119,8 +119,9 @@ class LiveStream:
             "false_alarms": f"{false_alarms:g}" + ("" if per is None else f"/{per:g}"),
             "warmup": warmup,
         }
-        if file is not None and (content := read_state(file)) is not None:
-            self._restore(content, str(file))
+        self._saved = None if file is None else read_state(file)  # what is in the file
+        if self._saved is not None:
+            self._restore(self._saved, str(file))
         self.save()  # a file that cannot be written is refused before anything is learned
 
     def follow(
@@ -136,7 +137,7 @@ class LiveStream:
             What ``answer`` returns, as JSON in one line.
 
         Raises:
-            OSError: the state cannot be written.
+            OSError: the state cannot be written, or another stream has.
         """
         skip = self.state.lines if replay else 0
         if skip and self.state.answer:
@@ -219,10 +220,16 @@ class LiveStream:
         """Write the state, all or nothing; nothing without a file."""
         if self.file is None:
             return
+        content = self.to_bytes()
         try:
-            write_atomic(self.file, self.to_bytes())
+            with sole_use(self.file, "save"):
+                if read_state(self.file) not in (None, self._saved):
+                    raise InUseError(0, "another stream has written it: name another file")
+                write_atomic(self.file, content)
         except OSError as error:
-            raise OSError(f"{self.file} cannot be written: {error.strerror}") from error
+            reason = error.strerror or error
+            raise type(error)(f"{self.file} cannot be written: {reason}") from error
+        self._saved = content
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the state file, for an engine that keeps states by itself."""
