@@ -101,6 +101,18 @@ def test_a_tracker_has_the_rows_of_the_log_and_one_that_is_not_there_is_named(
     with pytest.raises(ValueError, match="pip install accelerate mlflow"):
         trackers.check_tracker()
 
+    # Trackers raise errors of types of their own.
+    def fail(*_, **__):
+        raise type("TrackerError", (Exception,), {})("no connection")
+
+    monkeypatch.setattr(trackers, "chosen", "tensorboard")
+    monkeypatch.setattr(Recorder, "log", fail)
+    with pytest.warns(UserWarning, match="log_to=tensorboard has failed.*no connection"):
+        run(epochs=3)
+    monkeypatch.setattr(Recorder, "start", fail)
+    with pytest.raises(ValueError, match="log_to=tensorboard cannot start: no connection"):
+        run(epochs=4)
+
 
 def train_by_hand(model, networks, loss, *, rate, clip):
     """Nine steps by definition: order, step sizes, and each network's gradient scaled to a norm."""

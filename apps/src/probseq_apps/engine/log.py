@@ -109,8 +109,8 @@ class MetricsLog:
         self._path = path / METRICS
         rows = [row for row in read_metrics(path) if row["step"] <= step]
         write_atomic(self._path, "".join(json.dumps(row) + "\n" for row in rows))
-        self._file = self._path.open("a", encoding="utf-8")
         self._tracker = Tracker(path)
+        self._file = self._path.open("a", encoding="utf-8")
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row; it must hold `step`."""
