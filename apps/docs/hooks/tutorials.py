@@ -82,6 +82,7 @@ def write(script: Path) -> None:
     text = re.sub(r" +$", "", body, flags=re.M).strip()
     title = text.partition("\n")[0].removeprefix("# ")
     text = re.sub(r"\n+!\[png\](.+)\n*", rf"\n\n![{title}]\1\n\n", text).rstrip()
+    text = text.replace("![png]", f"![{title}]")  # of several pictures in a row the second
     script.with_suffix(".md").write_text(f"{text}\n", encoding="utf-8")
 
 
