@@ -1,12 +1,15 @@
 """Folders of experiments: what is kept in them, and what is said of them."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event
-from time import sleep
+from time import perf_counter, sleep
 
 import pytest
 
 from probseq.files import InUseError
+from probseq_apps import run
+from probseq_apps.engine import log
 from probseq_apps.engine.files import read_json
 from probseq_apps.experiment import Job, RunFolder, Workflow, by_row
 from probseq_apps.options import Options
@@ -78,6 +81,18 @@ def test_runs_that_start_in_one_second_have_folders_of_their_own(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     with open_one(Options()) as first, open_one(Options()) as second:
         assert first.path != second.path
+
+
+@pytest.mark.parametrize(("workers", "minutes"), [(1, 20), (2, 13)])
+def test_the_time_has_what_workers_need_to_start(tmp_path, monkeypatch, capsys, workers, minutes):
+    monkeypatch.setattr(log, "started", perf_counter() - 180.0)
+    monkeypatch.setattr(run, "do_in_parallel", lambda *_: None)
+    jobs = [Job("row", seed) for seed in range(4)]
+    work = {"jobs": lambda _: jobs, "seconds": lambda *_: dict.fromkeys(jobs, 300.0)}
+    flow = replace(FOLDERS, **work, run=lambda *_: {})
+    options = Options(run_dir=tmp_path / "run", workers=workers)
+    run.run(flow, Reading(), options, recipe="own")
+    assert f"about {minutes} minutes of training" in capsys.readouterr().out
 
 
 def test_a_signal_names_the_command_that_goes_on(tmp_path, capsys):

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
@@ -222,7 +223,7 @@ def _hidden_groups(settings: Settings) -> Settings:
 
 def _run(command: Command) -> int:
     """Run a command; return 1 after a failure, with one line of text unless --debug is given."""
-    entry, recipe, settings, options = command
+    (entry, recipe, settings, options), started = command, time.perf_counter()
     try:
         with exit_on_sigterm():
             # Before torch is imported, which takes seconds.
@@ -233,8 +234,9 @@ def _run(command: Command) -> int:
             if isinstance(target, FunctionType):
                 target(settings)
             else:
-                from probseq_apps.run import run
+                from probseq_apps.run import log, run
 
+                log.started = started
                 run(target, settings, options, recipe=recipe or "")
         sys.stdout.flush()
     except BrokenPipeError:

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
@@ -55,7 +56,8 @@ def run(workflow: Workflow[S, Data], settings: S, options: Options, *, recipe: s
 def _do_jobs(
     workflow: Workflow[S, Data], settings: S, data: Data, at: RunFolder, options: Options
 ) -> dict[Job, dict[str, object]]:
-    results: dict[Job, dict[str, object]] = {}
+    # Each worker imports and loads what this process has by now.
+    results, loading = dict[Job, dict[str, object]](), time.perf_counter() - log.started
     jobs = workflow.jobs(settings)
     if not jobs:
         return {}
@@ -63,7 +65,8 @@ def _do_jobs(
     local = options.executor == "local"
     count = min(options.workers or (_default_workers() if local else len(missing)), len(missing))
     if missing and local and (seconds := workflow.seconds(settings, data)):
-        minutes = log.in_minutes(sum(seconds[job] for job in missing) / count)
+        total = sum(seconds[job] for job in missing) / count + (loading if count > 1 else 0.0)
+        minutes = log.in_minutes(total)
         log.say(f"about {minutes} of {workflow.timed}")
     if len(missing) < len(jobs):
         log.say(f"{len(jobs) - len(missing)} of {len(jobs)} jobs are finished")

@@ -4,6 +4,7 @@ from probseq.summary import summarise
 from probseq_apps.report.classify import (
     beside_chance,
     details,
+    differences,
     headline_columns,
     metric_tables,
     nothing_learned,
@@ -112,6 +113,24 @@ def test_what_decides_stands_in_a_row_a_method_with_its_difference_from_the_best
     assert table.rows[0] == ["SGPA", *cells]
     # Differences .1, -.2, .05: -.0167 ± 4.303 · .1607 / √3.
     assert table.rows[1][-1] == "-0.017 ± 0.399"
+
+
+def test_rows_stand_with_paired_differences_from_one_and_scores_from_its_chosen():
+    def row(accuracies, chosen, energy):
+        scores = {"chosen": chosen, "energy": energy}
+        values = {"test/accuracy": summarise(accuracies)}
+        return values | {f"ood/x/{k}/auroc": summarise(v) for k, v in scores.items()}
+
+    a = row([0.9, 0.8, 0.7], [0.9, 0.8, 0.7], [0.6, 0.5, 0.4])
+    b = row([0.9, 0.9, 0.7], [0.8, 0.7, 0.6], [0.7, 0.6, 0.5])
+    rows, scores = differences({"b": b, "a": a}, "a")
+    assert rows.heads == ["difference from `a`", "accuracy", "unknown AUROC"]
+    # 4.303 standard errors of 1/30 by Student's t with two degrees of freedom.
+    assert rows.rows == [["b", "+0.033 ± 0.143", "-0.100 ± 0.000"]]
+    assert scores.heads[1:] == ["chosen", "energy"]
+    assert scores.rows[0] == ["b", "-0.100 ± 0.000", "-0.200 ± 0.000"]
+    assert scores.rows[1] == ["a", "+0.000 ± 0.000", "-0.300 ± 0.000"]
+    assert differences({"a": a}, "a") == []
 
 
 def test_what_to_refuse_is_told_of_the_row_of_lowest_validation_loss():

@@ -22,9 +22,9 @@ def texts(page, tag):
 
 
 def table(title, *names):
-    rows = {"a<b": [summarise([1.0, 2.0])] * 2, "c": [summarise([5.0, 6.0])] * 2}
+    column = {"a<b": summarise([1.0, 2.0]), "c": summarise([5.0, 6.0])}
     measures = [Measure(names[0], "higher"), Measure(names[1], "lower")]
-    return summary_table(title, measures, rows, {"a<b": 2, "c": 2})
+    return summary_table(title, dict.fromkeys(measures, column))
 
 
 def report(**changed):
@@ -72,8 +72,8 @@ def test_the_page_has_everything_and_needs_nothing(folder):
 
 def test_the_terminal_shows_tables_as_far_as_they_fit(folder, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    measures = [Measure(f"a long metric {number}") for number in range(20)]
-    wide = summary_table("test", measures, {"a": [summarise([1.0, 2.0])] * 20}, {"a": 2})
+    column = {"a": summarise([1.0, 2.0])}
+    wide = summary_table("test", {Measure(f"a long metric {k}"): column for k in range(20)})
     *lines, last = report(tables=[wide, wide]).write(folder).splitlines()
     assert max(map(len, lines)) <= 100
     assert sum(line.startswith("─") for line in lines) == 2

@@ -16,16 +16,21 @@ from probseq_apps.report.tables import (
     with_error,
 )
 
-ROWS = {
-    "sgpa": [summarise([0.91, 0.92, 0.93]), summarise([None, 1.0, 2.0])],
-    "sgpa-mean+ts": [summarise([0.70, 0.71, 0.72]), summarise([3.0, 3.0, 3.0])],
+COLUMNS = {
+    Measure.of("accuracy"): {
+        "sgpa": summarise([0.91, 0.92, 0.93]),
+        "sgpa-mean+ts": summarise([0.70, 0.71, 0.72]),
+    },
+    Measure("seconds"): {
+        "sgpa": summarise([None, 1.0, 2.0]),
+        "sgpa-mean+ts": summarise([3.0, 3.0, 3.0]),
+    },
 }
-MEASURES = [Measure.of("accuracy"), Measure("seconds")]
 
 
 @pytest.fixture
 def table():
-    return summary_table("test", MEASURES, ROWS, dict.fromkeys(ROWS, 3))
+    return summary_table("test", COLUMNS)
 
 
 def test_the_best_of_a_column_with_a_good_end_is_marked_and_what_a_seed_lacks_is_a_dash(table):

@@ -22,6 +22,7 @@ from probseq_apps.engine.trackers import Tracker
 
 _LINE_SECONDS = 60.0
 quiet = False  # set by `run` for --quiet
+started = time.perf_counter()  # set anew by each command, before it imports torch
 _jobs: "JobsBar | None" = None  # the bar over all jobs, while there is one
 
 

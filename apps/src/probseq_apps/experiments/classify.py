@@ -147,22 +147,20 @@ def check(settings: ClassifySettings, loaded: comparison.Loaded[Data]) -> None:
         for name, row in rows.items():
             if "ts" in row.additions or len(row.variants) > 1:
                 raise ValueError(f"method {name!r} {lacks}")
-    for name in (name for name, row in rows.items() if row.method.estimator):
-        for seed in settings.seeds:
+    for name, row in rows.items():
+        for seed in settings.seeds if row.method.estimator else ():
             labels = labelled(settings, loaded.fully_labelled, seed).train.targets
             if len(labels.unique()) < 2:
                 raise ValueError(
                     f"method {name!r} needs training examples of two classes, and seed "
                     f"{seed} has {len(labels)} of one: raise train_size, or leave it out"
                 )
-    if len(data.train) > MOST_ROWS_OF_GP:
-        for name in (name for name, row in rows.items() if row.base == "gp"):
+        if row.base == "gp" and len(data.train) > MOST_ROWS_OF_GP:
             raise ValueError(
                 f"method {name!r} takes at most {MOST_ROWS_OF_GP:,} training examples, and "
                 f"{data.name!r} has {len(data.train):,}: leave it out, or set train_size"
             )
-    if not isinstance(data, SequenceData):
-        for name in (name for name, row in rows.items() if row.base == "randconv"):
+        if row.base == "randconv" and not isinstance(data, SequenceData):
             raise ValueError(f"method {name!r} is for sequences, and {data.name!r} holds none")
     comparison.check_methods(settings, loaded)
 

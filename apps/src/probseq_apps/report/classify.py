@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from probseq.metrics import Predictions, severities_of
 from probseq.metrics.post_hoc import is_bound
 from probseq.summary import LABELS, Summary, mean_of, summarise
-from probseq_apps.report.headline import Columns, conclusion, headline_table
+from probseq_apps.report.headline import Columns, conclusion, difference_table, headline_table
 from probseq_apps.report.report import PAGES, Report
 from probseq_apps.report.set_plots import class_figures, shift_figures
 from probseq_apps.report.tables import Measure, Table, summary_table
@@ -72,9 +72,10 @@ def methods_report(
 ) -> Report:
     """Return the report of a comparison of methods; `examples` describes the examples."""
     data, numbers, rows = common["data"], dict[str, Any](), list[str]()
+    methods = {name: method.summaries() for name, method in results.items()}
+    first_model = min(results, key=lambda name: results[name].row.method.estimator)
     columns = beside_chance(headline_columns(titled(results)), data["chance"], data["test"])
     for name, (row, _, seconds, temperatures, chosen, scores) in results.items():
-        summaries = results[name].summaries()
         numbers[name] = {
             "title": row.title,
             "seeds": common["settings"]["seeds"],
@@ -82,7 +83,7 @@ def methods_report(
             "chosen": chosen,
             "scores": scores,
             "train_seconds": seconds,
-            "metrics": {metric: asdict(summary) for metric, summary in summaries.items()},
+            "metrics": {metric: asdict(summary) for metric, summary in methods[name].items()},
         }
         scales = temperatures_text(temperatures)
         taken = ", ".join(chosen)
@@ -100,13 +101,16 @@ def methods_report(
         headline=headline_table(columns, errors=experiment == "regress"),
         with_errors=headline_table(columns),
         alert=trust_text(titled(results)),
-        conclusions=[nothing_learned(columns) or conclusion(columns), below_guesses(columns)],
+        conclusions=[
+            nothing_learned(columns) or conclusion(columns),
+            below_guesses(columns),
+        ],
         opening=(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
             f"test {examples}."
         ),
         numbers={"methods": numbers},
-        tables=metric_tables({name: method.summaries() for name, method in results.items()}),
+        tables=[*metric_tables(methods), *differences(methods, of=first_model)],
         rows=rows,
         **common,
     )
@@ -205,6 +209,24 @@ def below_guesses(columns: Columns) -> str:
     return PAGES["classify"]["below"].format(", ".join(rows)) if rows else ""
 
 
+def differences(methods: Methods, of: str) -> list[Table]:
+    """Return the paired differences of rows from one; for AUROC by each score, from its chosen."""
+    columns, names = headline_columns(methods), _names(methods)
+    others = {m: {n: c[n] for n in c if n != of} for m, c in columns.items()}
+    title = f"difference from `{of}`"
+    tables = [difference_table(title, others, [c[of] for c in columns.values()])]
+    scores = dict.fromkeys(n.rsplit("/", 2)[1] for n in names if re.match("ood/.*/auroc", n))
+    if len(scores) > 1:
+        by_score: Columns = {
+            Measure(s): _means(methods, [n for n in names if re.match(f"ood/.*/{s}/auroc", n)])
+            for s in scores
+        }
+        mark = next(c[of] for measure, c in columns.items() if measure.label == _UNKNOWN)
+        title = f"AUROC, difference from that of `{of}` above"
+        tables.append(difference_table(title, by_score, [mark] * len(by_score)))
+    return tables if len(methods) > 1 else []
+
+
 def titled(results: Mapping[str, MethodResult]) -> Methods:
     """Return the metrics of each method by its title in words."""
     return {result.row.short_title: result.summaries() for result in results.values()}
@@ -224,10 +246,7 @@ def headline_columns(methods: Methods) -> Columns:
     ):
         if matching := [name for name in names if re.fullmatch(pattern, name)]:
             columns[measure] = matching
-    return {
-        measure: {row: mean_of(values[m] for m in metrics) for row, values in methods.items()}
-        for measure, metrics in columns.items()
-    }
+    return {measure: _means(methods, metrics) for measure, metrics in columns.items()}
 
 
 def trust_text(methods: Methods) -> str:
@@ -328,14 +347,12 @@ def ood_tables(methods: Methods) -> list[Table]:
 
 def _table(title: str, columns: MeansOf, methods: Methods) -> Table:
     """Return a table whose columns are means over metrics, taken for each seed first."""
-    rows = {
-        name: [mean_of(summaries[metric] for metric in metrics) for metrics in columns.values()]
-        for name, summaries in methods.items()
-    }
-    counts = {
-        name: len(next(iter(summaries.values())).values) for name, summaries in methods.items()
-    }
-    return summary_table(title, list(columns), rows, counts)
+    return summary_table(title, {m: _means(methods, names) for m, names in columns.items()})
+
+
+def _means(methods: Methods, metrics: Sequence[str]) -> dict[str, Summary]:
+    """Return the mean of metrics, taken for each seed first, by the row."""
+    return {row: mean_of(values[m] for m in metrics) for row, values in methods.items()}
 
 
 def _names(methods: Methods) -> list[str]:

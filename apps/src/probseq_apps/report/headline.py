@@ -1,6 +1,6 @@
 """The first table of a report, a row a model with the metrics that decide, and one sentence."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from probseq.summary import Summary, difference
 from probseq_apps.report.tables import DASH, Measure, Table, summary_table
@@ -19,10 +19,7 @@ def headline_table(
     Rows that stand apart, as a mark to reach, are not compared; `of` is what a summary's values are
     of. Without `errors` cells are means alone.
     """
-    missing, titles = Summary((), None, None), dict.fromkeys(n for c in columns.values() for n in c)
-    rows = {title: [column.get(title, missing) for column in columns.values()] for title in titles}
-    counts = {title: max(len(cell.values) for cell in cells) for title, cells in rows.items()}
-    table = summary_table("", list(columns), rows, counts, decimals=_DIGITS, errors=errors)
+    table = summary_table("", columns, _DIGITS, errors=errors)
     measure, ranked = _ranked(columns, apart)
     if measure is None or len(ranked) < 2:
         return table
@@ -31,6 +28,14 @@ def headline_table(
     lines = [[*row, cells.get(row[0], DASH)] for row in table.rows]
     key = _KEY.format(measure.label, of)
     return table._replace(heads=[*table.heads, f"Δ {measure.label}"], rows=lines, about=key)
+
+
+def difference_table(title: str, columns: Columns, marks: Sequence[Summary]) -> Table:
+    """Return rows less the mark of each column, ± half of the 95% interval, paired by seed."""
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    pairs = list(zip(columns.values(), marks, strict=True))
+    rows = [[n, *(difference_text(c[n], mark, _DIGITS) for c, mark in pairs)] for n in names]
+    return Table([title, *(measure.label for measure in columns)], rows)
 
 
 def conclusion(columns: Columns, apart: Collection[str] = (), of: str = "seed") -> str:

@@ -5,8 +5,8 @@ Importing this module loads no torch; marks are of `probseq.summary.best_names`.
 Example:
     >>> from probseq.summary import summarise
     >>> from probseq_apps.report.tables import Measure, summary_table
-    >>> nll = {"a": [summarise([0.10, 0.11, 0.12])], "b": [summarise([0.50, 0.51, 0.52])]}
-    >>> table = summary_table("test", [Measure.of("nll")], nll, {"a": 3, "b": 3})
+    >>> nll = {"a": summarise([0.10, 0.11, 0.12]), "b": summarise([0.50, 0.51, 0.52])}
+    >>> table = summary_table("test", {Measure.of("nll"): nll})
     >>> print(table.markdown())
     | test | n | NLL ↓ |
     | --- | ---: | ---: |
@@ -152,29 +152,31 @@ def _tex(text: str) -> str:
 
 def summary_table(
     title: str,
-    measures: Sequence[Measure],
-    rows: Mapping[str, Sequence[Summary]],
-    counts: Mapping[str, int],
+    columns: Mapping[Measure, Mapping[str, Summary]],
     decimals: int = 4,
     *,
     errors: bool = True,
 ) -> Table:
     """Return a table of means with standard errors or without, the best of each column marked.
 
-    A row has a summary a column, and a number of entries behind it.
+    A column has a summary a row, or a dash; the largest number of entries stands behind the name.
     """
+    missing, names = Summary((), None, None), dict.fromkeys(n for c in columns.values() for n in c)
+    rows = {name: [column.get(name, missing) for column in columns.values()] for name in names}
     best = {
-        (row, column + _FACTS)
-        for column, measure in enumerate(measures)
+        (row, number + _FACTS)
+        for number, (measure, column) in enumerate(columns.items())
         if measure.direction is not None
         for row, name in enumerate(rows)
-        if measure.beats_chance(rows[name][column])
-        and name in best_names({n: cells[column] for n, cells in rows.items()}, measure.direction)
+        if measure.beats_chance(rows[name][number])
+        and name in best_names(column, measure.direction)
     }
     write = with_error(decimals) if errors else plain(decimals)
-    cells = [[name, str(counts[name]), *map(write, summaries)] for name, summaries in rows.items()]
-    heads = [title, "n", *(measure.head for measure in measures)]
-    return Table(heads, cells, frozenset(best))
+    cells = [
+        [name, str(max(len(each.values) for each in summaries)), *map(write, summaries)]
+        for name, summaries in rows.items()
+    ]
+    return Table([title, "n", *(measure.head for measure in columns)], cells, frozenset(best))
 
 
 def with_error(digits: int) -> Writer:

@@ -89,20 +89,16 @@ METHODS: dict[str, Method] = {
     "cgpt": Method(_CGPT, "CGPT", "cgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
     "scgpt": Method(f"sparse {_CGPT}", "SCGPT", "scgpt", warm_start=_ASYMMETRIC_RBF, sampled=True),
     "kepsvgp": Method(_PAIR, "KEP-SVGP", "kepsvgp", sampled=True),
-    "kepsvgp-e": Method(
-        f"{_PAIR}, the process of the queries twice",
-        "KEP-SVGP, queries twice",
-        "kepsvgp",
-        {"branches": "ee"},
-        sampled=True,
-    ),
-    "kepsvgp-r": Method(
-        f"{_PAIR}, the process of the keys twice",
-        "KEP-SVGP, keys twice",
-        "kepsvgp",
-        {"branches": "rr"},
-        sampled=True,
-    ),
+    **{
+        f"kepsvgp-{branch}": Method(
+            f"{_PAIR}, the process of the {tokens} twice",
+            f"KEP-SVGP, {tokens} twice",
+            "kepsvgp",
+            {"branches": 2 * branch},
+            sampled=True,
+        )
+        for branch, tokens in (("e", "queries"), ("r", "keys"))
+    },
 }
 
 # In the order in which they apply.

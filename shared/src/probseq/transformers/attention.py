@@ -118,7 +118,7 @@ class SoftmaxAttention(MultiHeadAttention):
     stochastic, takes_half, first = False, True, "to_qkv"
 
     def __init__(
-        self, dim: int, num_heads: int, *, num_keys: int | None = None, dropout: float = 0.0
+        self, dim: int, num_heads: int, num_keys: int | None = None, *, dropout: float = 0.0
     ) -> None:
         super().__init__(dim, num_heads, dropout)
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)

@@ -88,10 +88,9 @@ class SoftmaxConfig(AttentionConfig):
         """Build the attention module of one block."""
         from probseq.transformers.attention import SoftmaxAttention
 
-        backbone, keys = context.backbone, self.num_keys
-        return SoftmaxAttention(
-            backbone.dim, backbone.num_heads, num_keys=keys, dropout=backbone.dropout
-        )
+        backbone = context.backbone
+        sizes = backbone.dim, backbone.num_heads, self.num_keys
+        return SoftmaxAttention(*sizes, dropout=backbone.dropout)
 
 
 class KernelConfig(AttentionConfig):
