@@ -295,5 +295,6 @@ def training_seconds(
         while trainer.step < 2 or (seconds < _MEASURED and trainer.step < trainer.total_steps):
             trainer.train_step()
             trainer.monitor.flush()
-            seconds = time.perf_counter() - start
+            # By the main rank's clock, or one of several ranks would take a step alone, for ever
+            seconds = distributed.broadcast(time.perf_counter() - start)
         return trainer.total_steps * seconds / (trainer.step - 1)
