@@ -23,7 +23,7 @@ import tyro
 from tyro.conf import Suppress, arg
 
 from probseq.settings import Settings
-from probseq_apps.data.names import unknown_name_message
+from probseq_apps.data.names import some_names, unknown_name_message
 from probseq_apps.engine.files import FULL_DISK, ConfigMismatchError
 from probseq_apps.engine.signals import exit_on_sigterm
 from probseq_apps.options import Options, Output
@@ -35,6 +35,12 @@ _FROM_RECIPE = (
     "recipe named by --recipe; without one, of the recipe that suits --data."
 )
 _CONFIG = "JSON file of settings, as `probseq config` prints, or TOML; flags override it."
+_CONFIG_HELP = """usage: probseq config COMMAND [options]
+
+Print the settings of a command as JSON, which --config reads: those of its recipe, under its flags.
+
+Example: probseq config classify --epochs 2 > mine.json
+Example: probseq classify --config mine.json"""
 
 
 class Command(NamedTuple):
@@ -56,8 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         match words:
             case ["--version", *_]:
                 print(f"probseq {version('probseq-apps')}")
-            case [] | ["-h" | "--help" | "help"] | ["config", "-h" | "--help", *_]:
+            case [] | ["-h" | "--help" | "help"] | ["help", "-h" | "--help", *_]:
                 print(_overview())
+            case ["config", "-h" | "--help", *_]:
+                print(_CONFIG_HELP)
             case ["help", *command]:
                 return main([*command, "--help"])
             case ["config"]:
@@ -88,12 +96,14 @@ def parse(words: Sequence[str]) -> Command:
         about += [f"Example: {line}" for line in entry.examples]
         if recipes:
             about.append(_FROM_RECIPE)
+        listed = ", ".join(recipes)
         if flags != arguments and "--help-all" not in arguments:
+            listed = some_names(recipes)
             if groups := [*_groups(settings), *_groups(options)]:
                 about.append(f"`{prog} --help-all` has more options: {', '.join(groups)}.")
             settings, options = _hidden_groups(settings), _hidden_groups(options)
         form: list[Any] = [
-            ("recipe", Annotated[str, arg(help=f"One of {', '.join(recipes)}.")], recipe),
+            ("recipe", Annotated[str, arg(help=f"One of {listed}.")], recipe),
             ("config", Annotated[Path | None, arg(help=_CONFIG)], None),
             ("settings", Annotated[type(settings), arg(name="")], settings),
             ("options", Annotated[type(options), arg(name="")], options),
@@ -147,7 +157,12 @@ def _read(form: Any, **options: Any) -> Any:
         line.split()[0] for line in lines if text[:12] == "Unrecognized" and line[:2] == "--"
     ]:
         text += f"; did you mean {near[0]}?"
+    if choice := re.match(
+        r"invalid choice '(.*)' for argument '(.*)'\. Expected one of (.*)", text
+    ):
+        text = unknown_name_message(choice[2], choice[1], re.findall("'([^']+)'", choice[3]))
     text = re.sub(r"^Error parsing ([^-:][^:]*: )?", "", text)  # a flag's name stays, a group's not
+    text = re.sub(r"Could not find valid.*:|no type matching.*from", "cannot be read from", text)
     _refuse(re.sub(r"invalid literal for int.*:|could not.*float:", "must be a number, got", text))
 
 

@@ -63,5 +63,6 @@ class Options(Output):
         """Refuse options that don't go together."""
         if self.resume and self.overwrite:
             raise ValueError("resume and overwrite exclude each other: give one of them")
-        if self.resume and self.run_dir is None:
-            raise ValueError("resume needs run_dir: name the run to go on with")
+        for name in ("resume", "overwrite"):
+            if getattr(self, name) and self.run_dir is None:
+                raise ValueError(f"{name} needs run_dir: name the folder of the run")

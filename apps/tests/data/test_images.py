@@ -294,7 +294,7 @@ def test_all_files_that_cannot_be_read_are_named_before_others_are_decoded(
     assert sum(map(len, parts)) == 17
     for part in parts:
         assert torch.equal(part.inputs[:, 0, 0, 0] % 10, part.targets)
-    assert "3 files that cannot be read were left out" in notes[0]
+    assert "files that cannot be read were left out (3): " in notes[0]
     assert load_generation_data(f"folder:{flat}", skip_unreadable=True).notes == notes
 
 

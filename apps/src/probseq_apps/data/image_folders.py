@@ -285,7 +285,7 @@ def read_images(
         raise _unreadable(broken, len(paths))
     notes = [f"{count} of {len(rows)} images {how}" for how, count in changes.items() if count]
     if broken:
-        notes.append(f"{len(broken)} files that cannot be read were left out: {_listed(broken)}")
+        notes.append(f"files that cannot be read were left out ({len(broken)}): {_listed(broken)}")
     return Decoded(pixels[: len(rows)], rows, tuple(notes))
 
 
@@ -331,8 +331,6 @@ def _decode(path: Path, mode: str, image_size: int | None) -> tuple[Image.Image,
 
 
 def _unreadable(broken: dict[int, str], total: int) -> DataError:
-    if len(broken) == 1:
-        return DataError(next(iter(broken.values())))
     return DataError(
         f"{len(broken)} of {total} images cannot be read: {_listed(broken)}; mend or remove them, "
         "or leave them out with skip_unreadable"

@@ -69,15 +69,16 @@ def unknown_name_message(kind: str, name: str, names: Iterable[str]) -> str:
     """Return the message on an unknown name, with the nearest known name, and others."""
     names = tuple(names)
     if not name:
-        return f"{kind} must be named, one of {_some(names)}"
-    folder = f"{FOLDER_PREFIX}PATH"
-    is_folder = folder in names and Path(name).expanduser().is_dir()
-    nearest = f"{FOLDER_PREFIX}{name}" if is_folder else nearest_name(name, names)
+        return f"{kind} must be named, one of {some_names(names)}"
+    path = Path(name).expanduser()
+    prefix = FOLDER_PREFIX if path.is_dir() else CSV_PREFIX if path.is_file() else ""
+    prefix = SEQUENCES_PREFIX if path.suffix == ".npz" and prefix else prefix
+    nearest = f"{prefix}{name}" if f"{prefix}PATH" in names else nearest_name(name, names)
     hint = f"; did you mean {nearest!r}?" if nearest else ";"
-    return f"unknown {kind} {name!r}{hint} known: {_some(names)}"
+    return f"unknown {kind} {name!r}{hint} known: {some_names(names)}"
 
 
-def _some(names: tuple[str, ...]) -> str:
+def some_names(names: tuple[str, ...]) -> str:
     """Return names in a list, of very many the first."""
     listed = ", ".join(names[:_MOST_NAMES])
     return listed if len(names) <= _MOST_NAMES else f"{listed}, … ({len(names)} in all)"
