@@ -70,11 +70,8 @@ def read_folder(
     sizes = [Counter(of_part[row] for row in decoded.rows)[number] for number in range(len(parts))]
     labels = [names.index(name) if names else 0 for part in parts for _, name in part]
     targets = torch.tensor([labels[row] for row in decoded.rows], dtype=torch.int64)
-    pieces = zip(decoded.pixels.split(sizes), targets.split(sizes), strict=True)
-    loaded = [Part(inputs, targets) for inputs, targets in pieces]
-    notes = list(decoded.notes)
-    if unused:
-        notes.append(_in_words(unused))
+    loaded = list(map(Part, decoded.pixels.split(sizes), targets.split(sizes)))
+    notes = [*decoded.notes, *filter(None, [_in_words(unused)])]
     trained = {_digest(image) for image in loaded[0].inputs}
     for part, what in zip(loaded[1:], ("validation", "test"), strict=True):
         if count := sum(_digest(image) in trained for image in part.inputs):
@@ -199,10 +196,9 @@ def _folder_parts(root: Path, classes: bool, unused: Counter[str]) -> list[_List
         if part not in folders:
             (other, *_) = (path.name for path in folders.values())
             raise DataError(f"{root} has a folder {other} but no folder {part}: add it")
-    if outside := sum(1 for _ in _images(root, unused, without=folders.values())):
-        unused[
-            f"images outside the folders {', '.join(path.name for path in folders.values())}"
-        ] += outside
+    for _ in _images(root, unused, without=folders.values()):
+        names = ", ".join(path.name for path in folders.values())
+        unused[f"images outside the folders {names}"] += 1
     listings = {part: _list(folder, classes, unused) for part, folder in folders.items()}
     classes_learned = {name for _, name in listings["train"]}
     for part, listing in listings.items():
@@ -252,18 +248,19 @@ def read_images(
     # First the headers alone: what can't be read, or has another size, is refused before anything
     # is decoded.
     broken: dict[int, str] = {}
-    sizes: dict[int, tuple[int, int]] = {}
-    modes: dict[int, str] = {}
+    headers: dict[int, tuple[tuple[int, int], str]] = {}
     for row, path in enumerate(paths):
         try:
-            sizes[row], modes[row] = _header(path)
+            headers[row] = _header(path)
         except DataError as error:
             broken[row] = str(error)
     if broken and not skip_unreadable:
         raise _unreadable(broken, len(paths))
+    sizes = {row: size for row, (size, _) in headers.items()}
     if image_size is None:
         _check_sizes(paths, sizes)
-    grey = set(modes.values()) <= _GREY_MODES
+    were_grey = sum(mode in _GREY_MODES for _, mode in headers.values())
+    grey = were_grey == len(headers)
     height = width = image_size or next(iter(sizes.values()), (1, 1))[0]
     # One array that is filled, not a list that is stacked: large folders are in memory once.
     pixels = torch.empty(len(sizes), 1 if grey else 3, height, width, dtype=torch.uint8)
@@ -280,7 +277,7 @@ def read_images(
         rows.append(row)
         changes.update(changed)
     if not grey:
-        changes["were grey and became colour"] = sum(mode in _GREY_MODES for mode in modes.values())
+        changes["were grey and became colour"] = were_grey
     if broken and (not skip_unreadable or not rows):
         raise _unreadable(broken, len(paths))
     notes = [f"{count} of {len(rows)} images {how}" for how, count in changes.items() if count]

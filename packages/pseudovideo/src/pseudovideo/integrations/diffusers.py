@@ -147,9 +147,7 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
                 f"got {steps}"
             )
         several = isinstance(generator, Sequence)
-        generators = (
-            list(generator) if isinstance(generator, Sequence) else [generator] * batch_size
-        )
+        generators = list(generator) if several else [generator] * batch_size
         kinds: set[type] = {type(each) for each in generators}
         if len(generators) != batch_size or not kinds <= {torch.Generator, type(None)}:
             raise ValueError(
@@ -225,8 +223,8 @@ class PseudoVideoPipeline(diffusers.DiffusionPipeline):
                 model.save_pretrained(aside / _MODEL)
                 self.scheduler.save_pretrained(aside / _SCHEDULER)
                 self.save_config(aside)
-            index = json.loads((aside / _INDEX).read_text(encoding="utf-8"))
-            index |= {"_trained_on": self.trained_on, "_license": self.license}
+            origin = {"_trained_on": self.trained_on, "_license": self.license}
+            index = _read_settings(aside / _INDEX) | origin
             write_atomic(aside / _INDEX, json.dumps(index, indent=2) + "\n")
             self._write_card(aside, folder.name)
 
