@@ -194,7 +194,7 @@ def test_cycles_have_their_variance_and_win_where_phases_wander() -> None:
     # dz = (−γ + iω) z dt + √q dW has the variance q/2γ in the long run.
     size = bank.season[cycles] / (2.0 * bank.damping[cycles])
     assert sorted(set(size.round(9).tolist())) == [3.0, 30.0, 300.0]
-    F, Q = StateSpace(bank, 1e-12)._matrices(1e4)
+    F, _, Q = StateSpace(bank, 1e-12)._matrices(1e4)
     np.testing.assert_allclose(Q[cycles, 3, 3], size, rtol=1e-6)
     assert np.abs(F[cycles, 3, 3]).max() < 1e-6
     rng, z, y = np.random.default_rng(0), 3.0 + 0.0j, []
@@ -225,14 +225,33 @@ def test_seasons_are_chosen_by_evidence(wave, period: int) -> None:
     assert (nats > 20.0) == bool(period)
 
 
+def test_a_new_regime_may_be_one_that_long_calm_has_ruled_out() -> None:
+    space = StateSpace(candidates([]), 1e-4)
+    belief = space.begin(20.0, 1e-4, 1e-4)
+    for _ in range(200):
+        belief = space.observe(space.advance(belief, 1.0), 20.0)[0]
+    assert np.exp(belief.weights).min() < 1e-8
+    weights = np.exp(space.restart(belief, 30.0).weights)
+    assert weights.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(weights, 0.9 * np.exp(belief.weights) + 0.1 / len(weights))
+
+
+def test_held_values_do_not_tell_models_apart() -> None:
+    # A model of tiny noise would be 1/√v times as probable at each value that comes again.
+    rng = np.random.default_rng(11)
+    y = np.minimum(0.3, 0.1 * rng.normal(size=200).cumsum() + rng.normal(size=200))
+    rows = [SeriesRow(float(k), v) for k, v in enumerate((y - 0.3).round(2).tolist())]
+    assert choose_seasons(rows, None, 1e-4 / 12, None) == ((), 0.0)
+
+
 def test_two_seasons_have_the_same_prior() -> None:
     # Their covariance is Σ_j cos(2π j τ/p)/j² in units of the spread, of each season.
-    periods, counts, gap = (24.0, 30.0), (4, 4), 7.3
+    periods, counts, gap = (24.0, 30.0), (6, 6), 7.3
     bank = candidates(periods)
     lasting = np.flatnonzero(bank.damping == 0.0)
     space = StateSpace(bank._replace(season=np.zeros_like(bank.season)), 1e-12)
     start = space.begin(0.0, 9.0, 1.0)
-    F, _ = space._matrices(gap)
+    F, *_ = space._matrices(gap)
     for k, (period, J) in enumerate(zip(periods, counts, strict=True)):
         row = np.zeros_like(space.row)
         i = 3 + 2 * sum(counts[:k])

@@ -28,8 +28,9 @@ OUTLIERS, _BREADTH = 0.005, 10.0
 _FARTHEST = 1e8
 # Rate of fading up to which a slope goes on.
 _LASTING = 1e-3
-# Draws of the noise that are left where it may have changed.
-_FEW = 1.0
+# Draws of the noise that are left where it may have changed, and the share of the models' weights
+# that all have alike then.
+_FEW, _SHARED = 1.0, 0.1
 # Values that may be held, and the share of a line in how often they are.
 _LATEST, _RATE_HELD = 24, 0.02
 # Transitions that are stored.
@@ -104,7 +105,7 @@ class StateSpace:
     def __init__(self, candidates: Candidates, floor: float, counts: str | None = None) -> None:
         self.candidates, self.floor, self.counts = candidates, floor, counts
         self.row = np.array([1.0, 0.0, 1.0, *[1.0, 0.0] * candidates.frequencies.shape[1]])
-        self._transitions = dict[float, tuple[Array, Array]]()  # by time
+        self._transitions = dict[float, tuple[Array, Array, Array]]()  # by time
         self._latest: tuple[tuple[float, ...], Array, Array] | None = None  # of ``_rows``
 
     def begin(self, value: float, variance: float, noise: float) -> Belief:
@@ -124,7 +125,7 @@ class StateSpace:
         cov = diagonal[:, :, None] * np.eye(len(self.row))
         return Belief(mean, cov, np.ones(K), total, np.full(K, -math.log(K)))
 
-    def _matrices(self, dt: float) -> tuple[Array, Array]:
+    def _matrices(self, dt: float) -> tuple[Array, Array, Array]:
         time = float(f"{min(dt, 1e15):.12g}")
         if time not in self._transitions:
             if len(self._transitions) >= _STORED:
@@ -132,8 +133,11 @@ class StateSpace:
             self._transitions[time] = self._transition(time)
         return self._transitions[time]
 
-    def _transition(self, dt: float) -> tuple[Array, Array]:
-        """Return what states become after a time, F of shape (K, D, D), and what is added, Q."""
+    def _transition(self, dt: float) -> tuple[Array, Array, Array]:
+        """Return what states become after a time, F of shape (K, D, D), Fᵀ, and what is added, Q.
+
+        Products of Fᵀ in an order of its own are twice as fast as those of F's.
+        """
         c = self.candidates
         K, D = len(c.level), len(self.row)
         F, Q = np.zeros((K, D, D)), np.zeros((K, D, D))
@@ -159,15 +163,15 @@ class StateSpace:
             F[:, i, i + 1] = fade * np.sin(frequency * dt)
             F[:, i + 1, i] = -F[:, i, i + 1]
             Q[:, i, i] = Q[:, i + 1, i + 1] = walk * c.shares[:, j]
-        return F, Q
+        return F, F.transpose(0, 2, 1).copy(), Q
 
     def advance(self, belief: Belief, dt: float) -> Belief:
         """Return the belief a time later; variances of counts are those at their mean."""
         if dt == 0.0:
             return belief
-        F, Q = self._matrices(dt)
+        F, F_T, Q = self._matrices(dt)
         mean = (F @ belief.mean[..., None])[..., 0]
-        cov = F @ belief.cov @ F.transpose(0, 2, 1) + Q * self._weight(belief)
+        cov = F @ belief.cov @ F_T + Q * self._weight(belief)
         return belief._replace(mean=mean, cov=cov)
 
     def predict(self, belief: Belief) -> Prediction:
@@ -188,8 +192,8 @@ class StateSpace:
         """Return what values after H times weigh states by, (K, H, D), and Q's share, (K, H)."""
         if self._latest is None or self._latest[0] != times:
             steps = [self._matrices(dt) for dt in times]
-            rows = np.stack([self.row @ F for F, _ in steps], axis=1)
-            added = np.stack([Q @ self.row @ self.row for _, Q in steps], axis=1)
+            rows = np.stack([self.row @ F for F, *_ in steps], axis=1)
+            added = np.stack([Q @ self.row @ self.row for *_, Q in steps], axis=1)
             self._latest = times, rows, added
         return self._latest[1:]
 
@@ -217,18 +221,21 @@ class StateSpace:
         log_broad = math.log(OUTLIERS / math.pi) - 0.5 * math.log(broad) - math.log1p(distance)
         log_sum = np.logaddexp(log_regular, log_broad)
         regular = np.exp(log_regular - log_sum)  # π, (K,)
-        held = held if self.counts is None else 0.0
+        held, logs = held if self.counts is None else 0.0, log_sum
         if held > 0.0:
-            # By chance a value that is rounded to Δ comes again with p(y) Δ.
+            # By chance a value that is rounded to Δ comes again with p(y) Δ; that it is held is as
+            # probable under all models.
+            width = math.sqrt(12.0 * self.floor)
+            logs = np.logaddexp(math.log1p(-held) + log_sum, math.log(held / width))
             log_density = float(np.logaddexp.reduce(belief.weights + log_sum))
-            chance = min(1.0, math.sqrt(12.0 * self.floor) * math.exp(log_density))
+            chance = min(1.0, width * math.exp(log_density))
             held = held / (held + (1.0 - held) * chance)
         gain, step = prediction.gain, error / prediction.spread
         mean = belief.mean + (regular * step)[:, None] * gain
         both = regular * (1.0 - regular) / np.maximum(belief.noise, self.floor)
         change = both * step * step - regular / prediction.spread
         cov = 0.5 * (belief.cov + belief.cov.transpose(0, 2, 1))
-        cov += change[:, None, None] * (gain[:, :, None] * gain[:, None, :])
+        cov += (change[:, None] * gain)[:, :, None] * gain[:, None, :]
         # What is forgotten of v is so by regular lines only.
         draw = regular * (1.0 - held)
         draws = belief.draws + draw * (1.0 - (1.0 - _KEEP_VARIANCE) * belief.draws)
@@ -239,7 +246,7 @@ class StateSpace:
         weights = _KEEP_WEIGHTS * belief.weights + log_sum
         weights -= np.logaddexp.reduce(weights)
         outlier = 1.0 - float(np.exp(belief.weights) @ regular)
-        return Belief(mean, cov, draws, total, weights), log_sum, outlier, held
+        return Belief(mean, cov, draws, total, weights), logs, outlier, held
 
     def restart(self, belief: Belief, y: float) -> Belief:
         """Return the posterior after the first value of a new level, of which nothing was known.
@@ -257,9 +264,11 @@ class StateSpace:
         return self.unsure(belief)._replace(mean=mean, cov=cov)
 
     def unsure(self, belief: Belief) -> Belief:
-        """Return a belief that knows little of the noise."""
-        draws = np.minimum(belief.draws, _FEW)
-        return belief._replace(draws=draws, total=draws * belief.noise)
+        """Return a belief that knows little of the noise, and of which model holds."""
+        draws, K = np.minimum(belief.draws, _FEW), len(belief.weights)
+        # w ← (1 − α) w + α/K: what long calm has ruled out may hold again.
+        weights = np.logaddexp(math.log1p(-_SHARED) + belief.weights, math.log(_SHARED / K))
+        return belief._replace(draws=draws, total=draws * belief.noise, weights=weights)
 
     def interval(self, mean: Array, variance: Array, z: Array | float) -> tuple[Array, Array]:
         """Return the ends that z deviations below and above have of a Gaussian; of counts theirs.

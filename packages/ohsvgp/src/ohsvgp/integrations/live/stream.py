@@ -394,7 +394,7 @@ class LiveStream:
         restarts = [k for k, row in enumerate(rows) if row.kind == kinds.RESTART]
         since = len(rows) - restarts[-1] if restarts else state.learned
         periods, nats, unit = tuple(state.periods), 0.0, state.unit or 1.0
-        step, wait = unit if state.calendar else None, min(since // 2, _ROWS)
+        step, wait = unit if state.calendar else None, min(since // 2, 2 * _ROWS)
         if len(rows) < _ROWS:
             length = rows[-1].time - rows[restarts[-1] if restarts else 0].time
             wait = min(wait, next_length(length, step) - length)
@@ -421,7 +421,9 @@ class LiveStream:
             return
         state.periods, state.nats, self._changed = [*periods], nats, True
         self._space = StateSpace(candidates(periods), state.floor, self.counts)
-        self.regimes = Regimes(filter_rows(self._space, rows)[0])
+        begun = Regimes(filter_rows(self._space, rows)[0])
+        now = self.regimes or begun
+        self.regimes = begun._replace(reach=now.reach, held=now.held)
 
     def _forecasts(self) -> list[dict[str, Any]]:
         """Return forecasts, none before stamps have a distance."""
