@@ -53,6 +53,14 @@ def test_seasons_are_found() -> None:
     frame = pd.DataFrame({"t": stamps[:-24], "y": y[:-24]})
     ahead = forecast_group(frame, time="t", target="y", horizon=24)
     assert np.abs(ahead["mean"] - y[-24:]).mean() < 0.8
+    assert set(ahead["season"]) == {"1d"}
+    same = forecast_group(frame, time="t", target="y", horizon=24, seasons=[86_400.0])
+    np.testing.assert_array_equal(same[AHEAD], ahead[AHEAD])
+    none = forecast_group(frame, time="t", target="y", horizon=24, seasons=None)
+    assert np.abs(none["mean"] - y[-24:]).mean() > 2.0
+    assert set(none["season"]) == {""}
+    (row,) = forecast_group(series("a"), seasons=[1.5], **COLUMNS).to_dict("records")
+    assert row["reason"] == "seasons must be two steps of 1 at least, got [1.5]"
 
 
 def test_default_models_forecast_swings_lines_and_wandering_levels() -> None:
@@ -131,8 +139,8 @@ def test_stamps_beyond_what_a_column_holds_are_no_stamps_of_the_past() -> None:
 def test_columns_that_the_answer_would_overwrite_are_refused() -> None:
     frame = series("a", low=1.0)
     for time, by, words in (
-        ("low", [], "none of mean, low, high, reason"),
-        ("t", ["low"], "none of mean, low, high, reason"),
+        ("low", [], "none of mean, low, high, season, reason"),
+        ("t", ["low"], "none of mean, low, high, season, reason"),
         ("t", ["t"], "each be another column"),
         ("t", "name", "the list by"),
         ("t", ["other"], "must be columns"),
@@ -204,7 +212,8 @@ def test_spark_applies_it_to_groups() -> None:
     if shutil.which("java") is None:
         pytest.skip("needs Java")
     options = COLUMNS | {"by": ["name"]}
-    schema = "name string, t double, mean double, low double, high double, reason string"
+    schema = "name string, t double, mean double, low double, high double, "
+    schema += "season string, reason string"
     settings = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
     session = sql.SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     try:

@@ -12,6 +12,7 @@ from ohsvgp.beyond.state_space import StateSpace
 from ohsvgp.integrations.live.intervals import DEVIATIONS
 from ohsvgp.integrations.live.regimes import Regimes, advance, learn
 from ohsvgp.stream.calendar import calendar_ahead
+from ohsvgp.stream.durations import duration_text
 from ohsvgp.stream.spacing import GAPS
 from probseq.checks import check_counts
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 # Values that a series must have; the latest by which seasons are chosen; errors that are alarms.
 _MIN_VALUES, _LATEST, _ALARM = 10, 600, 3.0
-_ANSWER = ("mean", "low", "high", "reason")
+_ANSWER = ("mean", "low", "high", "season", "reason")
 
 
 def forecast_group(
@@ -31,6 +32,7 @@ def forecast_group(
     horizon: int,
     by: Sequence[str] = (),
     likelihood: Literal["gaussian", "poisson", "negative-binomial"] = "gaussian",
+    seasons: Literal["auto"] | Sequence[float] | None = "auto",
 ) -> "pd.DataFrame":
     """Return the forecast of one series after its latest stamp.
 
@@ -45,21 +47,25 @@ def forecast_group(
         horizon: number h of steps.
         by: columns of the group's key, which the answer has too.
         likelihood: of numbers, or of counts.
+        seasons: as of ``LiveStream``: "auto", periods in the unit of the stamps, of dates in
+            seconds, or None for none.
 
     Returns:
-        Columns ``by``, ``time``, "mean", "low", "high" (ends of the interval of 95 %) and "reason",
-        h rows. A series that cannot be forecast has one row with its latest stamp, NaN and the
-        reason, so that it does not stop an engine at the others.
+        Columns ``by``, ``time``, "mean", "low", "high" (ends of the interval of 95 %), "season",
+        the periods of those that it has, such as "1d 7d", and "reason", h rows. A series that
+        cannot be forecast has one row with its latest stamp, NaN and the reason, so that it does
+        not stop an engine at the others.
     """
     check_counts(horizon=horizon)
     keys = _columns(group, time, target, by)
     ordered = group.sort_values(time, ignore_index=True)
     y = ordered[target].to_numpy(np.float64, na_value=np.nan)
     stamps, zone = _stamps(cast("pd.Series", ordered[time]))
-    reason, rows = "", np.full((3, 1), np.nan)
+    reason, season, rows = "", "", np.full((3, 1), np.nan)
+    counts = None if likelihood == "gaussian" else likelihood
     try:
         ahead = _stamps_ahead(stamps, horizon)
-        rows = _forecast(stamps, y, ahead, None if likelihood == "gaussian" else likelihood)
+        rows, season = _forecast(stamps, y, ahead, counts, seasons)
     except ValueError as error:
         ahead, reason = stamps[-1:], str(error)
     answer = ordered.loc[[0] * len(ahead), keys].reset_index(drop=True)
@@ -69,7 +75,7 @@ def forecast_group(
         first, home = np.ones(len(ahead), dtype=bool), ordered[time].dt.tz
         local = answer[time].dt.tz_localize(zone, ambiguous=first, nonexistent="shift_forward")
         answer[time] = local.dt.tz_convert(home)
-    return answer.assign(mean=rows[0], low=rows[1], high=rows[2], reason=reason)
+    return answer.assign(**dict(zip(_ANSWER, (*rows, season, reason), strict=True)))
 
 
 def _columns(group: "pd.DataFrame", time: str, target: str, by: Sequence[str]) -> list[str]:
@@ -128,9 +134,13 @@ def _numbers(stamps: np.ndarray) -> np.ndarray:
 
 
 def _forecast(
-    stamps: np.ndarray, values: np.ndarray, ahead: np.ndarray, counts: str | None
-) -> np.ndarray:
-    """Return mean, low and high at the stamps ahead."""
+    stamps: np.ndarray,
+    values: np.ndarray,
+    ahead: np.ndarray,
+    counts: str | None,
+    seasons: Literal["auto"] | Sequence[float] | None,
+) -> tuple[np.ndarray, str]:
+    """Return mean, low and high at the stamps ahead, and the periods of seasons."""
     observed = ~np.isnan(values)
     y = values[observed]
     if len(y) < _MIN_VALUES or not np.isfinite(y).all():
@@ -138,13 +148,22 @@ def _forecast(
     if counts is not None and ((y < 0) | (y % 1 > 0)).any():
         raise ValueError(f"values must be counts 0, 1, 2, … for {counts}")
     if y.min() == y.max():
-        return np.full((3, len(ahead)), y[-1])
+        return np.full((3, len(ahead)), y[-1]), ""
     times = _numbers(stamps[observed])
     step = float(median_low(np.diff(np.unique(times))))
     rows = [SeriesRow(t, v) for t, v in zip((times - times[0]) / step, y.tolist(), strict=True)]
     floor = float(np.diff(np.unique(y)).min()) ** 2 / 12.0  # of rounding
-    unit = step / 1e6 if stamps.dtype.kind == "M" else None
-    periods, _ = choose_seasons(rows[-_LATEST:], unit, floor, counts)
+    unit = step / 1e6 if stamps.dtype.kind == "M" else None  # in seconds
+    if seasons == "auto":
+        periods, _ = choose_seasons(rows[-_LATEST:], unit, floor, counts)
+    else:
+        periods = tuple(period / (unit or step) for period in seasons or ())
+        if min(periods, default=2.0) < 2.0:
+            raise ValueError(
+                f"seasons must be two steps of {unit or step:g} at least, got {seasons}"
+            )
+    text = duration_text if unit else "{:.6g}".format
+    season = " ".join(text(period * (unit or step)) for period in periods)
     space, first = StateSpace(candidates(periods), floor, counts), rows[:_MIN_VALUES]
     state, last = Regimes(filter_rows(space, first)[0]), first[-1].time
     for time, value, _ in rows[_MIN_VALUES:]:
@@ -152,4 +171,4 @@ def _forecast(
         last = time
     steps = (_numbers(ahead) - times[-1]) / step
     mean, variance = space.ahead(state.leader, steps.tolist())
-    return np.stack([mean, *space.interval(mean, variance, DEVIATIONS)])
+    return np.stack([mean, *space.interval(mean, variance, DEVIATIONS)]), season

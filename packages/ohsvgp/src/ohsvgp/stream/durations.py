@@ -10,6 +10,7 @@ _SECONDS = {
     **{"h": 3_600.0, "hour": 3_600.0, "d": DAY, "day": DAY, "w": 7 * DAY, "week": 7 * DAY},
     **{"month": YEAR / 12, "y": YEAR, "year": YEAR},
 }
+_UNITS = ((DAY, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 _TEXT = re.compile(r"(\d*\.?\d*) ?([a-z]{1,2}|[a-z]+?)s?", re.IGNORECASE)
 _NUMBER = r"(?:([\d.]+){})?"
 _ISO = re.compile(
@@ -37,3 +38,10 @@ def parse_duration(text: str, name: str) -> float:
             f"stamps are dates, got {text!r}"
         )
     return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """Return a length of time with the largest unit of which it has two, or one."""
+    units = (u for u in _UNITS if seconds >= 2 * u[0] or abs(seconds - u[0]) < 1e-9 * seconds)
+    size, name = next(units, (1e-6, "us"))
+    return f"{seconds / size:.6g}{name}"

@@ -37,6 +37,7 @@ from ohsvgp.integrations.live.regimes import Regimes, advance, learn
 from ohsvgp.integrations.live.state import FALSE_ALARMS, FORMAT, HORIZON, WARMUP, read_state
 from ohsvgp.integrations.live.stream_state import StreamState, as_json
 from ohsvgp.stream.calendar import calendar_ahead
+from ohsvgp.stream.durations import duration_text
 from ohsvgp.stream.spacing import GAPS
 from probseq.checks import check_choice, check_counts, check_positive
 from probseq.files import InUseError, pack_arrays, sole_use, unpack_arrays, write_atomic
@@ -49,7 +50,6 @@ _SOON = 30
 # Latest lines that seasons are compared on; values of a Gaussian that differ by less are equal.
 _ROWS, _ROUND_OFF = 600, 1e-12
 
-_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 Likelihood = Literal["gaussian", "poisson", "negative-binomial"]
 
 
@@ -456,8 +456,4 @@ class LiveStream:
     def _period(self, steps: float) -> float | str:
         """Return a period in stamps, of dates with its unit."""
         length = steps * (self.state.unit or 1.0)
-        if not self.state.calendar:
-            return float(f"{length:.6g}")
-        units = (u for u in _UNITS if length >= 2 * u[0] or abs(length - u[0]) < 1e-9 * length)
-        size, name = next(units, (1e-6, "us"))
-        return f"{length / size:.6g}{name}"
+        return duration_text(length) if self.state.calendar else float(f"{length:.6g}")
