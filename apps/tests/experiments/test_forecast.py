@@ -179,7 +179,7 @@ def test_columns_and_forms_are_found(name, read):
 ROWS = [f"{s},{k},{2 * k}" for k, s in enumerate(STAMPS)]
 REFUSED = {
     "--target must name the column of values, which is one of a (0), b (0)": ["time,a,b", *ROWS],
-    "--time must name the column of the stamps, of x, y, z": ["x,y,z", "1,2,3", "2,3,4"],
+    "--time (or --date-format) must tell the stamps, of x, y, z": ["x,y,z", "1,2,3", "2,3,4"],
     "--separator names what is between": ["5.1", "5.2"],
     "but only names: time, temp": ["time,temp"],
     "FILE must have lines of stamp and value, and has none": ["# temp"],
@@ -241,13 +241,15 @@ def test_columns_of_a_table_are_named(read):
 def test_nothing_learned_or_a_state_at_work_is_a_failure(tmp_path, follow):
     code, answers, error = follow(["time,value\n", "2024-01-01,a\n"])
     assert (code, answers) == (1, [])
-    assert "which holds numbers, and not as value (a)" in error
+    assert "which holds numbers (--decimal, --missing), and not as value (a)" in error
     code, answers, error = follow(LINES[:9])
     assert (code, len(answers)) == (1, 9)
-    assert (
-        "nothing was learned: 10 values come first (--warmup), at stamps that differ; the last"
-        in error
-    )
+    assert "nothing was learned: 10 values come first (--warmup), at stamps that differ" in error
+    error = follow(LINES, "--season", "0.3")[2]
+    assert "nothing was learned: seasons must be at least two steps of 0.25" in error
+    for season in (["auto", "24h"], ["3", "none"]):
+        with pytest.raises(SystemExit):
+            follow(LINES, "--season", *season)
     assert "missing" in follow(["0,1\n", "1,#N/A\n"])[1][1]["alerts"]
     state = tmp_path / "state"
     follow(LINES[:5], "--state", str(state))

@@ -69,8 +69,9 @@ def forecast_command(settings: ForecastSettings) -> None:
                         write_page(report, title, judge, ended=False)
                         due = time.monotonic() + _PATIENCE
                     if season := answer.get("season"):
-                        names = ", ".join(map(str, season["periods"]))
-                        names += f": evidence {season['nats']} nats over none" if names else "none"
+                        names = ", ".join(map(str, season["periods"])) or "none"
+                        if nats := season["nats"]:  # periods of --season are not compared
+                            names += f": evidence {nats} nats over none"
                         note = f"step {season['step']}, season {names}"
                         print(note, file=sys.stderr, flush=True)
             finally:  # after Ctrl-C, too
@@ -79,7 +80,8 @@ def forecast_command(settings: ForecastSettings) -> None:
                 print(summary(title, judge), file=talk)
         if stream.regimes is None and (settings.state is None or stream.state.calendar is None):
             wait = f"{settings.warmup} values come first (--warmup), at stamps that differ"
-            raise ValueError(f"nothing was learned: {wait}; the last answer is {text}")
+            reason = json.loads(text or "{}").get("refused", wait)
+            raise ValueError(f"nothing was learned: {reason}")
 
 
 def open_stream(settings: ForecastSettings, readings: Readings, stored: set[str]) -> LiveStream:
@@ -101,7 +103,7 @@ def open_stream(settings: ForecastSettings, readings: Readings, stored: set[str]
         likelihood=settings.likelihood,
         seasons=seasons or words[settings.season[0]],
         false_alarms=parse_number(share),
-        per=length(per, "false_alarms") if per else None,
+        per=length(per, "the time of false_alarms") if per else None,
         warmup=settings.warmup,
         horizon=HORIZON if steps is None else steps,
         ahead=length(settings.horizon, "horizon") if steps is None else None,

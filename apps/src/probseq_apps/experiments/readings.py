@@ -191,7 +191,7 @@ def _time(reader: LineReader, columns: dict[str, list[str]]) -> tuple[str, ...]:
     for chosen in (named[:1], dates, [*columns][: len(columns) == 2]):
         if len(chosen) == 1 and forms[chosen[0]]:
             return (chosen[0],)
-    raise ValueError(f"--time must name the column of the stamps, of {', '.join(columns)}")
+    raise ValueError(f"--time (or --date-format) must tell the stamps, of {', '.join(columns)}")
 
 
 def _forms(reader: LineReader, cells: Sequence[str]) -> list[str]:
@@ -215,7 +215,7 @@ def _target(reader: LineReader, columns: dict[str, list[str]], time: Sequence[st
     if len(numbers) == 1:
         return numbers[0]
     cells = ", ".join(f"{name} ({columns[name][0]})" for name in numbers or others)
-    what = "is one of" if numbers else "holds numbers, and not as"
+    what = "is one of" if numbers else "holds numbers (--decimal, --missing), and not as"
     raise ValueError(f"--target must name the column of values, which {what} {cells}")
 
 

@@ -71,12 +71,14 @@ class ForecastSettings(Settings):
         if self.separator not in (None, " "):
             live.check_marks(self.separator, self.decimal or ".")
         require(not re.match("-|0$", self.horizon), f"horizon must be above 0, got {self.horizon}")
-        alarms = re.fullmatch(r"[\d.]+(e-?\d+)?(/.+)?", self.false_alarms)
+        alarms = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)?(/.+)?", self.false_alarms)
         require(
             alarms,
             "false_alarms must be a share, or how many in a time, such as 0.002 or 1/day, got "
             f"{self.false_alarms!r}",
         )
+        words = {"auto", "none"} & {*self.season}
+        require(len(self.season) == 1 or not words, "season must be auto, or none, or periods")
         require(self.state or not self.replay, "replay needs state: name its file")
         alone = self.file != STANDARD_INPUT and self.state is None
         require(alone or not self.sort, "sort needs a FILE, and no state: sort the file itself")

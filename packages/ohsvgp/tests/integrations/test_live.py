@@ -102,7 +102,7 @@ def test_lines_that_say_nothing_are_passed_over_and_wrong_ones_refused() -> None
     assert learned(answers) == learned(run(LINES[:8]))
     reasons = refused(answers)
     assert list(reasons) == list(range(4, 10))
-    assert "t,y" in reasons[4]
+    assert "stamp and value" in reasons[4]
     assert "'one'" in reasons[5]
     assert "finite" in reasons[9]
 
@@ -313,7 +313,22 @@ def test_a_day_is_found_as_soon_as_two_have_nearly_passed() -> None:
 
 def test_a_season_of_less_than_two_steps_is_refused() -> None:
     answers = run(lines_of(NOISE[:4]), seasons=[1.5])
-    assert refused(answers)[3] == "seasons must be two steps of 1 at least, got [1.5]"
+    assert refused(answers)[3] == "seasons must be at least two steps of 1.0, got 1.5"
+
+
+def test_a_long_line_is_one_refused_line_and_horizons_have_a_bound() -> None:
+    answers = run([*LINES[:5], '1.25,"' + "7," * 100_000 + '"\n', f"1.25,{'7' * 10_000}x\n"])
+    assert all(0 < len(refused(answers)[line]) <= 400 for line in (6, 7))
+    with pytest.raises(ValueError, match=r"horizon must be at most 10,000 steps, got 99,999,999"):
+        LiveStream(horizon=99_999_999)
+    rows = lines_of(NOISE[:14], [*range(4), *(4.0 + 1e-5 * k for k in range(10))])
+    assert len(run(rows, ahead=5.0)[-1]["forecasts"]) == 10_000
+
+
+def test_a_replay_has_all_lines_of_the_state(tmp_path: Path) -> None:
+    run(LINES[:9], tmp_path / "state")
+    with pytest.raises(ValueError, match=r"the 9 lines of the state must come first, got 5"):
+        run(LINES[:5], tmp_path / "state", replay=True)
 
 
 def test_what_fails_in_the_model_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

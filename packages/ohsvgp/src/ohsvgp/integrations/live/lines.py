@@ -45,7 +45,7 @@ class LineReader:
         """Read a line that is not empty."""
         cells = split_cells(text, self.separator)
         if len(cells) != 2:
-            raise ValueError(f"a line must be {f't{self.separator}y'!r}, got {text!r}")
+            raise ValueError(f"a line must have stamp and value, got {text!r}")
         stamp = self.stamp(cells[0])
         return Line(cells[0], stamp.time, stamp, self.value(cells[1]))
 
@@ -90,5 +90,7 @@ class LineReader:
 
 def split_cells(text: str, separator: str) -> list[str]:
     """Return the cells of a line of CSV, without spaces around them."""
-    cells = next(csv.reader([text], delimiter=separator)) if '"' in text else text.split(separator)
+    cells = text.split(separator)
+    with suppress(csv.Error):  # a cell that is longer than any of a table is taken as it stands
+        cells = next(csv.reader([text], delimiter=separator)) if '"' in text else cells
     return [cell.strip() for cell in cells]

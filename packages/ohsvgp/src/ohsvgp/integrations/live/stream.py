@@ -45,8 +45,8 @@ from probseq.files import InUseError, pack_arrays, sole_use, unpack_arrays, writ
 # Steps ahead beyond which a stamp waits for the next, and that are forecast at most; late lines
 # that turn the clock back.
 _FAR, _FARTHEST, _LATE = 30.0, 10_000, 5
-# Values from a new level until seasons are compared again.
-_SOON = 30
+# Values from a new level until seasons are compared again; characters told of a refused line.
+_SOON, _LONGEST = 30, 400
 # Latest lines that seasons are compared on; values of a Gaussian that differ by less are equal.
 _ROWS, _ROUND_OFF = 600, 1e-12
 
@@ -101,6 +101,8 @@ class LiveStream:
         self._reader = reader or LineReader()
         check_counts(warmup=warmup, horizon=horizon)
         check_choice("likelihood", likelihood, Likelihood)
+        if horizon > _FARTHEST:
+            raise ValueError(f"horizon must be at most {_FARTHEST:,} steps, got {horizon:,}")
         if not 0.0 < false_alarms < (1.0 if per is None else float("inf")):
             raise ValueError(f"false_alarms must be above 0 and below 1, got {false_alarms}")
         periods = [] if seasons in (None, "auto") else [float(period) for period in seasons]
@@ -142,7 +144,7 @@ class LiveStream:
         skip = self.state.lines if replay else 0
         if skip and self.state.answer:
             yield self.state.answer
-        unsaved = 0
+        unsaved = number = 0
         for number, line in enumerate(lines, 1):
             if number <= skip:
                 continue
@@ -157,6 +159,9 @@ class LiveStream:
                 yield text
         if unsaved:
             self.save()
+        if number < skip:
+            hint = "others come without replay, or by a pipe"
+            raise ValueError(f"the {skip} lines of the state must come first, got {number}: {hint}")
 
     def answer(self, line: str) -> dict[str, Any] | None:
         """Learn a line and forecast.
@@ -184,7 +189,7 @@ class LiveStream:
             line_read = self._reader.read(text)
             draft._check(line_read)
         except ValueError as error:
-            return number | {"refused": str(error)}
+            return number | {"refused": str(error)[:_LONGEST]}
         try:
             answer = number | draft._learn(line_read)
         except OverflowError:
@@ -283,12 +288,9 @@ class LiveStream:
             self._wait(stamp, value)
         else:
             self._follow(stamp, value)
-        head = {
-            "t": as_json(stamp, bool(state.calendar), state.zone),
-            "y": value,
-            "error": self._error,
-        }
-        answer: dict[str, Any] = head | {"alerts": self._alerts, "forecasts": self._forecasts()}
+        head = {"t": as_json(stamp, bool(state.calendar), state.zone), "y": value}
+        head |= {"error": self._error, "alerts": self._alerts}
+        answer: dict[str, Any] = head | {"forecasts": self._forecasts()}
         if self._changed:
             periods = [self._period(period) for period in state.periods]
             nats = round(state.nats, 1)
@@ -412,7 +414,8 @@ class LiveStream:
             periods = tuple(period / unit for period in self.periods)
             if min(periods, default=2.0) < 2.0:
                 raise RefusedError(
-                    f"seasons must be two steps of {unit:g} at least, got {self.periods}"
+                    f"seasons must be at least two steps of {self._period(1.0)}, "
+                    f"got {self._period(min(periods))}"
                 )
         near = len(periods) == len(state.periods) and all(
             abs(a - b) < 0.02 * b for a, b in zip(periods, state.periods, strict=True)
@@ -432,7 +435,7 @@ class LiveStream:
             return []
         distance = self.step or state.step or state.unit or 1.0
         if ahead is not None:
-            horizon = max(1, round(ahead / distance))
+            horizon = min(max(1, round(ahead / distance)), _FARTHEST)
         calendar, stamps = bool(state.calendar), None
         if calendar and self.step is None:
             stamps = calendar_ahead(state.last, state.gaps, horizon, state.zone)
