@@ -304,6 +304,11 @@ def test_a_full_disk_is_one_line_of_a_command_without_runs_too(tmp_path, capsys)
     message = capsys.readouterr().err
     assert message.endswith("File too large; make room or name another folder\n")
     assert f"{tmp_path / 'out'}" in message
+    readings, answers = tmp_path / "readings.csv", tmp_path / "answers.csv"
+    readings.write_text("t,v\n" + "".join(f"{n},{row[0]}\n" for n, row in enumerate(rows)))
+    with full_disk(100):
+        assert main(["forecast", str(readings), "--out", str(answers)]) == 1
+    assert f"{answers} cannot be written: File too large" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from contextlib import nullcontext, suppress
 from io import TextIOWrapper
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -14,7 +15,7 @@ from ohsvgp.integrations.live import Judge, LiveStream, write_page
 from ohsvgp.integrations.live.state import HORIZON, saved_settings
 from ohsvgp.stream.durations import parse_duration
 from probseq.checks import parse_number
-from probseq.files import sole_use
+from probseq.files import named, sole_use
 from probseq_apps.experiments.readings import Readings, open_readings
 from probseq_apps.settings.forecast import STANDARD_INPUT, ForecastSettings
 
@@ -41,6 +42,7 @@ def forecast_command(settings: ForecastSettings) -> None:
     if piped and isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding=settings.encoding, errors="replace")
     with (
+        named(out or Path("standard output")),
         nullcontext() if settings.state is None else sole_use(settings.state),
         nullcontext(sys.stdin)
         if piped

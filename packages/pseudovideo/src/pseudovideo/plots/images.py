@@ -15,6 +15,7 @@ from torch import Tensor
 
 from probseq.errors import require
 from probseq.figures import headline, panels
+from probseq.files import named
 from pseudovideo.pixels import to_bytes
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def save_pngs(images: UInt8[Tensor, "n c h w"], folder: Path | str) -> list[Path
     check_images("images", images, 4)
     files = [with_folder(Path(folder) / f"{number:05d}.png") for number in range(len(images))]
     for image, file in zip(images.cpu().movedim(1, -1).numpy(), files, strict=True):
-        _picture(image[..., 0] if image.shape[-1] == 1 else image).save(file)
+        with named(file):
+            _picture(image[..., 0] if image.shape[-1] == 1 else image).save(file)
     return files
 
 
