@@ -202,7 +202,7 @@ def test_a_stream_whose_stamps_come_more_rarely_goes_on(times: int) -> None:
 
 
 def test_more_lines_may_wait_than_seasons_are_compared_on() -> None:
-    answers = run(lines_of(np.tile(NOISE, 2)[:705]), warmup=702)
+    answers = run(lines_of(np.tile(NOISE, 2)[:755]), warmup=752)
     assert [len(a["forecasts"]) for a in answers[-5:]] == [0, 1, 1, 1, 1]
 
 
@@ -309,6 +309,17 @@ def test_a_day_is_found_as_soon_as_two_have_nearly_passed() -> None:
         *_, last = [a for a in run(lines_of(y, stamps), warmup=20) if "season" in a]
         assert last["line"] <= 48  # 1.9 · 24 = 45.6 steps
         assert last["season"]["periods"] == [period]
+
+
+def test_a_year_is_found_in_daily_values() -> None:
+    k = np.arange(760)
+    y = 10.0 + 6.0 * np.sin(2 * math.pi * k / 365.25) + np.random.default_rng(0).normal(size=760)
+    days = np.datetime64("2020-01-01") + k
+    answers = run(lines_of(y, days), warmup=690, horizon=30)
+    *_, last = [a["season"]["periods"] for a in answers if "season" in a]
+    assert last == ["365.25d"]
+    ahead = [a["forecasts"][29]["mean"] for a in answers[699:730]]
+    assert np.abs(np.array(ahead) - y[729:760]).mean() < 1.2
 
 
 def test_a_season_of_less_than_two_steps_is_refused() -> None:

@@ -13,6 +13,8 @@ from ohsvgp.beyond.state_space import Array, Belief, Candidates, Held, StateSpac
 
 REGULAR, OUTLIER, RESTART = 0, 1, 2
 """Kinds of rows."""
+LATEST = 740
+"""Values that seasons are compared on: a year of days can be seen in 694."""
 # Seconds of a day, a week, and a year.
 CALENDAR = (86_400.0, 604_800.0, 31_557_600.0)
 # Steps in the shortest season; repeats of the longest that a series must hold.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, filter_rows
+from ohsvgp.beyond.seasons import LATEST, SeriesRow, candidates, choose_seasons, filter_rows
 from ohsvgp.beyond.state_space import StateSpace
 from ohsvgp.integrations.live.intervals import DEVIATIONS
 from ohsvgp.integrations.live.regimes import Regimes, advance, learn
@@ -19,8 +19,8 @@ from probseq.checks import check_counts
 if TYPE_CHECKING:
     import pandas as pd
 
-# Values that a series must have; the latest by which seasons are chosen; errors that are alarms.
-_MIN_VALUES, _LATEST, _ALARM = 10, 600, 3.0
+# Values that a series must have; errors that are alarms.
+_MIN_VALUES, _ALARM = 10, 3.0
 _ANSWER = ("mean", "low", "high", "season", "reason")
 
 
@@ -155,7 +155,7 @@ def _forecast(
     floor = float(np.diff(np.unique(y)).min()) ** 2 / 12.0  # of rounding
     unit = step / 1e6 if stamps.dtype.kind == "M" else None  # in seconds
     if seasons == "auto":
-        periods, _ = choose_seasons(rows[-_LATEST:], unit, floor, counts)
+        periods, _ = choose_seasons(rows[-LATEST:], unit, floor, counts)
     else:
         periods = tuple(period / (unit or step) for period in seasons or ())
         if min(periods, default=2.0) < 2.0:

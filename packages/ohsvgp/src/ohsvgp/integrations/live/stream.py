@@ -47,8 +47,8 @@ from probseq.files import InUseError, pack_arrays, sole_use, unpack_arrays, writ
 _FAR, _FARTHEST, _LATE = 30.0, 10_000, 5
 # Values from a new level until seasons are compared again; characters told of a refused line.
 _SOON, _LONGEST = 30, 400
-# Latest lines that seasons are compared on; values of a Gaussian that differ by less are equal.
-_ROWS, _ROUND_OFF = 600, 1e-12
+# Values of a Gaussian that differ by less are equal.
+_ROUND_OFF = 1e-12
 
 Likelihood = Literal["gaussian", "poisson", "negative-binomial"]
 
@@ -303,7 +303,7 @@ class LiveStream:
         state.observe(stamp)
         if value is None or [stamp, value] in state.first_lines:
             return  # a line that was delivered twice is one
-        state.first_lines = [*state.first_lines, [stamp, value]][-max(_ROWS, warmup) :]
+        state.first_lines = [*state.first_lines, [stamp, value]][-max(kinds.LATEST, warmup) :]
         lines = sorted(state.first_lines, key=lambda row: row[0])
         gaps = [b[0] - a[0] for a, b in pairwise(lines) if b[0] > a[0]]
         unit = median_low(gaps) if gaps else self.step
@@ -373,7 +373,7 @@ class LiveStream:
         distances = [distance for distance in (self.step, state.step) if distance]
         judge_intervals(state, stamp, value, 0.25 * min(distances, default=0.0))
         kind = kinds.OUTLIER if verdict.outlier else kinds.REGULAR
-        state.rows = [*state.rows, [state.time, value, kind]][-_ROWS:]
+        state.rows = [*state.rows, [state.time, value, kind]][-kinds.LATEST :]
         if verdict.restart is not None and verdict.restart < len(state.rows):
             back = len(state.rows) - 1 - verdict.restart
             later = [[*row[:2], kinds.REGULAR] for row in state.rows[back + 1 :]]
@@ -396,8 +396,8 @@ class LiveStream:
         restarts = [k for k, row in enumerate(rows) if row.kind == kinds.RESTART]
         since = len(rows) - restarts[-1] if restarts else state.learned
         periods, nats, unit = tuple(state.periods), 0.0, state.unit or 1.0
-        step, wait = unit if state.calendar else None, min(since // 2, 2 * _ROWS)
-        if len(rows) < _ROWS:
+        step, wait = unit if state.calendar else None, min(since // 2, 2 * kinds.LATEST)
+        if len(rows) < kinds.LATEST:
             length = rows[-1].time - rows[restarts[-1] if restarts else 0].time
             wait = min(wait, next_length(length, step) - length)
         state.check_at = state.learned + max(math.ceil(wait), 1)
