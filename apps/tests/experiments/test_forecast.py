@@ -238,6 +238,15 @@ def test_columns_of_a_table_are_named(read):
         assert [answer["line"] for answer in answers] == [*range(2, 32)]
 
 
+def test_a_form_that_is_named_finds_its_column(read):
+    rows = [f"{k},{hour:%b-%d-%Y %H},{k}" for k, hour in enumerate(HOURS)]
+    table = "\n".join(["n,when,y", *rows])
+    code, _, error, answers = read(table, "--date-format", "%b-%d-%Y %H", "--target", "y")
+    assert (code, answers[0]["t"]) == (0, HOURS[0].isoformat())
+    assert "--time (or --date-format) must tell the stamps" in read(table, "--target", "y")[2]
+    assert "stamps: when, dates" in error
+
+
 def test_nothing_learned_or_a_state_at_work_is_a_failure(tmp_path, follow):
     code, answers, error = follow(["time,value\n", "2024-01-01,a\n"])
     assert (code, answers) == (1, [])

@@ -78,7 +78,8 @@ def _find(settings: ForecastSettings, lines: list[str], source: Iterator[str]) -
     if "\0" in "".join(lines[:1]):
         raise ValueError("FILE must be text of its --encoding, such as utf-16, and not compressed")
     table = _split(settings, [line.strip() for line in lines])
-    reader, columns = LineReader("|", table.decimal, settings.missing), table.columns
+    own = settings.date_format if "%" in (settings.date_format or "") else None
+    reader, columns = LineReader("|", table.decimal, settings.missing, own), table.columns
     time = settings.time or _time(reader, columns)
     target = settings.target or _target(reader, columns, time)
     if wrong := {*time, target} - {*columns}:
@@ -196,6 +197,8 @@ def _time(reader: LineReader, columns: dict[str, list[str]]) -> tuple[str, ...]:
 
 def _forms(reader: LineReader, cells: Sequence[str]) -> list[str]:
     """Return the forms of dates that cells have, "" for ISO 8601, or "number"; none of others."""
+    if reader.date_format is not None:
+        return [reader.date_format] if _read(reader.stamp, cells) else []
     numbers = _read(replace(reader, date_format="number").stamp, cells)
     for form, size in UNITS.items():
         if numbers and all(_SINCE <= number.value * size <= _UNTIL for number in numbers):
