@@ -338,7 +338,7 @@ def test_a_long_line_is_one_refused_line_and_horizons_have_a_bound() -> None:
 
 def test_a_replay_has_all_lines_of_the_state(tmp_path: Path) -> None:
     run(LINES[:9], tmp_path / "state")
-    with pytest.raises(ValueError, match=r"the 9 lines of the state must come first, got 5"):
+    with pytest.raises(ValueError, match=r"the state has 9 lines, got 5: pass others by a pipe"):
         run(LINES[:5], tmp_path / "state", replay=True)
 
 

@@ -160,8 +160,7 @@ class LiveStream:
         if unsaved:
             self.save()
         if number < skip:
-            hint = "others come without replay, or by a pipe"
-            raise ValueError(f"the {skip} lines of the state must come first, got {number}: {hint}")
+            raise ValueError(f"the state has {skip} lines, got {number}: pass others by a pipe")
 
     def answer(self, line: str) -> dict[str, Any] | None:
         """Learn a line and forecast.
