@@ -28,8 +28,8 @@ _COLUMNS = ("line", "t", "y", "mean", "low", "high", "error", "alerts")
 
 def forecast_command(settings: ForecastSettings) -> None:
     """Follow the readings to their end; write answers, summary and page."""
-    piped, out, judge = settings.file == STANDARD_INPUT, settings.out, Judge(_ANSWERS)
-    report = settings.report
+    piped, out, report = settings.file == STANDARD_INPUT, settings.out, settings.report
+    judge = Judge(_ANSWERS)
     if not piped and (settings.file.is_dir() or not settings.file.exists()):
         raise ValueError(f"FILE must be a file that is there, got {settings.file}")
     if report and report.suffix != ".html":
@@ -72,9 +72,8 @@ def forecast_command(settings: ForecastSettings) -> None:
                         due = time.monotonic() + _PATIENCE
                     if season := answer.get("season"):
                         names = ", ".join(map(str, season["periods"])) or "none"
-                        if nats := season["nats"]:  # periods of --season are not compared
-                            names += f": evidence {nats} nats over none"
-                        note = f"step {season['step']}, season {names}"
+                        nats = season["nats"] and f": evidence {season['nats']} nats over none"
+                        note = f"step {season['step']}, season {names}{nats or ''}"
                         print(note, file=sys.stderr, flush=True)
             finally:  # after Ctrl-C, too
                 if report:  # before what a pipe may not want to its end
@@ -82,9 +81,8 @@ def forecast_command(settings: ForecastSettings) -> None:
                 print(summary(title, judge), file=talk)
         if stream.regimes is None and (settings.state is None or stream.state.calendar is None):
             wait = f"{settings.warmup} values come first (--warmup), at stamps that differ"
-            raise ValueError(
-                f"nothing was learned: {json.loads(text or '{}').get('refused', wait)}"
-            )
+            wait = json.loads(text or "{}").get("refused", wait)
+            raise ValueError(f"nothing was learned: {wait}")
 
 
 def open_stream(settings: ForecastSettings, readings: Readings, stored: set[str]) -> LiveStream:
