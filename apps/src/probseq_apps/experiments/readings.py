@@ -78,8 +78,8 @@ def _find(settings: ForecastSettings, lines: list[str], source: Iterator[str]) -
     if "\0" in "".join(lines[:1]):
         raise ValueError("FILE must be text of its --encoding, such as utf-16, and not compressed")
     table = _split(settings, [line.strip() for line in lines])
-    own = settings.date_format if "%" in (settings.date_format or "") else None
-    reader, columns = LineReader("|", table.decimal, settings.missing, own), table.columns
+    form = settings.date_format if "%" in (settings.date_format or "") else None
+    reader, columns = LineReader("|", table.decimal, settings.missing, form), table.columns
     time = settings.time or _time(reader, columns)
     target = settings.target or _target(reader, columns, time)
     if wrong := {*time, target} - {*columns}:
