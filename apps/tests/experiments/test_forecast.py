@@ -280,6 +280,7 @@ def test_a_stream_goes_on_after_a_line_that_is_no_text(read):
     assert code == 0
     assert [answer["line"] for answer in answers if "refused" in answer] == [9]
     assert "40 lines, 1 refused" in told
+    assert "\nline 9: a value must be a number, got" in told
 
 
 def test_answers_are_rows_of_a_table_and_a_page(tmp_path, read):

@@ -135,10 +135,10 @@ def summary(title: str, judge: Judge) -> str:
         medians[2] = f"{'-':>15}" if whole else medians[2]
         lines.append(f"{steps:4} ahead{len(inside):26,}{''.join(medians)}{fmean(inside):15.1%}")
     lines += [f"{t} {word} {value:g}" for word, t, value in judge.alerts[:_ALERTS]]
+    lines += [f"line {x['line']}: {x['refused']}" for x in judge.answers if "refused" in x][:3]
     a, b = judge.range  # a value within b - a of it stands for itself
     far = (y for w, _, y in judge.alerts if w == "outlier" and not a - (b - a) <= y <= b + (b - a))
-    outliers = Counter(far)
-    for value, count in outliers.most_common(1):
+    for value, count in Counter(far).most_common(1):
         hint = f"{value:g} is an outlier {count} times: if it stands for none, --missing {value:g}"
         lines += [hint] * (count > 2)
     if 20 * judge.counts["late"] > judge.counts["lines"]:
