@@ -252,6 +252,19 @@ def test_late_lines_are_told_and_the_clock_may_go_back() -> None:
     assert [a["forecasts"][0]["t"] for a in back[-4:]] == [45, 46, 47, 48]
 
 
+def test_lines_that_come_again_after_a_restart_turn_no_clock_back(tmp_path: Path) -> None:
+    y = NOISE[:200] + 3.0 * np.sin(np.arange(200) / 24 * 2 * math.pi)
+    lines = lines_of(y)
+    lines[185] = "185,\n"
+    whole = run(lines, warmup=20)
+    run(lines[:190], tmp_path / "state", warmup=20)
+    answers = run(lines[175:], tmp_path / "state", warmup=20)  # `tail -f` has old lines first
+    assert alerts(answers, "late") == [*range(191, 205)]
+    assert alerts(answers, "clock") == []
+    means = [[answer["forecasts"][0]["mean"] for answer in part[-10:]] for part in (answers, whole)]
+    assert means[0] == means[1]
+
+
 def test_a_line_is_learned_or_refused_and_a_refused_one_changes_nothing() -> None:
     stream = LiveStream(warmup=3, horizon=3)
     for line in ["9999-12-29,1\n", "9999-12-30,2\n", "9999-12-30T12:00,1.5\n"]:

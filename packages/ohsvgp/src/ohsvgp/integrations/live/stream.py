@@ -129,14 +129,11 @@ class LiveStream:
     def follow(
         self, lines: Iterable[str], *, every: int = 1, replay: bool = False
     ) -> Iterator[str]:
-        """Read lines to their end, and tell what answers each.
+        """Read lines to their end; yield what ``answer`` returns of each, as JSON in one line.
 
         The state is saved after ``every`` lines. With ``replay`` they begin at the stream's first
         one: those that the state has absorbed are skipped, but the last answer, which a crash may
         have swallowed, comes again.
-
-        Yields:
-            What ``answer`` returns, as JSON in one line.
 
         Raises:
             OSError: the state cannot be written, or another stream has.
@@ -343,7 +340,11 @@ class LiveStream:
             state.late = []
             self._step(stamp, value)
             return
-        state.late = [*state.late, stamp] if not state.late or stamp >= state.late[-1] else [stamp]
+        time = state.time + (stamp - (state.last or 0.0)) / unit
+        again = any(abs(at - time) < 1e-6 and y == value for at, y, _ in state.rows)
+        if value is not None and not again:  # a line that comes again tells of no clock
+            forward = not state.late or stamp >= state.late[-1]
+            state.late = [*state.late, stamp] if forward else [stamp]
         if len(state.late) >= _LATE and state.late[0] < state.late[-1]:
             self._alerts.append("clock")
             steps = len(state.late) * (state.step or unit) / unit
@@ -451,7 +452,7 @@ class LiveStream:
             numbers = {"mean": center, "low": ends[0], "high": ends[1]}
             answers.append({"horizon": k, "t": as_json(stamp, calendar, state.zone)} | numbers)
             pending.append([k - 1.0, stamp, *ends])
-        if state.waiting is None and not state.late:
+        if state.waiting is None and "late" not in self._alerts:
             state.pending = [*state.pending, *pending]
         return answers
 
