@@ -81,9 +81,8 @@ def forecast_command(settings: ForecastSettings) -> None:
                 print(summary(title, judge), file=talk)
         if stream.regimes is None and (settings.state is None or stream.state.calendar is None):
             wait = f"{settings.warmup} values come first (--warmup), at stamps that differ"
-            raise ValueError(
-                "nothing was learned: " + json.loads(text or "{}").get("refused", wait)
-            )
+            reason = json.loads(text or "{}").get("refused", wait)
+            raise ValueError(f"nothing was learned: {reason}")
 
 
 def open_stream(settings: ForecastSettings, readings: Readings, stored: set[str]) -> LiveStream:

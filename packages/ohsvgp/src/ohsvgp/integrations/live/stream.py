@@ -343,8 +343,7 @@ class LiveStream:
         time = state.time + (stamp - (state.last or 0.0)) / unit
         again = any(abs(at - time) < 1e-6 and y == value for at, y, _ in state.rows)
         if value is not None and not again:  # a line that comes again tells of no clock
-            forward = not state.late or stamp >= state.late[-1]
-            state.late = [*state.late, stamp] if forward else [stamp]
+            state.late = [*([] if stamp < max(state.late, default=stamp) else state.late), stamp]
         if len(state.late) >= _LATE and state.late[0] < state.late[-1]:
             self._alerts.append("clock")
             steps = len(state.late) * (state.step or unit) / unit
