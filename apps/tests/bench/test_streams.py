@@ -14,8 +14,7 @@ def hold(kind, daily: bool, seeds: int) -> StreamOutcome:
     outcome = judge(kind, daily, seeds)
     assert outcome.answered == 1.0
     assert 0.88 < outcome.after < 0.995
-    # Of a season that begins after two hundred equal values eight days are left.
-    assert outcome.ratio < (1.25 if (kind, daily) == ("constant", True) else 1.1)
+    assert outcome.ratio < 1.1
     return outcome
 
 
