@@ -162,8 +162,8 @@ def _read(form: Any, **options: Any) -> Any:
     ):
         text = unknown_name_message(choice[2], choice[1], re.findall("'([^']+)'", choice[3]))
     text = re.sub(r"^Error parsing ([^-:][^:]*: )?", "", text)  # a flag's name stays, a group's not
-    text = re.sub(r"Could not find valid.*:|no type matching.*from", "cannot be read from", text)
-    _refuse(re.sub(r"invalid literal for int.*:|could not.*float:", "must be a number, got", text))
+    text = re.sub(r"Could not find valid.*?:|no type matching.*?from", "cannot be read from", text)
+    _refuse(re.sub(r"(invalid literal for|could not conv).*?:", "must be a number, got", text))
 
 
 def _defaults(entry: Entry, prog: str, words: list[str]) -> tuple[str, Any, tuple[str, ...]]:

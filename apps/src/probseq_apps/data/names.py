@@ -1,5 +1,6 @@
 """Names of data sets and corruptions, and the error of the data layer; needs no numpy."""
 
+import os
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -70,9 +71,9 @@ def unknown_name_message(kind: str, name: str, names: Iterable[str]) -> str:
     names = tuple(names)
     if not name:
         return f"{kind} must be named, one of {some_names(names)}"
-    path = Path(name).expanduser()
-    prefix = FOLDER_PREFIX if path.is_dir() else CSV_PREFIX if path.is_file() else ""
-    prefix = SEQUENCES_PREFIX if path.suffix == ".npz" and prefix else prefix
+    path = os.path.expanduser(name)  # raises nothing, as pathlib would
+    prefix = FOLDER_PREFIX if os.path.isdir(path) else CSV_PREFIX if os.path.isfile(path) else ""
+    prefix = SEQUENCES_PREFIX if path.endswith(".npz") and prefix else prefix
     nearest = f"{prefix}{name}" if f"{prefix}PATH" in names else nearest_name(name, names)
     hint = f"; did you mean {nearest!r}?" if nearest else ";"
     return f"unknown {kind} {name!r}{hint} known: {some_names(names)}"

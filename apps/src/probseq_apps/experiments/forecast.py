@@ -81,8 +81,8 @@ def forecast_command(settings: ForecastSettings) -> None:
                 print(summary(title, judge), file=talk)
         if stream.regimes is None and (settings.state is None or stream.state.calendar is None):
             wait = f"{settings.warmup} values come first (--warmup), at stamps that differ"
-            reason = json.loads(text or "{}").get("refused", wait)
-            raise ValueError(f"nothing was learned: {reason}")
+            reasons = filter(None, (json.loads(text or "{}").get("refused"), wait))
+            raise ValueError(f"nothing was learned: {'; '.join(reasons)}")
 
 
 def open_stream(settings: ForecastSettings, readings: Readings, stored: set[str]) -> LiveStream:
@@ -135,7 +135,7 @@ def summary(title: str, judge: Judge) -> str:
         medians[2] = f"{'-':>15}" if whole else medians[2]
         lines.append(f"{steps:4} ahead{len(inside):26,}{''.join(medians)}{fmean(inside):15.1%}")
     lines += [f"{t} {word} {value:g}" for word, t, value in judge.alerts[:_ALERTS]]
-    lines += [f"line {x['line']}: {x['refused']}" for x in judge.answers if "refused" in x][:3]
+    lines += [f"line {answer['line']}: {answer['refused']}" for answer in judge.refused]
     a, b = judge.range  # a value within b - a of it stands for itself
     far = (y for w, _, y in judge.alerts if w == "outlier" and not a - (b - a) <= y <= b + (b - a))
     for value, count in Counter(far).most_common(1):

@@ -59,8 +59,10 @@ def test_seasons_are_found() -> None:
     none = forecast_group(frame, time="t", target="y", horizon=24, seasons=None)
     assert np.abs(none["mean"] - y[-24:]).mean() > 2.0
     assert set(none["season"]) == {""}
+    with pytest.raises(ValueError, match=r"seasons\[1\] must be positive and finite, got inf"):
+        forecast_group(frame, time="t", target="y", horizon=24, seasons=[86_400.0, np.inf])
     (row,) = forecast_group(series("a"), seasons=[1.5], **COLUMNS).to_dict("records")
-    assert row["reason"] == "seasons must be two steps of 1 at least, got [1.5]"
+    assert row["reason"] == "seasons must be at least two steps of 1"
 
 
 def test_default_models_forecast_swings_lines_and_wandering_levels() -> None:

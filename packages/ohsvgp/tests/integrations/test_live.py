@@ -355,6 +355,21 @@ def test_a_replay_has_all_lines_of_the_state(tmp_path: Path) -> None:
         run(LINES[:5], tmp_path / "state", replay=True)
 
 
+def test_rounded_values_that_come_again_are_not_held() -> None:
+    stream = LiveStream()
+    assert len([*stream.follow(lines_of(np.round(20.0 + NOISE)))]) == 400
+    assert stream.regimes is not None
+    assert stream.regimes.held.share < 0.1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounded_values_return_to_a_former_level_at_once(seed: int) -> None:
+    y = 20.0 + np.random.default_rng(seed).normal(size=130) + 30.0 * (np.arange(130) // 12 == 9)
+    answers = run(lines_of(np.round(y)))
+    assert {121, 122} & {*alerts(answers, "new level")}
+    assert abs(answers[121]["forecasts"][0]["mean"] - 20.0) < 3.0
+
+
 def test_what_fails_in_the_model_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = LiveStream(warmup=3)
     for line in LINES[:5]:
@@ -436,6 +451,9 @@ def test_the_state_is_written_before_its_answer_is_told(tmp_path: Path) -> None:
 
 
 def test_a_stream_does_not_write_over_what_another_has_written(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="cannot be written: No such file"):
+        LiveStream(tmp_path / "none" / "state")
+    assert not (tmp_path / "none").exists()
     file = tmp_path / "state"
     first = LiveStream(file, warmup=3)
     assert len([*first.follow(LINES[:10])]) == 10

@@ -77,7 +77,7 @@ def candidates(periods: Sequence[float], *, coarse: bool = False) -> Candidates:
 
 
 def harmonics(periods: Sequence[float], most: int = 6) -> Array:
-    """Return angular frequencies, up to half a step each, and shares 1/j² of variances, (2, J)."""
+    """Return angular frequencies, up to half a cycle a step, and shares 1/j², (2, J)."""
     counts = [min(math.floor(period / 2), most) for period in periods]
     pairs = [(p, j) for p, J in zip(periods, counts, strict=True) for j in range(1, J + 1)]
     return np.array([(2 * math.pi * j / period, 1 / j**2) for period, j in pairs]).reshape(-1, 2).T

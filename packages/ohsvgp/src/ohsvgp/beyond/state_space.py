@@ -34,7 +34,7 @@ _FEW, _SHARED = 1.0, 0.1
 # Values that may be held, and the share of a line in how often they are.
 _LATEST, _RATE_HELD = 24, 0.02
 # Transitions that are stored.
-_STORED = 256
+_STORED = 64
 # Of counts: the least mean, as a share of the noise's variance.
 _LEAST_MEAN = 0.02
 
@@ -75,8 +75,8 @@ class Held(NamedTuple):
     share: float = 0.05  # of lines
 
     def prior(self, y: float) -> float:
-        """Return the probability that a value is held, before its density is known."""
-        return self.share if y in self.latest else 0.0
+        """Return the probability that a value is held, by its count among the latest ones."""
+        return self.share * self.latest.count(y) / max(len(self.latest), 1)
 
     def after(self, y: float, held: float) -> "Held":
         """Return what follows from a value that is held with a probability."""
@@ -191,9 +191,9 @@ class StateSpace:
     def _rows(self, times: tuple[float, ...]) -> tuple[Array, Array]:
         """Return what values after H times weigh states by, (K, H, D), and Q's share, (K, H)."""
         if self._latest is None or self._latest[0] != times:
-            steps = [self._matrices(dt) for dt in times]
-            rows = np.stack([self.row @ F for F, *_ in steps], axis=1)
-            added = np.stack([Q @ self.row @ self.row for *_, Q in steps], axis=1)
+            steps = (self._matrices(dt) for dt in times)
+            pairs = [(self.row @ F, Q @ self.row @ self.row) for F, _, Q in steps]
+            rows, added = (np.stack(each, axis=1) for each in zip(*pairs, strict=True))
             self._latest = times, rows, added
         return self._latest[1:]
 

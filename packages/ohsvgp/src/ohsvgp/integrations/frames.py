@@ -14,7 +14,7 @@ from ohsvgp.integrations.live.regimes import Regimes, advance, learn
 from ohsvgp.stream.calendar import calendar_ahead
 from ohsvgp.stream.durations import duration_text
 from ohsvgp.stream.spacing import GAPS
-from probseq.checks import check_counts
+from probseq.checks import check_counts, check_positive
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +57,8 @@ def forecast_group(
         not stop an engine at the others.
     """
     check_counts(horizon=horizon)
+    if not isinstance(seasons, str):
+        check_positive(**{f"seasons[{k}]": float(x) for k, x in enumerate(seasons or ())})
     keys = _columns(group, time, target, by)
     ordered = group.sort_values(time, ignore_index=True)
     y = ordered[target].to_numpy(np.float64, na_value=np.nan)
@@ -152,16 +154,14 @@ def _forecast(
     times = _numbers(stamps[observed])
     step = float(median_low(np.diff(np.unique(times))))
     rows = [SeriesRow(t, v) for t, v in zip((times - times[0]) / step, y.tolist(), strict=True)]
-    floor = float(np.diff(np.unique(y)).min()) ** 2 / 12.0  # of rounding
+    floor = max(float(np.diff(np.unique(y)).min()) ** 2 / 12.0, 1e-100)  # of rounding
     unit = step / 1e6 if stamps.dtype.kind == "M" else None  # in seconds
     if seasons == "auto":
         periods, _ = choose_seasons(rows[-LATEST:], unit, floor, counts)
     else:
         periods = tuple(period / (unit or step) for period in seasons or ())
         if min(periods, default=2.0) < 2.0:
-            raise ValueError(
-                f"seasons must be two steps of {unit or step:g} at least, got {seasons}"
-            )
+            raise ValueError(f"seasons must be at least two steps of {unit or step:g}")
     text = duration_text if unit else "{:.6g}".format
     season = " ".join(text(period * (unit or step)) for period in periods)
     space, first = StateSpace(candidates(periods), floor, counts), rows[:_MIN_VALUES]

@@ -12,8 +12,9 @@ from typing import Any
 
 from ohsvgp.stream.durations import DAY, YEAR, parse_duration
 
-# Values that naive forecasts look back on; scores; share of a step in which stamps are the same.
-_STORED, _SCORES, _SAME = 200_000, 50_000, 0.25
+# Values that naive forecasts look back on; scores; share of a step in which stamps are the same;
+# refused lines that are told.
+_STORED, _SCORES, _SAME, _REFUSED = 200_000, 50_000, 0.25, 3
 
 
 class Judge:
@@ -23,6 +24,7 @@ class Judge:
         answers: the latest ones, as many as asked for or more, each with what was forecast for it,
             whether it held, and counts so far.
         forecasts: the latest.
+        refused: the first three answers that refuse a line.
         counts: of lines, of those refused, and of each word of alerts.
         alerts: word, stamp and value of each alert that is neither "missing" nor "late".
         range: of the values that were forecast and had no alert.
@@ -35,7 +37,7 @@ class Judge:
 
     def __init__(self, latest: int) -> None:
         self.answers, self.forecasts = list[dict[str, Any]](), list[dict[str, Any]]()
-        self._latest = latest
+        self._latest, self.refused = latest, list[dict[str, Any]]()
         self.counts, self.alerts = Counter[str](), list[tuple[str, Any, Any]]()
         self.range, self._held = (math.inf, -math.inf), Counter[bool]()
         self.scores = defaultdict[int, deque[tuple[float, ...]]](lambda: deque(maxlen=_SCORES))
@@ -48,6 +50,7 @@ class Judge:
         """Judge an answer; return it as ``answers`` have it."""
         self.counts.update(["lines", *answer.get("alerts", ["refused"])])
         judged = answer if "refused" in answer else self._judge(answer)
+        self.refused += [answer] * ("refused" in answer and len(self.refused) < _REFUSED)
         self.answers.append(judged)
         if len(self.answers) >= 2 * self._latest:
             del self.answers[: self._latest]

@@ -135,7 +135,7 @@ def _challenge(
     """Return beliefs whose rival begins at a value: the former regime, or a new one if it may."""
     if before.former is not None:
         former = space.advance(before.former, before.elapsed)
-        again, logs, chance, _ = space.observe(former, y)
+        again, logs, chance, _ = space.observe(former, y, before.held.prior(y))
         if chance < 0.5:
             odds = _NEW + _log_mixture(former, logs) - log_main
             return state._replace(rival=again, odds=odds, age=0, quieter=False)

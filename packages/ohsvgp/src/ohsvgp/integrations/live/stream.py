@@ -223,6 +223,7 @@ class LiveStream:
             return
         content = self.to_bytes()
         try:
+            self.file.parent.stat()  # a lock would make the folder
             with sole_use(self.file, "save"):
                 if read_state(self.file) not in (None, self._saved):
                     raise InUseError(0, "another stream has written it: name another file")
