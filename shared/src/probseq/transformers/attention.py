@@ -141,7 +141,7 @@ class SoftmaxAttention(MultiHeadAttention):
             allowed = allowed | ~allowed.any(-1, keepdim=True)
         q, k, v = tokens
         if self.learned is not None:
-            queries, keys = self.learned.to(v.dtype).expand(-1, len(v), -1, -1, -1)
+            queries, keys = self.learned.to(v.dtype).expand(-1, v.shape[0], -1, -1, -1)
             v = F.scaled_dot_product_attention(queries, k, v, attn_mask=allowed)
             k, allowed = keys, None
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
