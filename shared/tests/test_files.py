@@ -132,6 +132,10 @@ def test_tensors_and_values_come_back_and_others_read_the_same_files(tmp_path):
     assert unpack_arrays(arrays, FORM, "state")[1]["x/y"].tolist() == [0.0, 1.0, 2.0, 3.0]
     assert hash_tensors(tensors) == hash_tensors(dict(reversed(TENSORS.items())))
     assert hash_tensors(tensors) != hash_tensors(tensors | {"scalar": torch.tensor(2.0)})
+    x = torch.rand(3, 4)  # whose values, order, shape and type count, and not its strides
+    variants = (x, x.flip(0), x.T, x.view(4, 3), x.double(), x.view(torch.int32))
+    assert len({hash_tensors({"x": each}) for each in variants}) == 6
+    assert hash_tensors({"x": x.T.contiguous().T}) == hash_tensors({"x": x})
     write_arrays(tmp_path / "x.npz", FORM, {"x/y": np.arange(4.0)})
     assert np.load(tmp_path / "x.npz")["x/y"].tolist() == [0.0, 1.0, 2.0, 3.0]
     with pytest.raises(ValueError, match="must not be named format"):

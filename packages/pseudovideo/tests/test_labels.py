@@ -113,15 +113,16 @@ def test_classes_are_found_by_name_else_by_number():
 def test_training_hides_its_share_of_labels_and_nothing_else_does():
     labels = torch.arange(30_000) % 3
     generator = seeded(0)
-    tokens = dropped_labels(labels, HIDDEN, len(labels), training=True, generator=generator)
+    learner = model(num_classes=3, label_dropout=0.25).train()
+    tokens = dropped_labels(labels, learner, len(labels), generator)
     hidden = tokens == 3
     assert (hidden.double().mean() - 0.25).abs() < 5 * math.sqrt(0.25 * 0.75 / len(labels))
     assert torch.equal(tokens[~hidden], labels[~hidden])
-    kept = dropped_labels(labels, HIDDEN, len(labels), training=False, generator=None)
+    kept = dropped_labels(labels, learner.eval(), len(labels), None)
     assert torch.equal(kept, labels)
     # Without it no random number is drawn: training without classes stays what it was.
     state = generator.get_state()
-    dropped_labels(labels, PLAIN, len(labels), training=True, generator=generator)
+    dropped_labels(labels, model(num_classes=3).train(), len(labels), generator)
     assert torch.equal(generator.get_state(), state)
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from probseq.checks import check_integers, check_not_negative
+from probseq.pretrained import Pretrained
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.sampling import draw_seed
 from pseudovideo.spec import ClassSpec
@@ -155,18 +156,17 @@ def check_labels(
 
 def dropped_labels(
     labels: Int64[Tensor, " n"] | None,
-    spec: ClassSpec,
+    model: Pretrained,
     count: int,
-    *,
-    training: bool,
     generator: torch.Generator | None,
 ) -> Int64[Tensor, " n"] | None:
     """Return the tokens to train with: each is, with probability `label_dropout`, that of none.
 
     There must be `count` labels. In eval mode none is dropped.
     """
+    spec: ClassSpec = model.config
     check_labels(labels, spec, count)
-    if labels is None or not (training and spec.label_dropout):
+    if labels is None or not (model.training and spec.label_dropout):
         return labels
     device = labels.device if generator is None else generator.device
     chance = torch.rand(count, generator=generator, device=device).to(labels.device)

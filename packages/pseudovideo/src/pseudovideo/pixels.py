@@ -4,24 +4,27 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-_MOST = 10.0  # noise of pseudo videos goes beyond ±1, and not so far
+OF_IMAGES = 1.001  # resized images go beyond ±1 by round-off
+OF_NOISE = 10.0  # noise of pseudo videos goes beyond ±1, and not so far
 
 
-def check_pixels(**images: Tensor) -> None:
-    """Refuse what is no image in −1..1, or noise around one: NaN, infinity, levels of 0..255.
+def check_values(name: str, images: Tensor, most: float = OF_NOISE) -> None:
+    """Refuse what is no image in −1..1: NaN, infinity, and values above `most`; reads them all."""
+    low, high = torch.stack(images.detach().aminmax()).tolist()
+    # Written so that NaN, for which every comparison is false, is refused too.
+    if not (low >= -most and high <= most):
+        noise = " but for noise" if most == OF_NOISE else ""
+        raise ValueError(
+            f"{name} must be finite, with values in -1..1{noise}, got {low:.4g} to {high:.4g}: "
+            "scale levels of 0..255 by x / 127.5 - 1"
+        )
 
-    Values are looked at on the CPU only, where that costs no synchronisation.
-    """
+
+def check_pixels(most: float = OF_NOISE, **images: Tensor) -> None:
+    """Check values on the CPU only, where the look costs no synchronisation in training."""
     for name, tensor in images.items():
-        checked = tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-        if checked and tensor.numel():
-            low, high = (float(end) for end in tensor.detach().aminmax())
-            # Written so that NaN, for which every comparison is false, is refused too.
-            if not (low >= -_MOST and high <= _MOST):
-                raise ValueError(
-                    f"{name} must be finite, and images in -1..1, got values from {low:g} to "
-                    f"{high:g}: scale levels of 0..255 by x / 127.5 - 1"
-                )
+        if tensor.device.type == "cpu" and not torch.compiler.is_compiling() and tensor.numel():
+            check_values(name, tensor, most)
 
 
 def check_batch(name: str, images: Tensor, shape: tuple[int, ...]) -> None:

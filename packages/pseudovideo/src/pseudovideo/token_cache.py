@@ -6,7 +6,6 @@ A writer that is killed leaves the folder as it was, and the next starts anew.
 """
 
 import contextlib
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from jaxtyping import Int16, Int64, Shaped
 from torch import Tensor
 
 from probseq.checks import check_counts, check_whole
-from probseq.files import Format, read_tensors, write_tensors
+from probseq.files import Format, hash_tensors, read_tensors, write_tensors
 from probseq.pretrained import fingerprint
 from pseudovideo.corruptions import pseudo_videos
 from pseudovideo.labels import check_labels
@@ -44,7 +43,7 @@ class TokenCache:
     # Of the videos. Tokens of random corruptions are those of (seed, epoch 0): a prior sees one
     # draw of the noise per image
     seed: int
-    images_hash: str  # of the images, see `hash_images`
+    images_hash: str  # of the images, see `hash_tensors`
     # (n,), classes of the images; None where none were stored
     labels: Int64[Tensor, " n"] | None = None
 
@@ -101,7 +100,7 @@ def cached_tokens(
         "tokenizer_fingerprint": fingerprint(tokenizer),
         "corruption": config.to_dict(),
         "seed": seed,
-        "images_hash": hash_images(images),
+        "images_hash": hash_tensors({"images": images}),
     }
     with contextlib.suppress(FileNotFoundError, ValueError):
         cache = TokenCache.open(folder)
@@ -160,12 +159,3 @@ def _encode(
     autocast = torch.autocast(device.type, enabled=False)
     with eval_mode(tokenizer), torch.inference_mode(), autocast:
         return tokenizer.encode(videos)
-
-
-def hash_images(images: Shaped[Tensor, "n c h w"]) -> str:
-    """Return the hash of images, with their shape and type, in 32 hexadecimal digits."""
-    digest = hashlib.sha256(f"{tuple(images.shape)}:{images.dtype};".encode())
-    # A batch at a time: images on another device or with strides are copied before they are hashed.
-    for batch in images.split(1024):
-        digest.update(batch.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:32]

@@ -124,7 +124,7 @@ def test_inference_first_and_gradients_later(kind):
         (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), "floats in -1..1, got torch.uint8"),
         (torch.zeros(1, 8, 8), r"shape \(b, c, h, w\), got \(1, 8, 8\)"),
         (torch.full((2, 1, 8, 8), 255.0), "values in -1..1, got 255 to 255"),
-        (torch.full((2, 1, 8, 8), -1.01), "values in -1..1, got -1.01"),
+        (torch.full((2, 1, 8, 8), -1.01), "values in -1..1, got -1.01 to -1.01"),
         (torch.full((2, 1, 8, 8), torch.nan), "values in -1..1, got nan"),
         (torch.zeros(2, 1, 8, 5), "at least 6 pixels on each side.*, got 5"),
     ],

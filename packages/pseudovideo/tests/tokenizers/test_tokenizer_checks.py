@@ -27,16 +27,12 @@ def tokenizer() -> Tokenizer:
 
 
 SHAPES = [
-    (torch.zeros(2, 3, 8, 8), r"5 dimensions.*got shape \(2, 3, 8, 8\).*images\[:, None\]"),
-    (torch.zeros(2, 3, 3, 8, 8), r"=\(4, 3, 8, 8\), got \(3, 3, 8, 8\)"),
-    (torch.zeros(2, 4, 3, 8, 12), r"=\(4, 3, 8, 8\), got \(4, 3, 8, 12\)"),
-    (torch.zeros(2, 4, 3, 16, 16), r"=\(4, 3, 8, 8\), got \(4, 3, 16, 16\)"),
-    (
-        torch.zeros(2, 4, 1, 8, 8),
-        r"channels=3 \(colour images\), got 1 \(grey images\)",
-    ),
-    (torch.zeros(2, 4, 4, 8, 8), r"channels=3 \(colour images\), got 4$"),
-    (torch.zeros(2, 4, 3, 8, 8, dtype=torch.uint8), r"floating point.*uint8.*/ 127\.5 - 1"),
+    (torch.zeros(2, 3, 8, 8), r"shape \(2, 3, 8, 8\): images are videos of one frame"),
+    (torch.zeros(2, 3, 3, 8, 8), r"=\(b, 4, 3, 8, 8\), got torch.float32 of shape \(2, 3, 3,"),
+    (torch.zeros(2, 4, 3, 8, 12), r"=\(b, 4, 3, 8, 8\), got .* shape \(2, 4, 3, 8, 12\)"),
+    (torch.zeros(2, 4, 3, 16, 16), r"=\(b, 4, 3, 8, 8\), got .* shape \(2, 4, 3, 16, 16\)"),
+    (torch.zeros(2, 4, 1, 8, 8), r"=\(b, 4, 3, 8, 8\), got .* shape \(2, 4, 1, 8, 8\)"),
+    (torch.zeros(2, 4, 3, 8, 8, dtype=torch.uint8), r"must be floats.*uint8.*/ 127\.5 - 1"),
 ]
 
 
@@ -58,15 +54,15 @@ def video(frame: int, value: float) -> Tensor:
 @pytest.mark.parametrize(
     ("videos", "message"),
     [
-        (video(-1, 1.01), r"-1\.\.1 in their last frame, the image, got 0\.\.1\.01"),
-        (video(-1, -1.01), r"in their last frame, the image, got -1\.01\.\.0"),
-        (video(-1, 255.0), r"in their last frame, the image, got 0\.\.255"),
-        (video(-1, float("nan")), "in their last frame, the image, got nan"),
-        (video(0, 255.0), r"values in -1\.\.1 \(noise may leave it, up to 8\), got 0\.\.255"),
-        (video(0, -9.0), r"noise may leave it, up to 8\), got -9\.\.0"),
-        (video(1, float("nan")), "noise may leave it.*got nan"),
-        (video(1, float("inf")), "noise may leave it.*inf"),
-        (torch.zeros(0, 4, 3, 8, 8), r"videos must not be empty, got shape \(0, 4, 3, 8, 8\)"),
+        (video(-1, 1.01), r"the image, must be finite, .* in -1\.\.1, got 0 to 1\.01"),
+        (video(-1, -1.01), r"the image, must be finite, .* in -1\.\.1, got -1\.01 to 0"),
+        (video(-1, 255.0), "the image, must be finite, .* got 0 to 255"),
+        (video(-1, float("nan")), "the image, must be finite, .* got nan"),
+        (video(0, 255.0), r"videos must .* values in -1\.\.1 but for noise, got 0 to 255"),
+        (video(0, -11.0), "videos must .* but for noise, got -11 to 0"),
+        (video(1, float("nan")), "videos must .* but for noise, got nan"),
+        (video(1, float("inf")), "videos must .* but for noise, .*inf"),
+        (torch.zeros(0, 4, 3, 8, 8), r"videos must be floats .* shape \(0, 4, 3, 8, 8\)"),
     ],
 )
 @pytest.mark.parametrize("call", ["encode", "reconstruct"])
@@ -85,10 +81,10 @@ def test_rounding_and_noise_beyond_the_range_are_taken(tokenizer: Tokenizer) -> 
 @pytest.mark.parametrize(
     ("indices", "message"),
     [
-        (torch.zeros(1, 2, 2, dtype=torch.int64), r"=\(b, 2, 2, 2\), got \(1, 2, 2\)"),
-        (torch.zeros(1, 3, 2, 2, dtype=torch.int64), r"=\(b, 2, 2, 2\), got \(1, 3, 2, 2\)"),
-        (torch.full((1, 2, 2, 2), 8), r"indices must be in 0\.\.7 .*got 8\.\.8"),
-        (torch.full((1, 2, 2, 2), -1), r"indices must be in 0\.\.7 .*got -1\.\.-1"),
+        (torch.zeros(1, 2, 2, dtype=torch.int64), r"\(b, 2, 2, 2\), got \(1, 2, 2\)"),
+        (torch.zeros(1, 3, 2, 2, dtype=torch.int64), r"\(b, 2, 2, 2\), got \(1, 3, 2, 2\)"),
+        (torch.full((1, 2, 2, 2), 8), "indices must be from 0 to 7, got 8 to 8"),
+        (torch.full((1, 2, 2, 2), -1), "indices must be from 0 to 7, got -1 to -1"),
         (torch.zeros(1, 2, 2, 2, dtype=torch.int16), "indices must be int64, got torch.int16"),
         (torch.zeros(1, 2, 2, 2), "indices must be int64, got torch.float32"),
         (torch.zeros(0, 2, 2, 2, dtype=torch.int64), "indices must not be empty"),

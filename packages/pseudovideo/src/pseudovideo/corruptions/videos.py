@@ -9,10 +9,8 @@ from torch import Tensor
 
 from pseudovideo.corruptions.counter import counter_normal
 from pseudovideo.corruptions.kinds import KINDS, cached_operators
+from pseudovideo.pixels import OF_IMAGES, check_pixels
 from pseudovideo.spec import PseudoVideoConfig
-
-# Resized images go beyond −1 and 1 by round-off.
-_TOLERANCE = 1e-3
 
 
 def pseudo_videos(
@@ -69,12 +67,4 @@ def _check_images(images: Tensor) -> None:
         raise ValueError(f"images must be floats in -1..1, got {images.dtype}")
     if images.ndim != 4 or 0 in images.shape[1:]:
         raise ValueError(f"images must have shape (b, c, h, w), got {tuple(images.shape)}")
-    # On the CPU only, where the look costs no synchronisation: this runs in each training step.
-    if images.device.type == "cpu" and images.numel():
-        low, high = torch.stack(torch.aminmax(images)).tolist()
-        # NaN fails too.
-        if not (low >= -1 - _TOLERANCE and high <= 1 + _TOLERANCE):
-            raise ValueError(
-                f"images must have values in -1..1, got {low:.4g} to {high:.4g}: "
-                "bytes are to be divided by 127.5, less 1"
-            )
+    check_pixels(OF_IMAGES, images=images)

@@ -82,9 +82,7 @@ class ImageDiffusion(FrameDiffusion):
         check_sizes("t", t, len(images))
         noise = noise_like(images, generator)
         x_t = self.diffusion.add_noise(images, noise, t)
-        tokens = dropped_labels(
-            labels, self.config, len(images), training=self.training, generator=generator
-        )
+        tokens = dropped_labels(labels, self, len(images), generator)
         output = self(x_t, self.diffusion.model_times(t), tokens)
         return hybrid_losses(self.diffusion, output, images, x_t, noise, t)
 

@@ -109,7 +109,7 @@ class VideoDiffusion(FrameDiffusion):
         noise = noise_like(clean, generator)
         x0, eps, steps = clean.flatten(0, 1), noise.flatten(0, 1), repeat(t, "b -> (b s)", s=slots)
         x_t = self.diffusion.add_noise(x0, eps, steps)
-        tokens = dropped_labels(labels, config, batch, training=self.training, generator=generator)
+        tokens = dropped_labels(labels, self, batch, generator)
         observed = window.observed[:, :, None, None, None]
         pixels = torch.where(observed, clean, x_t.unflatten(0, (batch, slots)))
         times = self.diffusion.model_times(t)

@@ -122,9 +122,7 @@ class HVAE(Pretrained):
         device = images.device if generator is None else generator.device
         t = torch.randint(1, levels + 1, (len(images),), generator=generator, device=device)
         noise = noise_like(images, generator)
-        tokens = dropped_labels(
-            labels, self.config, len(images), training=self.training, generator=generator
-        )
+        tokens = dropped_labels(labels, self, len(images), generator)
         terms = self.level_terms(images, t.to(images.device), noise, tokens)
         steps, prior = levels * terms.step.mean(), levels * terms.prior.mean()
         scalars = {"steps": steps, "prior": prior, "mse": terms.mse.mean()}

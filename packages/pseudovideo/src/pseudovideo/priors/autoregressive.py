@@ -68,9 +68,7 @@ class AutoregressivePrior(TokenPrior):
     ) -> Float[Tensor, ""]:
         """Return the mean of −log p(token | tokens before it); see `TokenPrior.loss`."""
         sequences = self._sequences(tokens)
-        tokens_of_classes = dropped_labels(
-            labels, self.config, len(tokens), training=self.training, generator=generator
-        )
+        tokens_of_classes = dropped_labels(labels, self, len(tokens), generator)
         logits = self._logits(sequences[:, :-1], tokens_of_classes)
         return F.cross_entropy(logits.flatten(0, 1), sequences.flatten())
 

@@ -90,9 +90,7 @@ class MaskedPrior(TokenPrior):
         """Return the mean of −log p over the masked tokens of a batch; see `TokenPrior.loss`."""
         sequences = self._sequences(tokens)
         masked = draw_masks(sequences, generator)
-        tokens_of_classes = dropped_labels(
-            labels, self.config, len(tokens), training=self.training, generator=generator
-        )
+        tokens_of_classes = dropped_labels(labels, self, len(tokens), generator)
         logits = self(sequences, masked, labels=tokens_of_classes)
         # -100 is what the loss passes over.
         targets = sequences.masked_fill(~masked, -100)
