@@ -142,14 +142,12 @@ def check_labels(
             )
         return
     last = spec.num_classes - 1 + int(none and spec.label_dropout > 0)
-    wanted = f"int64 of shape ({count},) in 0..{last}"
-    if not isinstance(labels, Tensor):
+    is_tensor = isinstance(labels, Tensor)
+    if not is_tensor or labels.shape != (count,) or labels.dtype != torch.int64:
+        got = f"{labels.dtype} of shape {tuple(labels.shape)}" if is_tensor else repr(labels)
         raise ValueError(
-            f"labels must be {wanted} for a model of num_classes={spec.num_classes}, got {labels!r}"
-        )
-    if labels.shape != (count,) or labels.dtype != torch.int64:
-        raise ValueError(
-            f"labels must be {wanted}, got {labels.dtype} of shape {tuple(labels.shape)}"
+            f"labels must be int64 of shape ({count},) in 0..{last} for a model of "
+            f"num_classes={spec.num_classes}, got {got}"
         )
     check_integers(0, last, labels=labels)
 

@@ -163,7 +163,26 @@ class Kernel(nn.Module):
         return inputs.to(dtype)
 
 
-class ARDKernel(Kernel):
+class _ScaledKernel(Kernel):
+    """A kernel that a variance multiplies, of which there is one per head."""
+
+    raw_outputscale: nn.Parameter
+
+    @property
+    def outputscale(self) -> Float[Tensor, "*heads"]:
+        """σ_f², the variance that multiplies the kernel, one per head."""
+        return self.raw_outputscale.exp()
+
+    def limits(self, units: DataUnits) -> dict[str, Limits]:
+        """Return that of σ_f²."""
+        return {"raw_outputscale": units.variance}
+
+    def _variance(self, x: Tensor) -> Tensor:
+        # Not torch.broadcast_shapes, which imports sympy: seconds in the first call of a process.
+        return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
+
+
+class ARDKernel(_ScaledKernel):
     """A kernel with one lengthscale per input dimension and one scale.
 
     Hyperparameters are stored as logarithms in ``raw_lengthscale`` (``*batch_shape, 1, dim``) and
@@ -200,25 +219,12 @@ class ARDKernel(Kernel):
         return self.raw_lengthscale.exp()
 
     @property
-    def outputscale(self) -> Float[Tensor, "*heads"]:
-        """σ_f², the variance that multiplies the kernel, one per head."""
-        return self.raw_outputscale.exp()
-
-    @property
     def resolution(self) -> Float[Tensor, "*heads 1 d"]:
         """ℓ."""
         return self.lengthscale
 
-    def limits(self, units: DataUnits) -> dict[str, Limits]:
-        """Return that of σ_f²."""
-        return {"raw_outputscale": units.variance}
 
-    def _variance(self, x: Tensor) -> Tensor:
-        # Not torch.broadcast_shapes, which imports sympy: seconds in the first call of a process.
-        return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
-
-
-class Constant(Kernel):
+class Constant(_ScaledKernel):
     """k(x, z) = σ_f²: a function that has one unknown value everywhere; as ``ARDKernel``."""
 
     def __init__(
@@ -232,11 +238,6 @@ class Constant(Kernel):
         self.raw_outputscale = log_parameter("outputscale", outputscale, self.batch_shape)
 
     @property
-    def outputscale(self) -> Float[Tensor, "*heads"]:
-        """σ_f², one per head."""
-        return self.raw_outputscale.exp()
-
-    @property
     def resolution(self) -> Float[Tensor, "*heads 1 d"]:
         """Infinity."""
         return self.like.new_full((*self.batch_shape, 1, self.dim), torch.inf)
@@ -245,16 +246,9 @@ class Constant(Kernel):
         """Return one term at frequency zero."""
         return [Spectrum(0.0)]
 
-    def limits(self, units: DataUnits) -> dict[str, Limits]:
-        """Return that of σ_f²."""
-        return {"raw_outputscale": units.variance}
-
     def _covariance(self, x: Tensor, z: Tensor) -> Tensor:
         shape = torch.broadcast_tensors(x[..., :, None, 0], z[..., None, :, 0])[0]
         return torch.broadcast_tensors(self.outputscale[..., None, None], shape)[0]
-
-    def _variance(self, x: Tensor) -> Tensor:
-        return torch.broadcast_tensors(self.outputscale[..., None], x[..., 0])[0]
 
 
 class _Composite(Kernel):

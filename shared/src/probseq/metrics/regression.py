@@ -82,15 +82,6 @@ class LaplaceMixture(NamedTuple):
         within = [f.double().var(0, correction=0) + 2.0 * b.double().square() for f, b in pairs]
         return torch.stack(within).mean(0) + self._means.var(0, correction=0)
 
-    @property
-    def function_variance(self) -> Float[Tensor, " n"]:
-        """Variance without the noise 2b², which is the same for all inputs.
-
-        It ranks them as the variance does, and is comparable between seeds.
-        """
-        noise = torch.stack([2.0 * scale.square() for scale in self.scales]).mean()
-        return (self.variance - noise).clamp(min=0.0)
-
     def log_prob(self, targets: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """Return the log density of each target, in nats (thesis app. B.3.2).
 

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from pseudovideo.diffusion.unet import zeroed
+
 
 class FrameMemory(NamedTuple):
     """Keys and values that an attention site keeps of frames, for later frames to attend to."""
@@ -45,7 +47,7 @@ class RelativePositions(nn.Module):
         self.num_heads = num_heads
         self.distance = nn.Linear(3, channels)
         self.time = nn.Linear(time_channels, channels)
-        self.out = _zero(nn.Linear(channels, channels))
+        self.out = zeroed(nn.Linear(channels, channels))
 
     def forward(
         self, features: Float[Tensor, "b i j 3"], temb: Float[Tensor, "b i e"]
@@ -76,7 +78,7 @@ class TemporalAttention(nn.Module):
         self.scale = (channels // num_heads) ** -0.5
         self.norm = nn.GroupNorm(num_groups, channels, eps=1e-5)
         self.to_qkv = nn.Linear(channels, 3 * channels)
-        self.to_out = _zero(nn.Linear(channels, channels))
+        self.to_out = zeroed(nn.Linear(channels, channels))
         self.positions_q, self.positions_k, self.positions_v = (
             RelativePositions(channels, num_heads, time_channels) for _ in range(3)
         )
@@ -171,9 +173,3 @@ def _mapped(linear: nn.Linear, x: Float[Tensor, "n c d"]) -> Float[Tensor, "n o 
     """Return W x + b over the second dimension."""
     weight = linear.weight.expand(len(x), -1, -1)
     return torch.baddbmm(linear.bias[:, None], weight, x)
-
-
-def _zero(linear: nn.Linear) -> nn.Linear:
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear

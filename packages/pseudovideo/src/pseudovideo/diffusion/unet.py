@@ -53,11 +53,11 @@ def build_unet(config: UNetConfig, *, in_channels: int, out_channels: int) -> nn
     for module in unet.modules():
         if isinstance(module, diffusers.models.attention_processor.Attention):
             _set_heads(module, config.num_heads)
-            _zero(module.to_out[0])
+            zeroed(module.to_out[0])
             module.register_forward_hook(_lay_out)
         elif isinstance(module, diffusers.models.resnet.ResnetBlock2D):
-            _zero(module.conv2)
-    _zero(unet.conv_out)
+            zeroed(module.conv2)
+    zeroed(unet.conv_out)
     return unet
 
 
@@ -105,6 +105,8 @@ def _lay_out(attention: nn.Module, args: tuple[Any, ...], output: Tensor) -> Ten
     return output.contiguous(memory_format=form)
 
 
-def _zero(layer: Any) -> None:
+def zeroed(layer: Any) -> Any:
+    """Return a layer whose weights and biases are set to 0."""
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
+    return layer

@@ -10,7 +10,7 @@ from einops import repeat
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from probseq.checks import check_integers, check_sizes, check_whole
+from probseq.checks import check_finite, check_integers, check_sizes, check_whole
 from pseudovideo.diffusion.base import FrameDiffusion, Sampler, sample_stage
 from pseudovideo.diffusion.frame_windows import (
     FrameWindow,
@@ -142,8 +142,7 @@ class VideoDiffusion(FrameDiffusion):
         with the number of its samples.
         """
         check_batch("videos", videos, (self.config.num_frames, *self.config.image_shape))
-        if not videos.isfinite().all():
-            raise ValueError("videos must be finite, got NaN or infinity")
+        check_finite(videos=videos)
         check_labels(labels, self.config, len(videos))
         check_whole(frame=frame)
         config = self.config

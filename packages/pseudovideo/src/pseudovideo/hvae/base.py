@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from probseq.checks import check_counts, check_floating, check_integers, check_sizes
+from probseq.checks import check_counts, check_finite, check_floating, check_integers, check_sizes
 from probseq.pretrained import Pretrained
 from pseudovideo.diffusion.unet import apply_unet, build_unet
 from pseudovideo.labels import check_labels, dropped_labels, sample_classes
@@ -146,8 +146,7 @@ class HVAE(Pretrained):
         """
         check_batch("images", images, self.config.image_shape)
         check_labels(labels, self.config, len(images))
-        if not images.isfinite().all():
-            raise ValueError("images must be finite, got NaN or infinity")
+        check_finite(images=images)
         seed = draw_seed(generator)
         numbers = torch.arange(len(images), device=images.device)
         levels: list[LevelTerms] = []

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from probseq.checks import check_floating, check_sizes
+from probseq.checks import check_finite, check_floating, check_sizes
 from pseudovideo.hvae.base import HVAE
 from pseudovideo.labels import check_labels
 from pseudovideo.pixels import check_batch
@@ -122,8 +122,7 @@ class HeatHVAE(HVAE):
             indices = self._indices_of_classes(share, labels, image_labels, len(images))
         chosen = images[indices.to(images.device)]
         chosen = chosen.to(self._weight.device, at_least_float32(self._weight))
-        if not chosen.isfinite().all():
-            raise ValueError("images must be finite, got NaN or infinity")
+        check_finite(images=chosen)
         levels = torch.full_like(numbers, self.config.num_levels)
         noise = self._noise(numbers, seed, level=self.config.num_levels)
         return self.encode(chosen, levels) + self.config.delta * noise
