@@ -77,6 +77,38 @@ def test_a_killed_process_has_lost_nothing(tmp_path, follow):
     assert all(torch.equal(found[name], wanted[name]) for name in found)
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_process_saves_what_it_has_answered(signum, tmp_path, follow):
+    state = tmp_path / "state"
+    command = [sys.executable, "-m", "probseq_apps", "forecast", *FLAGS, "--state", state]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen([*command, "--every", "100"], **pipes, text=True)
+    process.stdin.write("".join(LINES[:15]))
+    process.stdin.flush()
+    answers = [json.loads(process.stdout.readline()) for _ in LINES[:15]]
+    process.send_signal(signum)
+    _, error = process.communicate()
+    assert process.returncode == 128 + signum
+    assert f"{state} is saved to line 15\n" in error
+    answers += follow(LINES[15:], "--state", str(state))[1]
+    assert answers == follow(LINES)[1]
+
+
+def test_a_line_that_is_being_written_waits_where_a_state_is_kept(tmp_path, follow, read):
+    whole, cut = follow(LINES)[1], "".join(LINES[:31])[:-5]
+    state = ("--state", str(tmp_path / "file"))
+    _, told, error, answers = read(cut, *state)
+    assert (answers, "the last line waits" in error) == (whole[:30], True)
+    assert "30 lines" in told
+    assert read("".join(LINES), *state)[3] == whole[29:]
+    state = ("--state", str(tmp_path / "pipe"))
+    _, answers, error = follow(cut, *state)
+    assert (answers, "the last line waits" in error) == (whole[:30], True)
+    assert follow("".join(LINES), *state, "--replay")[1] == whole[29:]
+    _, told, error, answers = read("".join(LINES)[:-1])  # nothing comes back to this file
+    assert (answers[-1]["line"], "40 lines" in told, "waits" in error) == (40, True, False)
+
+
 def test_a_file_is_followed_like_standard_input_and_from_where_it_was(tmp_path, follow, read):
     code, whole, _ = follow(LINES, "--horizon", "2")
     assert code == 0
@@ -144,6 +176,8 @@ def test_lengths_of_time_have_a_unit_where_stamps_are_dates(tmp_path, follow):
     for flag in ("season", "horizon"):  # of numbers: a number
         assert f"{flag} must be a number" in follow(LINES, f"--{flag}", "24h")[2]
     assert follow(LINES, "--season", "2.5", "--step", "0.25")[0] == 0
+    code, answers, error = follow(hours, "--season", "1d", "24h")
+    assert (code, answers, "seasons must differ, got [86400.0, 86400.0]" in error) == (1, [], True)
     code, answers, error = follow(hours, "--false-alarms", "30/day")
     assert (code, "false_alarms must be fewer than lines, got 1.25 for each" in error) == (1, True)
 
@@ -208,6 +242,16 @@ def test_several_series_in_a_pipe_are_told(follow):
     assert (code, len(answers)) == (0, 90)
     assert error.count("warning: stamps repeat, and place has 3 values (a, b, c)") == 1
     assert "warning" not in follow([row for row in rows if ",b," in row] * 3)[2]
+
+
+def test_a_pipe_may_begin_with_remarks_and_missing_values(follow):
+    rows = [f"{hour.isoformat()},{k if k > 9 else ''}\n" for k, hour in enumerate(HOURS)]
+    objects = [json.dumps({"t": s, "y": k if k > 9 else None}) + "\n" for k, s in enumerate(STAMPS)]
+    remarks = ["# a remark\n", "\n"] * 6
+    for lines in (rows, objects, ["time,temp\n", *rows], [*remarks, "time,temp\n", *rows]):
+        code, answers, _ = follow(lines, "--warmup", "2")
+        assert [answer["alerts"] for answer in answers[:10]] == [["missing"]] * 10
+        assert (code, [answer["y"] for answer in answers[10:12]]) == (0, [10.0, 11.0])
 
 
 def test_counters_are_numbers_and_months_are_dates(read):

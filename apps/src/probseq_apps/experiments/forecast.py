@@ -50,7 +50,8 @@ def forecast_command(settings: ForecastSettings) -> None:
     ):
         saved = (settings.state and saved_settings(settings.state)) or {}
         stored = {*saved.get("season", ()), saved.get("false_alarms", "").partition("/")[2]}
-        readings = open_readings(settings, iter(source), piped)
+        lines = iter(source) if settings.state is None else filter(has_ended, source)
+        readings = open_readings(settings, lines, piped)
         stream = open_stream(settings, readings, stored)
         title = readings.target if piped else f"{settings.file.name}, {readings.target}"
         if report:  # before anything is learned
@@ -62,8 +63,9 @@ def forecast_command(settings: ForecastSettings) -> None:
         with nullcontext(sink) if out is None else out.open(mode, encoding="utf-8") as file:
             if file and table and not file.tell():
                 print(",".join(_COLUMNS), file=file)
+            answers = stream.follow(readings.lines, every=settings.every, replay=whole)
             try:
-                for text in stream.follow(readings.lines, every=settings.every, replay=whole):
+                for text in answers:
                     answer = judge.observe(_JSON.decode(text))
                     if file:
                         print(as_row(answer) if table else text, file=file, flush=True)
@@ -76,6 +78,11 @@ def forecast_command(settings: ForecastSettings) -> None:
                         note = f"step {season['step']}, season {names}{nats or ''}"
                         print(note, file=sys.stderr, flush=True)
             finally:  # after Ctrl-C, too
+                answers.close()  # which saves the state
+                if settings.state:
+                    print(
+                        f"{settings.state} is saved to line {stream.state.lines}", file=sys.stderr
+                    )
                 if report:  # before what a pipe may not want to its end
                     write_page(report, title, judge, ended=True)
                 print(summary(title, judge), file=talk)
@@ -83,6 +90,13 @@ def forecast_command(settings: ForecastSettings) -> None:
             wait = f"{settings.warmup} values come first (--warmup), at stamps that differ"
             reasons = filter(None, (json.loads(text or "{}").get("refused"), wait))
             raise ValueError(f"nothing was learned: {'; '.join(reasons)}")
+
+
+def has_ended(line: str) -> bool:
+    """Return whether a line has its newline; say of a last one that has none that it waits."""
+    if not (ended := line.endswith("\n")):
+        print("the last line waits for its newline, and is not learned", file=sys.stderr)
+    return ended
 
 
 def open_stream(settings: ForecastSettings, readings: Readings, stored: set[str]) -> LiveStream:

@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import chain, islice, pairwise, product
+from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
 
 from ohsvgp.integrations.live.lines import UNITS, LineReader, split_cells
 from ohsvgp.stream.clock import stamp_text
 from probseq_apps.settings.forecast import ForecastSettings
 
-# Lines of a file that are looked at; at most of a pipe, which must not wait; later of that.
+# Lines of a file that are looked at, remarks beside; of a pipe, which must not wait; later of that.
 _LINES, _LINES_OF_PIPE, _LINES_TO_WATCH = 1_000, 8, 60
 _TIMES = ("timestamp", "datetime", "time", "date", "t", "year")
 _CLOCK, _COMMA = re.compile(r"\d?\d:\d\d(:\d\d.*)?"), re.compile(r"[+-]?\d+,\d+")
@@ -50,12 +50,15 @@ class _Table(NamedTuple):
 
 def open_readings(settings: ForecastSettings, source: Iterator[str], piped: bool) -> Readings:
     """Find the columns of a file, or of a pipe by the first lines that have some."""
-    first = list[str]()
-    for line in islice(source, _LINES_OF_PIPE if piped else _LINES):
+    first, rows, most = list[str](), 0, _LINES_OF_PIPE if piped else _LINES
+    for line in source:
         first.append(line)
+        rows += line.strip()[:1] not in ("", "#")
         with suppress(ValueError):
-            if piped:
+            if piped and rows:
                 return _find(settings, first, _watched(settings, [*first], source))
+        if rows == most:
+            break
     return _find(settings, first, source)
 
 
@@ -211,10 +214,12 @@ def _forms(reader: LineReader, cells: Sequence[str]) -> list[str]:
 
 
 def _target(reader: LineReader, columns: dict[str, list[str]], time: Sequence[str]) -> str:
-    """Return the only column of numbers beside the stamps."""
+    """Return the only column of numbers beside the stamps, or the only one, if it is empty."""
     others = [name for name in columns if name not in time]
     named = [name for name in others if name.lower() not in ("", "index", "unnamed: 0")]
     numbers = [name for name in named if _read(reader.value, columns[name])]
+    if len(named) == 1 and not any(columns[named[0]]):
+        numbers = named
     if len(numbers) == 1:
         return numbers[0]
     cells = ", ".join(f"{name} ({columns[name][0]})" for name in numbers or others)

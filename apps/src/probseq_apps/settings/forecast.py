@@ -49,7 +49,7 @@ class ForecastSettings(Settings):
     """File of the state: made if it isn't there, else taken up with the model in it, whose flags
     may be left out and must not differ. Lines of FILE that it has absorbed are skipped."""
     every: Count = 1
-    """Lines between two savings of the state."""
+    """Lines between two savings of the state; Ctrl-C and SIGTERM save it, too."""
     replay: bool = False
     """Standard input starts at the stream's first line: skip those that the state has absorbed."""
     sort: bool = False

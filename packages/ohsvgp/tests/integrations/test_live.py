@@ -5,6 +5,7 @@ import math
 import random
 import signal
 import time
+from contextlib import closing
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from statistics import NormalDist, fmean
@@ -15,6 +16,7 @@ import pytest
 
 from damage import flipped_bits
 from ohsvgp.integrations.live import LiveStream
+from ohsvgp.integrations.live import stream as live
 from ohsvgp.integrations.live.state import FORMAT, saved_settings
 from probseq.files import DamagedFileError, InUseError, read_json, sole_use
 
@@ -272,7 +274,7 @@ def test_a_line_is_learned_or_refused_and_a_refused_one_changes_nothing() -> Non
     before = json.loads(json.dumps(vars(stream.state)))
     answer = stream.answer("9999-12-31,3\n") or {}  # its forecast lies beyond what a date can say
     assert "refused" in answer
-    assert vars(stream.state) == before | {"lines": 4}
+    assert vars(stream.state) == before | {"lines": 4, "answer": json.dumps(answer)}
 
 
 QUIET = {
@@ -448,6 +450,39 @@ def test_the_state_is_written_before_its_answer_is_told(tmp_path: Path) -> None:
     for number, answer in enumerate(stream.follow(LINES[:9]), 1):
         position = read_json(tmp_path / "state", FORMAT)["position"]
         assert (position["lines"], position["answer"]) == (number, answer)
+
+
+@pytest.mark.parametrize(("work", "every"), [("learn", 100), ("write_atomic", 2), (None, 100)])
+def test_a_stream_that_is_interrupted_saves_lines_with_their_answers(
+    work: str | None, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, answers, calls = tmp_path / "state", list[str](), list[Any]()
+    stream = LiveStream(state, warmup=3)
+
+    def interrupted(*given: Any) -> Any:
+        done = before(*given)
+        calls.append(given)
+        if len(calls) == 7:
+            raise KeyboardInterrupt
+        return done
+
+    def read() -> None:
+        with closing(stream.follow(LINES, every=every)) as told:
+            for text in told:
+                answers.append(text)
+                if len(answers) == 20:  # whoever reads them stops
+                    raise KeyboardInterrupt
+
+    before = getattr(live, work or "learn")
+    monkeypatch.setattr(live, work or "learn", interrupted if work else before)
+    with pytest.raises(KeyboardInterrupt):
+        read()
+    monkeypatch.undo()
+    assert len(answers) in (9, 13, 20)
+    later = LiveStream(state, warmup=3)
+    assert later.state.lines == len(answers) + (work == "write_atomic")
+    whole = [*LiveStream(warmup=3).follow(LINES)]
+    assert list(dict.fromkeys([*answers, *later.follow(LINES, replay=True)])) == whole
 
 
 def test_a_stream_does_not_write_over_what_another_has_written(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from ohsvgp import Cosine, Gaussian, OnlineGP, forecast
-from ohsvgp.integrations.live import LineReader, LiveStream
+from ohsvgp.integrations.live import Judge, LineReader, LiveStream
 from ohsvgp.stream.calendar import calendar_ahead
-from ohsvgp.stream.clock import Clock, parse_stamp, stamps
+from ohsvgp.stream.clock import Clock, parse_stamp, stamp_text, stamps
+from ohsvgp.stream.durations import parse_duration
 from probseq.kernels import RBF
 
 
@@ -65,6 +66,27 @@ def test_streams_forecast_months_in_the_zone_of_the_latest_line() -> None:
     ]
 
 
+@pytest.mark.parametrize("mark", ["Q", "-Q"])
+def test_streams_of_quarters_answer_in_quarters(mark: str) -> None:
+    quarters = pd.period_range("1949Q2", periods=24, freq="Q")
+    texts = [str(quarter).replace("Q", mark) for quarter in quarters]
+    for text, quarter in zip(texts, quarters, strict=True):
+        stamp = parse_stamp(text)
+        assert stamp.value == quarter.to_timestamp().as_unit("ns").value
+        assert stamp_text(stamp.time, stamp.zone, stamp.form) == text
+    live, judge = LiveStream(warmup=12, ahead=parse_duration("quarter", "")), Judge(20)
+    answers = [live.answer(f"{text},{k % 4}") or {} for k, text in enumerate(texts)]
+    assert [answer["t"] for answer in answers] == texts
+    assert [answer["forecasts"][0]["t"] for answer in answers[11:-1]] == texts[12:]
+    inside = [judge.observe(answer)["inside"] for answer in answers]
+    assert None not in inside[12:]
+    assert "refused" in (live.answer(f"1955{'-Q' if mark == 'Q' else 'Q'}2,1") or {})
+    # Between quarters a stamp is a date.
+    live = LiveStream(warmup=12, step=86_400.0)
+    answers = [live.answer(f"{text},1") or {} for text in texts]
+    assert answers[-1]["forecasts"][0]["t"] == "1955-01-02T00:00:00"
+
+
 def nanoseconds(*parts: int) -> int:
     return int(datetime(*parts, tzinfo=UTC).timestamp()) * 10**9
 
@@ -73,6 +95,7 @@ def nanoseconds(*parts: int) -> int:
     ("text", "value", "form"),
     [
         ("1949-01", nanoseconds(1949, 1, 1), "month"),
+        ("1949q3", nanoseconds(1949, 7, 1), "quarter Q1"),
         ("2024-W02", nanoseconds(2024, 1, 8), "week"),
         ("2024W02", nanoseconds(2024, 1, 8), "week"),
         ("20240105", nanoseconds(2024, 1, 5), "date"),
@@ -93,7 +116,15 @@ def test_dates_of_iso_8601_are_read(text: str, value: int, form: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["2024-01-05;18", "2024-13", "2024-W54", "2024-01T12:00", "2024-01-05T24:01", "2024-01-05 1"],
+    [
+        "2024-01-05;18",
+        "2024-13",
+        "2024-W54",
+        "2024Q5",
+        "2024-01T12:00",
+        "2024-01-05T24:01",
+        "2024-01-05 1",
+    ],
 )
 def test_what_is_no_date_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="number or an ISO date"):

@@ -5,11 +5,12 @@ Not in the papers.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ohsvgp.beyond.state_space import Array, Belief, Candidates, Held, StateSpace
+from probseq.checks import check_positive
 
 REGULAR, OUTLIER, RESTART = 0, 1, 2
 """Kinds of rows."""
@@ -58,6 +59,15 @@ class SeriesRow(NamedTuple):
     time: float  # in steps
     value: float
     kind: int = REGULAR
+
+
+def fixed_periods(seasons: Literal["auto"] | Sequence[float] | None) -> list[float]:
+    """Return the periods that are not left to be chosen, which must be positive and differ."""
+    periods = [] if seasons in (None, "auto") else [float(period) for period in seasons]
+    check_positive(**{f"seasons[{k}]": period for k, period in enumerate(periods)})
+    if len({*periods}) < len(periods):
+        raise ValueError(f"seasons must differ, got {periods}")
+    return periods
 
 
 def candidates(periods: Sequence[float], *, coarse: bool = False) -> Candidates:
@@ -218,11 +228,11 @@ def choose_seasons(
     counts: str | None,
     current: tuple[float, ...] = (),
 ) -> tuple[tuple[float, ...], float]:
-    """Return the periods of greatest evidence, none, one or two, and their nats over none.
+    """Return the periods of greatest evidence of the latest rows, at most two, and their nats.
 
-    Those that are chosen already stay where others are not better by some nats.
+    Nats are over none. Those that are chosen already stay where others are not better by some.
     """
-    periods, total = tuple[float, ...](), 0.0
+    periods, total, rows = tuple[float, ...](), 0.0, rows[-LATEST:]
     while len(periods) < 2:
         others = [(*periods, p) for p in suggested_periods(rows, step, periods)]
         stay = current[: len(periods) + 1]

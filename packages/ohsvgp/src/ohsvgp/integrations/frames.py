@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from ohsvgp.beyond.seasons import LATEST, SeriesRow, candidates, choose_seasons, filter_rows
+from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, filter_rows, fixed_periods
 from ohsvgp.beyond.state_space import StateSpace
 from ohsvgp.integrations.live.intervals import DEVIATIONS
 from ohsvgp.integrations.live.regimes import Regimes, advance, learn
 from ohsvgp.stream.calendar import calendar_ahead
 from ohsvgp.stream.durations import duration_text
 from ohsvgp.stream.spacing import GAPS
-from probseq.checks import check_counts, check_positive
+from probseq.checks import check_counts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,8 +57,7 @@ def forecast_group(
         not stop an engine at the others.
     """
     check_counts(horizon=horizon)
-    if not isinstance(seasons, str):
-        check_positive(**{f"seasons[{k}]": float(x) for k, x in enumerate(seasons or ())})
+    fixed_periods(seasons)  # refused before anything is learned
     keys = _columns(group, time, target, by)
     ordered = group.sort_values(time, ignore_index=True)
     y = ordered[target].to_numpy(np.float64, na_value=np.nan)
@@ -157,7 +156,7 @@ def _forecast(
     floor = max(float(np.diff(np.unique(y)).min()) ** 2 / 12.0, 1e-100)  # of rounding
     unit = step / 1e6 if stamps.dtype.kind == "M" else None  # in seconds
     if seasons == "auto":
-        periods, _ = choose_seasons(rows[-LATEST:], unit, floor, counts)
+        periods, _ = choose_seasons(rows, unit, floor, counts)
     else:
         periods = tuple(period / (unit or step) for period in seasons or ())
         if min(periods, default=2.0) < 2.0:

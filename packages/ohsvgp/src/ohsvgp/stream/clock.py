@@ -20,10 +20,13 @@ _LAST_NANOSECOND = np.iinfo(np.int64).max
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # ISO 8601 dates that Python does not read: months, and weeks, which begin on Monday.
 _MONTH, _WEEK = re.compile(r"\d{4}-\d\d"), re.compile(r"\d{4}-?W\d\d")
+# Quarters, as pandas and statsmodels write them, and the first moment of each.
+_QUARTER = re.compile(r"(\d{4})(-?Q)([1-4])", re.IGNORECASE)
+_QUARTERS = [f"-{month}-01T00:00:00" for month in ("01", "04", "07", "10")]
 # A date and, after T or a space, a time and a zone. Times without a colon follow T only: in
 # "2024-01-01 18,9" 18.9 is a number.
 _MOMENT = re.compile(
-    r"([\dW-]+)(?:(?:T| (?=\d+:))([\d:.,]+) ?(Z|UTC|GMT|[+-][\d:.]+)?)?", re.IGNORECASE
+    r"([\dQW-]+)(?:(?:T| (?=\d+:))([\d:.,]+) ?(Z|UTC|GMT|[+-][\d:.]+)?)?", re.IGNORECASE
 )
 # Hours, minutes and seconds; a fraction is one of the last of them.
 _TIME = re.compile(r"(\d\d)(?:(:?)([0-5]\d)(?:\2([0-5]\d|60))?)?(?:[.,](\d+))?")
@@ -37,7 +40,7 @@ class Stamp(NamedTuple):
     """A time stamp that was read."""
 
     value: float | int  # the number, or nanoseconds since 1970 in UTC
-    form: Literal["number", "month", "week", "date", "date with zone"]
+    form: Literal["number", "month", "week", "quarter Q1", "quarter -Q1", "date", "date with zone"]
     zone: str | None = None  # "Z", or the offset from UTC such as "+02:00"
 
     @property
@@ -174,11 +177,14 @@ def time_zone(name: str) -> tzinfo:
     return ZoneInfo(name)
 
 
-def stamp_text(seconds: float, zone: str | None) -> str:
-    """Return a stamp of seconds since 1970 as ISO 8601 in its zone, as ``Stamp`` names it."""
+def stamp_text(seconds: float, zone: str | None, form: str | None = None) -> str:
+    """Return a stamp of seconds since 1970 as ISO 8601, or as a quarter, as ``Stamp`` has it."""
     moment = _EPOCH + timedelta(microseconds=round(seconds * 10**6))
     local = moment.astimezone(time_zone(zone or "Z")).replace(tzinfo=None)
-    return f"{local.isoformat()}{zone or ''}"
+    year, later = (text := local.isoformat())[:4], text[4:]
+    if form in ("quarter Q1", "quarter -Q1") and later in _QUARTERS:
+        return f"{year}{form[8:-1]}{_QUARTERS.index(later) + 1}"
+    return f"{text}{zone or ''}"
 
 
 def nanoseconds(time_unit: str) -> int:
@@ -226,13 +232,13 @@ def stamps(t: Any, *, name: str, digits: bool = True) -> tuple[np.ndarray, bool]
 def parse_stamp(text: str) -> Stamp:
     """Read a number, or an ISO 8601 date or time as nanoseconds since 1970.
 
-    A time without a zone is taken as UTC; one with a zone, "UTC" too, is converted to UTC. Months
-    and weeks stand for their first day. Eight digits that are a date are one, six that are a month
-    of the 20th or 21st century. A fraction is one of the last unit that is there; 24:00 is the
-    next day's midnight, and a leap second (:60) the second that follows.
+    A time without a zone is taken as UTC; one with a zone, "UTC" too, is converted to UTC. Months,
+    weeks and quarters stand for their first day. Eight digits that are a date are one, six that are
+    a month of the 20th or 21st century. A fraction is one of the last unit that is there; 24:00 is
+    the next day's midnight, and a leap second (:60) the second that follows.
 
-    Such as "3.5", "2021-02-28", "2021-02", "2021-W08", "20210228" or "2021-02-28
-    12:30:00.25+01:00".
+    Such as "3.5", "2021-02-28", "2021-02", "2021-W08", "2021Q1", "2021-Q1", "20210228" or
+    "2021-02-28 12:30:00.25+01:00".
     """
     text = text.strip()
     digits = bool(_DIGITS.fullmatch(text))
@@ -267,6 +273,9 @@ def _moment(text: str) -> Stamp:
         form, day = "month", f"{day}-01"
     elif time is None and _WEEK.fullmatch(day):
         form, day = "week", f"{day}-1" if "-" in day else f"{day}1"
+    elif time is None and (quarter := _QUARTER.fullmatch(day)):
+        form = "quarter -Q1" if "-" in day else "quarter Q1"
+        day = f"{quarter[1]}{_QUARTERS[int(quarter[3]) - 1][:6]}"
     midnight = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
     value = (midnight - _EPOCH).days * 24 * _HOUR + (0 if time is None else _since_midnight(time))
     if zone is None or zone[0].isalpha():

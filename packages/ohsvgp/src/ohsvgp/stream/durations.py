@@ -8,7 +8,7 @@ YEAR = 365.2425 * DAY
 _SECONDS = {
     **{"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0},
     **{"h": 3_600.0, "hour": 3_600.0, "d": DAY, "day": DAY, "w": 7 * DAY, "week": 7 * DAY},
-    **{"month": YEAR / 12, "y": YEAR, "year": YEAR},
+    **{"month": YEAR / 12, "quarter": YEAR / 4, "y": YEAR, "year": YEAR},
 }
 _UNITS = ((DAY, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 _TEXT = re.compile(r"(\d*\.?\d*) ?([a-z]{1,2}|[a-z]+?)s?", re.IGNORECASE)

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict, deque
 from datetime import UTC, datetime
 from typing import Any
 
+from ohsvgp.stream.clock import parse_stamp
 from ohsvgp.stream.durations import DAY, YEAR, parse_duration
 
 # Values that naive forecasts look back on; scores; share of a step in which stamps are the same;
@@ -127,6 +128,8 @@ class Judge:
 def as_seconds(stamp: float | str) -> float:
     """Return a stamp of an answer as a number: of a date, seconds since 1970."""
     if isinstance(stamp, str):
+        if "Q" in stamp:
+            return parse_stamp(stamp).time
         moment = datetime.fromisoformat(stamp)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     return stamp

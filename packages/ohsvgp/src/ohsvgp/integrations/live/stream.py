@@ -18,7 +18,7 @@ Not in the papers.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from copy import copy
 from itertools import pairwise
 from pathlib import Path
@@ -105,8 +105,7 @@ class LiveStream:
             raise ValueError(f"horizon must be at most {_FARTHEST:,} steps, got {horizon:,}")
         if not 0.0 < false_alarms < (1.0 if per is None else float("inf")):
             raise ValueError(f"false_alarms must be above 0 and below 1, got {false_alarms}")
-        periods = [] if seasons in (None, "auto") else [float(period) for period in seasons]
-        lengths = {"seasons": min(periods, default=1.0), "step": step, "per": per, "ahead": ahead}
+        periods, lengths = kinds.fixed_periods(seasons), {"step": step, "per": per, "ahead": ahead}
         check_positive(**{name: x for name, x in lengths.items() if x is not None})
         self.file, self.state, self.regimes = file, StreamState(), None
         self.warmup, self.horizon, self.ahead, self.step = warmup, horizon, ahead, step
@@ -128,12 +127,13 @@ class LiveStream:
 
     def follow(
         self, lines: Iterable[str], *, every: int = 1, replay: bool = False
-    ) -> Iterator[str]:
+    ) -> Generator[str]:
         """Read lines to their end; yield what ``answer`` returns of each, as JSON in one line.
 
-        The state is saved after ``every`` lines. With ``replay`` they begin at the stream's first
-        one: those that the state has absorbed are skipped, but the last answer, which a crash may
-        have swallowed, comes again.
+        The state is saved after ``every`` lines, at their end, and where an exception or whoever
+        reads the answers stops. With ``replay`` they begin at the stream's first one: those that
+        the state has absorbed are skipped, but the last answer, which a crash may have swallowed,
+        comes again.
 
         Raises:
             OSError: the state cannot be written, or another stream has.
@@ -142,20 +142,20 @@ class LiveStream:
         if skip and self.state.answer:
             yield self.state.answer
         unsaved = number = 0
-        for number, line in enumerate(lines, 1):
-            if number <= skip:
-                continue
-            answer = self.answer(line)
-            text = json.dumps(answer) if answer else ""
-            self.state.answer = text or self.state.answer
-            unsaved += 1
-            if unsaved == every:
+        try:
+            for number, line in enumerate(lines, 1):
+                if number <= skip:
+                    continue
+                unsaved += 1
+                answer = self.answer(line)
+                if unsaved == every:
+                    self.save()
+                    unsaved = 0
+                if answer:
+                    yield self.state.answer
+        finally:
+            if unsaved:
                 self.save()
-                unsaved = 0
-            if text:
-                yield text
-        if unsaved:
-            self.save()
         if number < skip:
             raise ValueError(f"the state has {skip} lines, got {number}: pass others by a pipe")
 
@@ -173,27 +173,33 @@ class LiveStream:
             ``step``, their ``periods``, and the ``nats`` of evidence over none. Or ``line`` and
             ``refused``, why it was not learned.
         """
-        self.state.lines += 1
-        number, text = {"line": self.state.lines}, line.strip()
-        if not text or text.startswith("#"):
-            return None
         # What a line changes is changed in a draft, until its answer is there.
-        draft = copy(self)
-        draft.state, draft._alerts = copy(self.state), []
-        draft._error, draft._changed = None, False
-        try:
-            line_read = self._reader.read(text)
-            draft._check(line_read)
-        except ValueError as error:
-            return number | {"refused": str(error)[:_LONGEST]}
-        try:
-            answer = number | draft._learn(line_read)
-        except OverflowError:
-            return number | {"refused": "forecasts must lie before the year 10000"}
-        except RefusedError as error:
-            return number | {"refused": str(error)}
+        draft, passed, text = copy(self), copy(self.state), line.strip()
+        passed.lines += 1
+        draft.state, draft._alerts, draft._error, draft._changed = copy(passed), [], None, False
+        content = text and not text.startswith("#")
+        answer = {"line": passed.lines} | draft._answer(text) if content else None
+        if answer is None or "refused" in answer:
+            draft.state, draft.regimes, draft._space = passed, self.regimes, self._space
+        if answer is not None:
+            draft.state.answer = json.dumps(answer)
+        # No signal comes between the three.
         self.state, self.regimes, self._space = draft.state, draft.regimes, draft._space
         return answer
+
+    def _answer(self, text: str) -> dict[str, Any]:
+        """Learn a line, or refuse it; return what answers it but its number."""
+        try:
+            line = self._reader.read(text)
+            self._check(line)
+        except ValueError as error:
+            return {"refused": str(error)[:_LONGEST]}
+        try:
+            return self._learn(line)
+        except OverflowError:
+            return {"refused": "forecasts must lie before the year 10000"}
+        except RefusedError as error:
+            return {"refused": str(error)}
 
     def threshold(self, step: float) -> float:
         """Return the deviations that a value may be off, where stamps come in a step."""
@@ -225,7 +231,7 @@ class LiveStream:
         try:
             self.file.parent.stat()  # a lock would make the folder
             with sole_use(self.file, "save"):
-                if read_state(self.file) not in (None, self._saved):
+                if read_state(self.file) not in (None, self._saved, content):
                     raise InUseError(0, "another stream has written it: name another file")
                 write_atomic(self.file, content)
         except OSError as error:
@@ -285,7 +291,7 @@ class LiveStream:
             self._wait(stamp, value)
         else:
             self._follow(stamp, value)
-        head = {"t": as_json(stamp, bool(state.calendar), state.zone), "y": value}
+        head = {"t": as_json(stamp, state.form, state.zone), "y": value}
         head |= {"error": self._error, "alerts": self._alerts}
         answer: dict[str, Any] = head | {"forecasts": self._forecasts()}
         if self._changed:
@@ -450,7 +456,7 @@ class LiveStream:
         answers, pending = list[dict[str, Any]](), list[list[float]]()
         for k, (stamp, (center, *ends)) in enumerate(zip(stamps, rows, strict=True), 1):
             numbers = {"mean": center, "low": ends[0], "high": ends[1]}
-            answers.append({"horizon": k, "t": as_json(stamp, calendar, state.zone)} | numbers)
+            answers.append({"horizon": k, "t": as_json(stamp, state.form, state.zone)} | numbers)
             pending.append([k - 1.0, stamp, *ends])
         if state.waiting is None and "late" not in self._alerts:
             state.pending = [*state.pending, *pending]

@@ -51,6 +51,6 @@ class StreamState(StampSpacing):
         return max(width * width / 12.0, 1e-100)
 
 
-def as_json(stamp: float, calendar: bool, zone: str | None = None) -> float | str:
-    """Return a stamp as JSON can hold it, dates in a zone as ``Stamp`` names it."""
-    return stamp_text(stamp, zone) if calendar else stamp
+def as_json(stamp: float, form: str | None, zone: str | None = None) -> float | str:
+    """Return a stamp as JSON can hold it, dates in a form and a zone as ``Stamp`` names them."""
+    return stamp if form in (None, "number") else stamp_text(stamp, zone, form)
