@@ -128,7 +128,6 @@ QUANTIZER = dict(
 )
 QUANTIZERS = built(tokenizers.VectorQuantizer, **QUANTIZER)
 OBJECTIVE = dict(
-    frame_weights=st.sampled_from([None, (1.0, 2.0, 3.0, 4.0)]),
     frame=st.sampled_from(["random", "last"]),
     perceptual_weight=st.just(0.0),
     adversarial_weight=st.just(0.0),

@@ -142,13 +142,8 @@ def check_run(settings: ImageSettings, data: GenerationData) -> None:
     check_features(evaluation.features)
 
 
-def run_config(settings: ImageSettings, run: ImageRun) -> dict[str, Any]:
-    """Return settings, and the training images of each class if models learn classes."""
-    return model_config(settings, run.data)
-
-
 def model_config(settings: ImageSettings, data: GenerationData) -> dict[str, Any]:
-    """Return the same of data."""
+    """Return settings, and the training images of each class if models learn classes."""
     counts = conditioning_classes(settings.classes, data)
     return {"settings": settings.to_dict(), **({"classes": counts} if counts else {})}
 
@@ -157,7 +152,10 @@ def describe_run(settings: ImageSettings, data: GenerationData, compared: str) -
     """Return notes on the data, and a line about data and jobs."""
     count = settings.training.steps
     steps = f"{count:,} step{'' if count == 1 else 's'}"
-    line = f"{describe_images(data)}; {compared}; {steps} each, on {device_of(settings)}"
+    images = f"{len(data.train):,} training and {len(data.test):,} test images"
+    size = f"{data.channels}x{data.image_size}x{data.image_size}"
+    models = f"{compared}; {steps} each, on {device_of(settings)}"
+    line = f"{data.name}: {images} of {size}; {models}"
     return "\n".join([*(f"note: {note}" for note in data.notes), line])
 
 
@@ -222,14 +220,6 @@ def labels_of(
 ) -> Int64[Tensor, " n"] | None:
     """Return the first labels of a part, as models learn them; None of models without classes."""
     return getattr(data.labels, split)[:count] if settings.labels else None
-
-
-def describe_images(data: GenerationData) -> str:
-    """Return name, numbers and sizes."""
-    return (
-        f"{data.name}: {len(data.train):,} training and {len(data.test):,} test images of "
-        f"{data.channels}x{data.image_size}x{data.image_size}"
-    )
 
 
 def videos_of(

@@ -227,13 +227,16 @@ def training_of(maker: Maker, data: GenerationData) -> common.TrainingJob:
     return common.TrainingJob(objective, model, batch, maker.loss, config, torch.channels_last)
 
 
-def find_maker(folder: Path) -> Maker | None:
-    """Return the maker whose model a folder holds; None where it holds none."""
+def find_maker(folder: Path) -> Maker:
+    """Return the maker whose model a folder holds; raise if it holds none."""
     for kind in (DiffusionMaker, HvaeMaker):
         saved = saved_settings(folder, kind.kind, kind.settings_class)
         if saved is not None:
             return kind(cast("Any", saved[1]))
-    return None
+    raise FileNotFoundError(
+        "model must be a folder in models/ of `generate diffusion` or `generate hvae`, or in "
+        f"priors/ of `generate run`, and {folder} is none"
+    )
 
 
 def train_maker(
@@ -359,7 +362,7 @@ DIFFUSION_WORKFLOW = Workflow[ModelSettings, common.ImageRun](
     folders=(common.SAMPLES, MODELS, common.CLASSIFIER),
     jobs=makers_of,
     load=common.load,
-    config=common.run_config,
+    config=lambda settings, run: common.model_config(settings, run.data),
     check=check,
     describe=describe,
     seconds=seconds,

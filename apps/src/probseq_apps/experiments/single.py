@@ -85,7 +85,7 @@ def _prior_source(settings: SampleSettings, folder: Path, data: str, device: tor
 
 
 def _model_source(settings: SampleSettings, folder: Path, device: torch.device) -> Draw:
-    maker = _maker(folder)
+    maker = image_models.find_maker(folder)
     _refuse(settings.sampling.differs_from(TokenSampling()), "priors", folder)
     model = image_models.read_image_model(folder).to(device)
     if isinstance(maker, image_models.DiffusionMaker):
@@ -123,7 +123,7 @@ def export(settings: ExportSettings) -> None:
     from pseudovideo.integrations.diffusers import PseudoVideoPipeline  # loads diffusers
 
     source, target = common.model_folder(Path(settings.model)), Path(settings.pipeline)
-    maker = _maker(source)
+    maker = image_models.find_maker(source)
     if not isinstance(maker, image_models.DiffusionMaker):
         raise ValueError(f"model must be one of diffusion, and {source} holds an HVAE")
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
@@ -133,13 +133,3 @@ def export(settings: ExportSettings) -> None:
     pipeline = PseudoVideoPipeline(model, trained_on=trained_on, license=settings.license)
     pipeline.save_pretrained(target)
     print(f"pipeline: {target}")
-
-
-def _maker(folder: Path) -> image_models.Maker:
-    maker = image_models.find_maker(folder)
-    if maker is None:
-        raise FileNotFoundError(
-            "model must be a folder in models/ of `generate diffusion` or `generate hvae`, or in "
-            f"priors/ of `generate run`, and {folder} is none"
-        )
-    return maker

@@ -70,17 +70,15 @@ class WeightAverage:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on with stored averages."""
-        if state.keys() != self._averages.keys():
+        mine, theirs = (
+            {(name, tuple(entry.shape)) for name, entry in entries.items()}
+            for entries in (self._averages, state)
+        )
+        if mine != theirs:
             raise ValueError(
-                "state must name the parameters of this model; "
-                f"they differ in {sorted(state.keys() ^ self._averages.keys())}"
+                "state must have the names and shapes of this model's parameters; "
+                f"they differ in {sorted(mine ^ theirs)}"
             )
-        for name, average in self._averages.items():
-            if state[name].shape != average.shape:
-                raise ValueError(
-                    f"state must have the shapes of this model's parameters, {name} "
-                    f"{tuple(average.shape)}, got {tuple(state[name].shape)}"
-                )
         check_floating(**{f"state {name}": entry for name, entry in state.items()})
         for name, average in self._averages.items():
             average.copy_(state[name])

@@ -251,9 +251,6 @@ class TokenizerConfig(_TokenizerSettings):
 class ObjectiveConfig(Settings):
     """The terms of a tokenizer's loss beside squared error and commitment, and their weights."""
 
-    frame_weights: tuple[NotNegative, ...] | None = None
-    """Of the frames' squared errors, the blurriest first; only their ratios matter. None: all
-    alike."""
     frame: Literal["random", "last"] = "random"
     """Frame of each video that perceptual and adversarial terms look at: one at random, or the
     last, the image."""
@@ -274,11 +271,6 @@ class ObjectiveConfig(Settings):
     """Steps between two gradient penalties, each of which counts that many times."""
     discriminator_width: Count = 64
     """Channels of the discriminator's first layer."""
-
-    def check(self) -> None:
-        """Refuse weights that are all 0."""
-        if self.frame_weights is not None and not sum(self.frame_weights) > 0:
-            raise ValueError(f"frame_weights must not all be 0, got {self.frame_weights}")
 
 
 class PriorConfig(TransformerSizes, ClassSpec):

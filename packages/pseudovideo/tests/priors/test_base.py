@@ -9,16 +9,19 @@ from pseudovideo.priors.base import AxisPositions
 from pseudovideo.priors.masked import MaskedConfig, MaskedPrior
 from pseudovideo.spec import TokenGrid
 from pseudovideo.token_cache import TokenCache
+from pseudovideo.tokenizers import Tokenizer
 
 GRID = TokenGrid(codebook_size=6, shape=(2, 2, 3))
 
 
-class Table(nn.Module):
+class Table(Tokenizer):
     """A tokenizer whose frame is a row of numbers for each token."""
 
+    grid = GRID
+
     def __init__(self, grid: TokenGrid = GRID) -> None:
-        super().__init__()
-        self.grid = grid
+        nn.Module.__init__(self)
+        self.grid = self.config = grid
         self.rows = nn.Parameter(torch.linspace(-1, 1, grid.codebook_size))
         self.batches: list[int] = []
 

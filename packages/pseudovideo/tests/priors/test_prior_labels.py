@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pseudovideo.priors import AutoregressiveConfig, AutoregressivePrior, MaskedConfig, MaskedPrior
+from pseudovideo.tokenizers import Tokenizer
 
 SIZES = {"codebook_size": 5, "grid": (1, 2, 3), "dim": 24, "depth": 2, "num_heads": 4}
 GUIDED = {"num_classes": 3, "label_dropout": 0.25}
@@ -112,8 +113,11 @@ def test_frames_of_batches_have_their_own_labels(kind: str) -> None:
     prior = prior_of(kind, **GUIDED)
     labels = torch.tensor([2, 0, 1, 1, 2])
 
-    class Pixels:
+    class Pixels(Tokenizer):
         grid = prior.grid
+
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
 
         def decode(self, indices: Tensor) -> Tensor:
             return indices[:, :, None].float()

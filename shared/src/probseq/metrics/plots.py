@@ -85,16 +85,16 @@ def risk_coverage_plot(curves: Mapping[str, tuple[Tensor, Tensor]]) -> "Figure":
     Curves are those of :func:`probseq.metrics.risk_coverage_curve`, by method.
     """
     _check_any("curves", curves)
-    areas = [f"AURC {float(risk.double().mean()):.4f}" for _, risk in curves.values()]
+    areas = {n: f"AURC {float(risk.double().mean()):.4f}" for n, (_, risk) in curves.items()}
     x, y = "Coverage (share answered)", "Risk (share of errors among them)"
     # The risk of the first few samples is all or nothing and would flatten the rest.
     top = max(float(risk[coverage >= 0.05].max()) for coverage, risk in curves.values())
     limits = 0.0, min(1.15 * top, 1.0) or 0.01
     if len(curves) > IN_A_PANEL:
-        return small_multiples(
-            _captioned(curves, areas), title="", x_label=x, y_label=y, y_limits=limits
-        )
-    figure, axes = _panel(_labelled(curves, areas), (5.1, 3.7))
+        captioned = {name: Curve(*xy, caption=areas[name]) for name, xy in curves.items()}
+        return small_multiples(captioned, title="", x_label=x, y_label=y, y_limits=limits)
+    labelled = {f"{name} ({areas[name]})": xy for name, xy in curves.items()}
+    figure, axes = _panel(labelled, (5.1, 3.7))
     axes.set(xlabel=x, ylabel=y, xlim=(0, 1), ylim=limits)
     return figure
 
@@ -157,19 +157,6 @@ def _check_any(name: str, curves: Mapping[str, object]) -> None:
 
 def _array(values: Tensor) -> Any:
     return values.detach().double().cpu().numpy()
-
-
-def _captioned(curves: Mapping[str, tuple[Tensor, Tensor]], areas: list[str]) -> dict[str, Curve]:
-    return {
-        name: Curve(x, y, caption=area)
-        for (name, (x, y)), area in zip(curves.items(), areas, strict=True)
-    }
-
-
-def _labelled(
-    curves: Mapping[str, tuple[Tensor, Tensor]], areas: list[str]
-) -> dict[str, tuple[Tensor, Tensor]]:
-    return {f"{name} ({area})": xy for (name, xy), area in zip(curves.items(), areas, strict=True)}
 
 
 def _panel(

@@ -1,7 +1,7 @@
 """The base of priors over tokens: they know their grid, and draw frames with a tokenizer."""
 
 from abc import abstractmethod
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -14,20 +14,7 @@ from pseudovideo.labels import sample_classes
 from pseudovideo.sampling import sample_batches
 from pseudovideo.spec import PriorConfig, TokenGrid
 from pseudovideo.token_cache import TokenCache
-
-
-@runtime_checkable
-class TokenDecoder(Protocol):
-    """Grid and decoder, which a prior needs of a tokenizer."""
-
-    @property
-    def grid(self) -> TokenGrid:
-        """The tokens of a video."""
-        ...
-
-    def decode(self, indices: Int64[Tensor, "b t h w"]) -> Float[Tensor, "b f c y x"]:
-        """Return frames of token grids."""
-        ...
+from pseudovideo.tokenizers.tokenizer import Tokenizer
 
 
 class AxisPositions(nn.Module):
@@ -95,7 +82,7 @@ class TokenPrior(Pretrained):
     def sample(
         self,
         n: int,
-        tokenizer: TokenDecoder,
+        tokenizer: Tokenizer,
         *,
         labels: Int64[Tensor, " n"] | None = None,
         guidance: float = 1.0,
@@ -125,11 +112,9 @@ class TokenPrior(Pretrained):
         with torch.no_grad():
             return sample_batches(draw, n, batch_size, device)
 
-    def check_tokenizer(self, tokenizer: TokenDecoder) -> None:
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Refuse a tokenizer whose tokens this prior does not know."""
-        hashed = None
-        if self.tokenizer_fingerprint is not None and isinstance(tokenizer, nn.Module):
-            hashed = fingerprint(tokenizer)
+        hashed = None if self.tokenizer_fingerprint is None else fingerprint(tokenizer)
         self._check("tokenizer", tokenizer.grid, hashed)
 
     def check_cache(self, cache: TokenCache) -> None:

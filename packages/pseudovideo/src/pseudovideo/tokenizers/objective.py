@@ -4,6 +4,7 @@ NaN and infinity in a tensor reach the result.
 """
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -27,7 +28,7 @@ _ADVERSARIAL_TERMS = (
 class TokenizerObjective(nn.Module):
     r"""Tokenizer and discriminator with the one loss that trains both.
 
-    $$ \sum_t w_t \mathrm{mse}_t + \text{commitment} + λ_p d(\hat x_s, x_s)
+    $$ \mathrm{mse} + \text{commitment} + λ_p d(\hat x_s, x_s)
        + λ_a α L_G(\hat x_s) + L_D(x_s, \operatorname{sg} \hat x_s) + \tfrac{γ}{2} k R_1 $$
 
     The frame s is drawn for each video; α is the adaptive weight, a constant; the adversarial
@@ -48,12 +49,6 @@ class TokenizerObjective(nn.Module):
     ) -> None:
         super().__init__()
         sizes = tokenizer.config
-        weights = config.frame_weights or (1.0,) * sizes.num_frames
-        if len(weights) != sizes.num_frames:
-            raise ValueError(
-                f"frame_weights must have a weight for each of {sizes.num_frames} frames, "
-                f"got {len(weights)}"
-            )
         if config.perceptual_weight and perceptual is None:
             raise ValueError(
                 f"perceptual must be a network where perceptual_weight="
@@ -68,10 +63,6 @@ class TokenizerObjective(nn.Module):
         self.perceptual = (
             PerceptualLoss(perceptual) if config.perceptual_weight and perceptual else None
         )
-        shares = torch.tensor(weights)
-        self.register_buffer("frame_shares", shares / shares.sum(), persistent=False)
-
-    frame_shares: Float[Tensor, " f"]
 
     @property
     def networks(self) -> tuple[nn.Module, ...]:
@@ -99,7 +90,7 @@ class TokenizerObjective(nn.Module):
 
         Returns:
             Scalars: `loss`, the only one with a gradient; its terms without their weights
-            `reconstruction` (frame-weighted), `commitment` (with β), and where its weight is not 0
+            `reconstruction`, `commitment` (with β), and where its weight is not 0
             `perceptual`; with a discriminator `generator`, `discriminator`, `r1`,
             `adaptive_weight`, `real_logits`, `fake_logits` (means); and `usage`, `perplexity`,
             `psnr` (last frame, mean over images of decibels).
@@ -108,9 +99,7 @@ class TokenizerObjective(nn.Module):
         output = self.tokenizer(videos)
         # Autocast decodes in bfloat16; losses are sums of many small squares.
         decoded = output.reconstruction.to(videos.dtype)
-        errors = (decoded - videos).square().mean(dim=(0, 2, 3, 4))
-        # Not a matrix product, which autocast would do in bfloat16.
-        faithful = (errors * self.frame_shares).sum()
+        faithful = F.mse_loss(decoded, videos)
         terms: dict[str, Tensor] = {"reconstruction": faithful, "commitment": output.commitment}
         real, fake = self._frames(videos, decoded, generator)
         if self.perceptual is not None:
@@ -118,7 +107,7 @@ class TokenizerObjective(nn.Module):
             faithful = faithful + self.config.perceptual_weight * terms["perceptual"]
         loss = faithful + output.commitment
         if self.discriminator is not None:
-            terms |= {name: errors.new_zeros(()) for name in _ADVERSARIAL_TERMS}
+            terms |= {name: faithful.new_zeros(()) for name in _ADVERSARIAL_TERMS}
             if step >= self.config.adversarial_start:
                 terms |= self._play(self.discriminator, real, fake, faithful, step)
                 loss = loss + self._weighted(terms)

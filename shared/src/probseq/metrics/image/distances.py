@@ -15,8 +15,6 @@ from torch import Tensor
 
 from probseq.checks import as_finite, as_vector, check_counts, check_sizes
 
-# Rows of a triangular factor that are multiplied at once: narrower ones are slow products.
-_BLOCK = 256
 # Rows of a kernel matrix at a time.
 _ROWS = 1024
 
@@ -150,21 +148,7 @@ def _root_trace(first: Tensor | FeatureMoments, second: Tensor | FeatureMoments)
 
 def _root_sum(factor: Tensor, covariance: Tensor) -> Tensor:
     """Return Σ √λ over the eigenvalues of Aᵀ S A."""
-    lower = factor.shape[0] == factor.shape[1] and not bool(factor.triu(1).any())
-    product = _lower_product(factor, covariance) if lower else factor.T @ covariance @ factor
-    return torch.linalg.eigvalsh(product).clamp_min(0.0).sqrt().sum()
-
-
-def _lower_product(factor: Tensor, covariance: Tensor) -> Tensor:
-    """Return the lower blocks of Aᵀ S A, all that eigvalsh reads, of a lower triangular A."""
-    blocks = [slice(i, i + _BLOCK) for i in range(0, len(factor), _BLOCK)]
-    # S A, column block by column block: the rows of A above it are zero
-    columns = [covariance[:, b.start :] @ factor[b.start :, b] for b in blocks]
-    right = torch.cat(columns, dim=1)
-    product = torch.zeros_like(covariance)
-    for b in blocks:
-        product[b, : b.stop] = factor[b.start :, b].T @ right[b.start :, : b.stop]
-    return product
+    return torch.linalg.eigvalsh(factor.T @ covariance @ factor).clamp_min(0.0).sqrt().sum()
 
 
 def _centred(features: Tensor) -> Tensor:
