@@ -10,6 +10,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.estimator_checks import check_estimator
 
 from ohsvgp import Cosine, Gaussian, LegS, OnlineGP, Path, PivotedCholesky, Poisson
+from ohsvgp.beyond.means import Level
 from ohsvgp.integrations.sklearn import OnlineGPRegressor
 from probseq.kernels import RBF
 
@@ -146,6 +147,29 @@ def test_a_constant_first_batch_does_not_decide_for_later_ones() -> None:
         model.partial_fit(t[rows], 7 + 30 * noise[rows])
     _, std = model.predict(t[-1:] + 1, return_std=True)
     assert 15 < std[0] < 100
+
+
+def test_seasons_of_greatest_evidence_go_on_beyond_the_data() -> None:
+    t, order = np.arange(288.0)[:, None], np.random.default_rng(1).permutation(240)
+    noise = np.random.default_rng(0).normal(size=288)
+    y = 20 + 5 * np.sin(2 * np.pi * t[:, 0] / 24) + noise
+    both = np.stack([np.full(288, 7.0), y], 1)  # a constant beside
+    error = []
+    for seasons, mean in ((None, None), ("auto", None), ([24.0], Level())):
+        kernel, options = RBF(1, lengthscale=50.0, outputscale=0.01), {"fit_steps": 0, "mean": mean}
+        model = OnlineGPRegressor(
+            kernel=kernel, likelihood=Gaussian(0.07), seasons=seasons, **options
+        )
+        ahead = model.fit(t[order], both[order]).predict(t[240:])
+        np.testing.assert_allclose(ahead[:, 0], 7.0, atol=0.01)
+        error.append(np.sqrt(np.mean((ahead[:, 1] - y[240:]) ** 2)))
+    assert error[0] > 3.0
+    assert max(error[1:]) < 1.3  # of a noise of one
+    for points, seasons in ((np.tile(t, 2), "auto"), (np.tile(t, 2), [24.0]), (t, [24.0, 24.0])):
+        with pytest.raises(ValueError, match="seasons "):
+            OnlineGPRegressor(seasons=seasons).fit(points, y)
+    for few in (t[:1], np.zeros((5, 1))):  # without a step
+        assert OnlineGPRegressor(seasons="auto", fit_steps=0).fit(few, y[: len(few)])
 
 
 def test_counts_are_predicted_as_counts() -> None:

@@ -4,7 +4,8 @@ Experimental. Not in the papers.
 """
 
 import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 from ohsvgp.bases import Cosine, PivotedCholesky
 from ohsvgp.bases.base import Basis
 from ohsvgp.beyond.means import Mean
+from ohsvgp.beyond.prior import make_mean
+from ohsvgp.beyond.seasons import SeriesRow, choose_seasons, fixed_periods
 from ohsvgp.hyperparameters import Refit
 from ohsvgp.likelihoods import Gaussian, Likelihood, StudentT
 from ohsvgp.online import OnlineGP
@@ -42,6 +45,8 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
         likelihood: observation model; None for Gaussian noise that starts at 0.1.
         basis: how inducing variables follow the data; None for ``Cosine(100)`` for times and for
             points ``PivotedCholesky(256)``, whose accuracy doesn't hang on the order of the rows.
+        seasons: periods that repeat beside the mean, in units of time, or "auto" for those of the
+            first batch that ``LiveStream`` would choose; None for none.
         mean: of ``OnlineGP``, as are ``rebase`` and ``alpha``, which is not the noise.
         normalize_y: whether y is centred and scaled by mean and standard deviation of the first
             batch, which ``kernel`` and ``likelihood`` then speak of.
@@ -64,6 +69,7 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
         likelihood: Likelihood | None = None,
         basis: Basis | None = None,
         mean: Mean | None = None,
+        seasons: Literal["auto"] | Sequence[float] | None = None,
         rebase: str = "task",
         alpha: float = 0.1,
         normalize_y: bool = True,
@@ -72,7 +78,7 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
     ) -> None:
         self.kernel, self.likelihood, self.basis, self.mean = kernel, likelihood, basis, mean
         self.rebase, self.alpha, self.normalize_y = rebase, alpha, normalize_y
-        self.fit_steps, self.random_state = fit_steps, random_state
+        self.seasons, self.fit_steps, self.random_state = seasons, fit_steps, random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OnlineGPRegressor":
         """Forget everything and learn a first batch; weights, above 0, divide Gaussian noise."""
@@ -86,18 +92,22 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
         mean, deviation = targets.mean(-1, keepdim=True), _deviation("y", targets)
         scale = deviation.where((deviation > 0) & self.normalize_y, 1.0)[..., None]
         spread = _deviation("X", points.T)
+        waves = make_mean(trend=False, season=_periods(points, targets, self.seasons))
+        seed = self.random_state
+        if not isinstance(seed, int):
+            seed = int(validation.check_random_state(seed).randint(2**31 - 1))
         follows = self.basis is None or not self.basis.fixed_hyperparameters
         refit = Refit("drift" if follows else "first", self.fit_steps) if self.fit_steps else None
         gp = OnlineGP(
             copy.deepcopy(self.kernel) or _kernel(points, spread.where(spread > 0, 1.0)),
             copy.deepcopy(self.likelihood) or Gaussian(0.1),
             self.basis or (Cosine(100) if points.shape[1] == 1 else PivotedCholesky(256)),
-            mean=copy.deepcopy(self.mean),
+            mean=copy.deepcopy(self.mean + waves if self.mean and waves else self.mean or waves),
             rebase=self.rebase,
             alpha=self.alpha,
             # Equal targets say nothing of the hyperparameters.
             refit=refit if deviation.any() else None,
-            seed=_seed(self.random_state),
+            seed=seed,
         )
         mean = mean if self.normalize_y else torch.zeros_like(mean)
         gp.update(_times(points), (targets - mean) / scale, sort=gp.of_time, weights=weights)
@@ -115,14 +125,16 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
                 f"y must have as many series as before, {self.y_mean_.size}, got shape "
                 f"{np.shape(y)}"
             )
-        gp, mean, scale = self.gp_, *self._units()
+        mean, scale = (torch.from_numpy(a)[..., None] for a in (self.y_mean_, self.y_scale_))
+        gp = self.gp_
         gp.update(_times(points), (targets - mean) / scale, sort=gp.of_time, weights=weights)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return the mean of y, and if asked its standard deviation, noise included."""
-        times = self._inputs(X)
-        y = self.gp_.predict(times, include_noise=True)
+        validation.check_is_fitted(self)
+        points = validation.validate_data(self, _numbers(X), reset=False, dtype=np.float64)
+        y = self.gp_.predict(_times(torch.tensor(points)), include_noise=True)
         mean = y.mean.numpy().T * self.y_scale_ + self.y_mean_
         return (mean, y.variance.sqrt().numpy().T * self.y_scale_) if return_std else mean
 
@@ -130,14 +142,6 @@ class OnlineGPRegressor(base.RegressorMixin, base.BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-    def _units(self) -> list[Tensor]:
-        return [torch.from_numpy(a)[..., None] for a in (self.y_mean_, self.y_scale_)]
-
-    def _inputs(self, X: Any) -> Tensor:
-        validation.check_is_fitted(self)
-        read = validation.validate_data(self, _numbers(X), reset=False, dtype=np.float64)
-        return _times(torch.tensor(read))
 
     def _read(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple[Any, Tensor, Any]:
         """Return inputs (n, columns), targets as series (n,) or (k, n), and weights."""
@@ -161,6 +165,22 @@ def _kernel(points: Tensor, spread: Tensor) -> Kernel:
     return RBF(1, lengthscale=spread / 10) + Walk(step=step, outputscale=0.1)
 
 
+def _periods(points: Tensor, targets: Tensor, seasons: Any) -> list[float]:
+    """Return the periods of seasons, of "auto" those of greatest evidence in any series."""
+    if seasons != "auto":
+        return fixed_periods(seasons)
+    if points.shape[1] > 1:
+        raise ValueError(f"seasons must be None for X of {points.shape[1]} columns, got 'auto'")
+    times, order = points[:, 0].sort()
+    step, choices = times.unique().diff().median(), [((), 0.0)]
+    for y in targets.reshape(-1, len(times))[:, order]:
+        rows = map(SeriesRow, ((times - times[0]) / step).tolist(), y.tolist())
+        if (y > y.min()).any() and step > 0:
+            floor = max(float(y.unique().diff().min()) ** 2 / 12, 1e-100)  # of rounding
+            choices.append(choose_seasons([*rows], None, floor, None))
+    return [float(step * period) for period in max(choices, key=lambda choice: choice[1])[0]]
+
+
 def _deviation(name: str, rows: Tensor) -> Tensor:
     """Return standard deviations of rows; 0 where they are round-off of equal numbers."""
     deviation = rows.std(dim=-1, correction=0)
@@ -173,12 +193,6 @@ def _deviation(name: str, rows: Tensor) -> Tensor:
 def _times(points: Tensor) -> Tensor:
     """Return times of shape (n,) from one column, else the points."""
     return points[:, 0] if points.shape[1] == 1 else points
-
-
-def _seed(random_state: Any) -> int:
-    if isinstance(random_state, int):
-        return random_state
-    return int(validation.check_random_state(random_state).randint(2**31 - 1))
 
 
 def days(column: Any, name: str = "X") -> np.ndarray:
