@@ -194,9 +194,9 @@ def test_cycles_have_their_variance_and_win_where_phases_wander() -> None:
     # dz = (−γ + iω) z dt + √q dW has the variance q/2γ in the long run.
     size = bank.season[cycles] / (2.0 * bank.damping[cycles])
     assert sorted(set(size.round(9).tolist())) == [3.0, 30.0, 300.0]
-    F, _, Q = StateSpace(bank, 1e-12)._matrices(1e4)
-    np.testing.assert_allclose(Q[cycles, 3, 3], size, rtol=1e-6)
-    assert np.abs(F[cycles, 3, 3]).max() < 1e-6
+    step = StateSpace(bank, 1e-12).step(1e4)
+    np.testing.assert_allclose(step.noise[cycles, 3, 3], size, rtol=1e-6)
+    assert step.keep[cycles, 3:].max() < 1e-6
     rng, z, y = np.random.default_rng(0), 3.0 + 0.0j, []
     for _ in range(300):
         z = z * np.exp(-0.02 + 2j * math.pi / 11) + rng.normal() + 1j * rng.normal()
@@ -251,14 +251,13 @@ def test_two_seasons_have_the_same_prior() -> None:
     lasting = np.flatnonzero(bank.damping == 0.0)
     space = StateSpace(bank._replace(season=np.zeros_like(bank.season)), 1e-12)
     start = space.begin(0.0, 9.0, 1.0)
-    F, *_ = space._matrices(gap)
+    later = space.advance(start, gap).row[lasting]
     for k, (period, J) in enumerate(zip(periods, counts, strict=True)):
-        row = np.zeros_like(space.row)
         i = 3 + 2 * sum(counts[:k])
-        row[i : i + 2 * J : 2] = 1.0
+        cov = start.cov[lasting, i : i + 2 * J, i : i + 2 * J]
         exact = sum(9.0 * math.cos(2 * math.pi * j * gap / period) / j**2 for j in range(1, J + 1))
-        found = row @ F[lasting] @ start.cov[lasting] @ row
-        np.testing.assert_allclose(found, exact)
+        found = cov @ space.row[i : i + 2 * J]
+        np.testing.assert_allclose((later[:, i : i + 2 * J] * found).sum(1), exact)
 
 
 @pytest.mark.parametrize("step", [None, 86_400.0])
@@ -287,6 +286,7 @@ def test_forecasts_at_many_times_are_those_of_going_there(counts) -> None:
     belief, last = space.begin(3.0, 2.0, 1.0), 0.0
     for now, y in ((1.0, 4.0), (2.5, 2.0), (9.0, 6.0)):
         belief, last = space.observe(space.advance(belief, now - last), y)[0], now
+        np.testing.assert_array_equal(belief.cov, belief.cov.transpose(0, 2, 1))
         for times in ([1.0, 2.0, 3.5], [1.0, 2.0, 3.5], [40.0]):
             there = [space.predict(space.advance(belief, dt)) for dt in times]
             mean, variance = space.ahead(belief, times)

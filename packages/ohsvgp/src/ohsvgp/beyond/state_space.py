@@ -7,7 +7,9 @@ amplitudes and phases walk. Each is the solution of a linear stochastic differen
 steps of any length are exact. Variances are in units of v, whose inverse is gamma distributed, and
 forgotten: predictions are Student's t (West and Harrison 1997, sections 4.5 and 10.8).
 
-In numpy, in float64: a step of a bank of K models with D states takes O(K D³). Not in the papers.
+Oscillators are held in axes that turn with them: what turns is the row by which a value weighs
+them, so that a step of a bank of K models with D states takes O(K D²). In numpy, in float64. Not in
+the papers.
 """
 
 import math
@@ -16,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, gammaln, nbdtrik, ndtr, ndtri
+from scipy.special import betainc, betaln, gammaln, nbdtrik, ndtr, ndtri
 
 Array = NDArray[np.float64]
 
@@ -61,6 +63,7 @@ class Belief(NamedTuple):
     draws: Array  # n, (K,)
     total: Array  # (K,)
     weights: Array  # logarithms of the models' weights, which sum to one, (K,)
+    row: Array  # what a value weighs states by, (K, D)
 
     @property
     def noise(self) -> Array:
@@ -84,6 +87,16 @@ class Held(NamedTuple):
         return Held([*self.latest, y][-_LATEST:], min(max(share, 1e-3), 0.5))
 
 
+class Step(NamedTuple):
+    """What a time does: the level takes up some slope, then states fade and noise is added."""
+
+    slope: Array  # that the level takes up, (K,)
+    keep: Array  # share of each state that is left, (K, D)
+    turn: NDArray[np.complex128]  # of rows, e^{iωt}, (K, J)
+    fade: Array  # share of each covariance that is left, (K, D, D)
+    noise: Array  # Q, (K, D, D)
+
+
 class Prediction(NamedTuple):
     """Distribution of a value: of each model (K,), and moments of their mixture."""
 
@@ -105,8 +118,8 @@ class StateSpace:
     def __init__(self, candidates: Candidates, floor: float, counts: str | None = None) -> None:
         self.candidates, self.floor, self.counts = candidates, floor, counts
         self.row = np.array([1.0, 0.0, 1.0, *[1.0, 0.0] * candidates.frequencies.shape[1]])
-        self._transitions = dict[float, tuple[Array, Array, Array]]()  # by time
-        self._latest: tuple[tuple[float, ...], Array, Array] | None = None  # of ``_rows``
+        self._steps = dict[float, Step]()  # by time
+        self._latest: tuple[tuple[float, ...], tuple[Any, ...]] | None = None  # of ``_ahead``
 
     def begin(self, value: float, variance: float, noise: float) -> Belief:
         """Return the prior of a series that has about this value, variance, and noise."""
@@ -123,79 +136,82 @@ class StateSpace:
         mean[:, 0] = value
         total = np.full(K, noise)
         cov = diagonal[:, :, None] * np.eye(len(self.row))
-        return Belief(mean, cov, np.ones(K), total, np.full(K, -math.log(K)))
+        weights, row = np.full(K, -math.log(K)), np.tile(self.row, (K, 1))
+        return Belief(mean, cov, np.ones(K), total, weights, row)
 
-    def _matrices(self, dt: float) -> tuple[Array, Array, Array]:
+    def step(self, dt: float) -> Step:
+        """Return what a time does."""
         time = float(f"{min(dt, 1e15):.12g}")
-        if time not in self._transitions:
-            if len(self._transitions) >= _STORED:
-                self._transitions.clear()
-            self._transitions[time] = self._transition(time)
-        return self._transitions[time]
+        if time not in self._steps:
+            if len(self._steps) >= _STORED:
+                self._steps.clear()
+            self._steps[time] = self._step(time)
+        return self._steps[time]
 
-    def _transition(self, dt: float) -> tuple[Array, Array, Array]:
-        """Return what states become after a time, F of shape (K, D, D), Fᵀ, and what is added, Q.
-
-        Products of Fᵀ in an order of its own are twice as fast as those of F's.
-        """
+    def _step(self, dt: float) -> Step:
         c = self.candidates
         K, D = len(c.level), len(self.row)
-        F, Q = np.zeros((K, D, D)), np.zeros((K, D, D))
+        Q = np.zeros((K, D, D))
         # dlevel = slope dt + √level dW, dslope = −κ slope dt + √slope dW'.
         kappa = np.maximum(c.fading, _LASTING)
         left = -np.expm1(-kappa * dt)  # 1 − e^{−κ dt}
         twice = -np.expm1(-2 * kappa * dt)
-        F[:, 0, 0], F[:, 0, 1], F[:, 1, 1] = 1.0, left / kappa, 1.0 - left
         Q[:, 0, 0] = c.level * dt + c.slope / kappa**2 * (
             dt - 2 * left / kappa + twice / (2 * kappa)
         )
         Q[:, 0, 1] = Q[:, 1, 0] = c.slope / kappa**2 * (left - 0.5 * twice)
         Q[:, 1, 1] = c.slope * twice / (2 * kappa)
         # Matérn-1/2: stationary of variance swing.
-        F[:, 2, 2] = np.exp(-c.rate * dt)
         Q[:, 2, 2] = c.swing * -np.expm1(-2 * c.rate * dt)
-        # Rotations that fade at a rate γ, whose noise is the same in all directions.
-        fade, twice = np.exp(-c.damping * dt), 2 * np.maximum(c.damping, 1e-9)
-        walk = c.season * -np.expm1(-twice * dt) / twice
-        for j, frequency in enumerate(c.frequencies.T):
-            i = 3 + 2 * j
-            F[:, i, i] = F[:, i + 1, i + 1] = fade * np.cos(frequency * dt)
-            F[:, i, i + 1] = fade * np.sin(frequency * dt)
-            F[:, i + 1, i] = -F[:, i, i + 1]
-            Q[:, i, i] = Q[:, i + 1, i + 1] = walk * c.shares[:, j]
-        return F, F.transpose(0, 2, 1).copy(), Q
+        # Oscillators fade at a rate γ; their noise is the same in all directions.
+        wide = 2 * np.maximum(c.damping, 1e-9)
+        walk = c.season * -np.expm1(-wide * dt) / wide
+        seasons = np.arange(3, D)
+        Q[:, seasons, seasons] = np.repeat(walk[:, None] * c.shares, 2, axis=1)
+        wave = np.exp(-c.damping * dt)
+        keep = np.stack([np.ones(K), 1.0 - left, np.exp(-c.rate * dt), *[wave] * (D - 3)], axis=1)
+        fade = keep[:, :, None] * keep[:, None, :]
+        return Step(left / kappa, keep, np.exp(1j * dt * c.frequencies), fade, Q)
 
     def advance(self, belief: Belief, dt: float) -> Belief:
         """Return the belief a time later; variances of counts are those at their mean."""
         if dt == 0.0:
             return belief
-        F, F_T, Q = self._matrices(dt)
-        mean = (F @ belief.mean[..., None])[..., 0]
-        cov = F @ belief.cov @ F_T + Q * self._weight(belief)
-        return belief._replace(mean=mean, cov=cov)
+        slope, keep, turn, fade, Q = self.step(dt)
+        mean, cov = belief.mean * keep, belief.cov * fade
+        mean[:, 0] += slope * belief.mean[:, 1]
+        # Cov(level + s slope, x) = Cov(level, x) + s Cov(slope, x), in row and column alike.
+        more = slope[:, None] * keep * belief.cov[:, 1]
+        cov[:, 0] += more
+        cov[:, :, 0] += more
+        cov[:, 0, 0] += slope * slope * belief.cov[:, 1, 1]
+        cov += Q * self._weight(belief)
+        return belief._replace(mean=mean, cov=cov, row=_turned(belief.row, turn))
 
     def predict(self, belief: Belief) -> Prediction:
         """Return the distribution of a value now."""
-        weight, gain = self._weight(belief), belief.cov @ self.row
-        mean, spread = belief.mean @ self.row, gain @ self.row + weight
+        mean, gain = _products(belief.mean, belief.row), _products(belief.cov, belief.row)
+        spread = _products(gain, belief.row) + self._weight(belief)
         center, variance = self._mixture(belief, mean, spread)
         return Prediction(mean, spread, gain, float(center), float(variance))
 
     def ahead(self, belief: Belief, times: Sequence[float]) -> tuple[Array, Array]:
         """Return means and variances of values after some times."""
-        rows, added = self._rows(tuple(float(f"{dt:.12g}") for dt in times))
+        slopes, keep, turn, added = self._ahead(tuple(float(f"{dt:.12g}") for dt in times))
+        rows = keep * _turned(belief.row[:, None], turn)  # (K, H, D)
+        rows[:, :, 1] = slopes
         mean = (rows @ belief.mean[..., None])[..., 0]  # (K, H)
         spread = ((rows @ belief.cov) * rows).sum(2) + self._weight(belief) * (1.0 + added)
         return self._mixture(belief, mean.T, spread.T)
 
-    def _rows(self, times: tuple[float, ...]) -> tuple[Array, Array]:
-        """Return what values after H times weigh states by, (K, H, D), and Q's share, (K, H)."""
+    def _ahead(self, times: tuple[float, ...]) -> tuple[Any, ...]:
+        """Return slopes, shares and turns after H times, (K, H, ...), and Q's share, (K, H)."""
         if self._latest is None or self._latest[0] != times:
-            steps = (self._matrices(dt) for dt in times)
-            pairs = [(self.row @ F, Q @ self.row @ self.row) for F, _, Q in steps]
-            rows, added = (np.stack(each, axis=1) for each in zip(*pairs, strict=True))
-            self._latest = times, rows, added
-        return self._latest[1:]
+            steps = [self.step(dt) for dt in times]
+            added = np.stack([step.noise @ self.row @ self.row for step in steps], axis=1)
+            each = zip(*(step[:3] for step in steps), strict=True)
+            self._latest = times, (*(np.stack(values, axis=1) for values in each), added)
+        return self._latest[1]
 
     def observe(
         self, belief: Belief, y: float, held: float = 0.0, prediction: Prediction | None = None
@@ -234,8 +250,9 @@ class StateSpace:
         mean = belief.mean + (regular * step)[:, None] * gain
         both = regular * (1.0 - regular) / np.maximum(belief.noise, self.floor)
         change = both * step * step - regular / prediction.spread
-        cov = 0.5 * (belief.cov + belief.cov.transpose(0, 2, 1))
-        cov += (change[:, None] * gain)[:, :, None] * gain[:, None, :]
+        cov = np.einsum("ki,kj->kij", gain, gain)  # symmetric to the last bit
+        cov *= change[:, None, None]
+        cov += belief.cov
         # What is forgotten of v is so by regular lines only.
         draw = regular * (1.0 - held)
         draws = belief.draws + draw * (1.0 - (1.0 - _KEEP_VARIANCE) * belief.draws)
@@ -246,21 +263,21 @@ class StateSpace:
         weights = _KEEP_WEIGHTS * belief.weights + log_sum
         weights -= np.logaddexp.reduce(weights)
         outlier = 1.0 - float(np.exp(belief.weights) @ regular)
-        return Belief(mean, cov, draws, total, weights), logs, outlier, held
+        return Belief(mean, cov, draws, total, weights, belief.row), logs, outlier, held
 
     def restart(self, belief: Belief, y: float) -> Belief:
         """Return the posterior after the first value of a new level, of which nothing was known.
 
         The level is y less all else. Little is known of the noise, too.
         """
-        others = self.row.copy()
-        others[0] = 0.0
+        others = belief.row.copy()
+        others[:, 0] = 0.0
         mean, cov = belief.mean.copy(), belief.cov.copy()
-        reach = cov @ others
+        reach = _products(cov, others)
         reach[:, 0] = 0.0
-        mean[:, 0] = y - mean @ others
+        mean[:, 0] = y - _products(mean, others)
         cov[:, 0, :] = cov[:, :, 0] = -reach
-        cov[:, 0, 0] = self._weight(belief) + reach @ others
+        cov[:, 0, 0] = self._weight(belief) + _products(reach, others)
         return self.unsure(belief)._replace(mean=mean, cov=cov)
 
     def unsure(self, belief: Belief) -> Belief:
@@ -298,7 +315,7 @@ class StateSpace:
         if self.counts is None:
             return 1.0
         chances = np.exp(belief.weights)
-        return max(float(chances @ (belief.mean @ self.row)), _LEAST_MEAN)
+        return max(float(chances @ _products(belief.mean, belief.row)), _LEAST_MEAN)
 
     def _mixture(self, belief: Belief, mean: Array, spread: Array) -> tuple[Any, Any]:
         """Return mean and variance of the models' Student's t together, of (K,) or of (H, K)."""
@@ -314,11 +331,26 @@ class StateSpace:
 
     def _log_densities(self, belief: Belief, prediction: Prediction, y: float) -> Array:
         """Return log densities of a regular value, (K,): Student's, or those of counts."""
-        n, scale = belief.draws, belief.noise * prediction.spread
+        n, spread = belief.draws, prediction.spread
         if self.counts is not None:
-            return _count_log_density(y, np.maximum(prediction.mean, _LEAST_MEAN), scale)
-        tail = 0.5 * (n + 1) * np.log1p((y - prediction.mean) ** 2 / (n * scale))
-        return gammaln(0.5 * (n + 1)) - gammaln(0.5 * n) - 0.5 * np.log(math.pi * n * scale) - tail
+            mean = np.maximum(prediction.mean, _LEAST_MEAN)
+            return _count_log_density(y, mean, belief.noise * spread)
+        scale = belief.total * spread  # n times the scale's square
+        tail = (n + 1) * np.log1p((y - prediction.mean) ** 2 / scale)
+        return -betaln(0.5 * n, 0.5) - 0.5 * (np.log(scale) + tail)
+
+
+def _products(values: Array, row: Array) -> Array:
+    """Return what models' vectors, or symmetric matrices, give with their rows."""
+    return np.einsum("ki...,ki->k...", values, row)
+
+
+def _turned(row: Array, turn: NDArray[np.complex128]) -> Array:
+    """Return rows after a turn: those of oscillators, cos φ and sin φ, are e^{iφ}."""
+    later = np.empty((*turn.shape[:-1], row.shape[-1]))
+    later[..., :3] = row[..., :3]
+    later[..., 3:] = (row[..., 3:].view(np.complex128) * turn).view(np.float64)
+    return later
 
 
 def _count_log_density(y: float, mean: Array, variance: Array) -> Array:

@@ -8,7 +8,8 @@ from statistics import median_low
 
 from ohsvgp.stream.clock import time_zone
 
-_FRIDAY = 4
+# Seconds between the same time of two days, at least: clocks go forward.
+_FRIDAY, _SHORTEST = 4, 20 * 3_600.0
 
 
 def calendar_ahead(
@@ -24,7 +25,9 @@ def calendar_ahead(
     The latest stamp and the gaps before it, the latest last, are in seconds since 1970, UTC.
     """
     whole = [round(gap) for gap in gaps]
-    if len(gaps) < 2 or any(abs(gap - near) > 1e-3 for gap, near in zip(gaps, whole, strict=True)):
+    if len(gaps) < 2 or min(gaps) < _SHORTEST:
+        return None
+    if any(abs(gap - near) > 1e-3 for gap, near in zip(gaps, whole, strict=True)):
         return None
     stamps = [round(last) - back for back in (0, *accumulate(reversed(whole)))][::-1]
     if abs(last - stamps[-1]) > 1e-3:

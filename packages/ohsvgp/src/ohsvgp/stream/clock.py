@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
+from functools import cache
 from typing import Any, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -170,6 +171,7 @@ def _zone_name(t: Any) -> str | None:
     return name or parse_stamp(str(first)).zone
 
 
+@cache
 def time_zone(name: str) -> tzinfo:
     """Return the zone of a name, or of an offset such as "+02:00"."""
     if name[0] in "Z+-":
