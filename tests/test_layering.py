@@ -233,8 +233,13 @@ def test_a_lazy_package_has_the_names_that_its_stub_tells_editors_of(member) -> 
         assert all(hasattr(module, name) for name in listed)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["import", "help"])
-def test_the_command_line_answers_before_torch_is_loaded(arguments: list[str]) -> None:
+FORECAST = ["forecast", "--report", "page.html", "--out", "answers.csv", "--state", "state"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--help"], FORECAST], ids=["import", "help", "forecast"]
+)
+def test_the_command_line_answers_before_torch_is_loaded(arguments, tmp_path: Path) -> None:
     run = f"sys.argv[1:] = {arguments}; main()" if arguments else ""
     finished = subprocess.run(
         [
@@ -247,8 +252,11 @@ def test_the_command_line_answers_before_torch_is_loaded(arguments: list[str]) -
         capture_output=True,
         text=True,
         check=False,
+        cwd=tmp_path,
+        input="".join(f"{t},{t % 5}\n" for t in range(40)),
     )
     assert finished.returncode == 0, finished.stderr
+    assert len([*tmp_path.iterdir()]) >= 3 * (arguments == FORECAST)
     loaded = finished.stdout.splitlines()[-1].split()
     assert "probseq_apps.cli" in loaded
     assert {"torch", "sklearn", "matplotlib"}.isdisjoint(loaded)

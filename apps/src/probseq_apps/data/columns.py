@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ohsvgp.stream.clock import Stamp, parse_stamp
+from ohsvgp.stream.stamps import Stamp, parse_stamp
 
 _SECONDS = {"hours": 3_600.0, "days": 86_400.0}
 

@@ -16,7 +16,7 @@ from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
 
 from ohsvgp.integrations.live.lines import UNITS, LineReader, split_cells
-from ohsvgp.stream.clock import stamp_text
+from ohsvgp.stream.stamps import stamp_text
 from probseq_apps.settings.forecast import ForecastSettings
 
 # Lines of a file that are looked at, remarks beside; of a pipe, which must not wait; later of that.

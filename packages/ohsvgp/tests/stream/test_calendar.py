@@ -9,8 +9,9 @@ import pytest
 from ohsvgp import Cosine, Gaussian, OnlineGP, forecast
 from ohsvgp.integrations.live import Judge, LineReader, LiveStream
 from ohsvgp.stream.calendar import calendar_ahead
-from ohsvgp.stream.clock import Clock, parse_stamp, stamp_text, stamps
+from ohsvgp.stream.clock import Clock, stamps
 from ohsvgp.stream.durations import parse_duration
+from ohsvgp.stream.stamps import parse_stamp, stamp_text
 from probseq.kernels import RBF
 
 

@@ -8,8 +8,7 @@ steps of any length are exact. Variances are in units of v, whose inverse is gam
 forgotten: predictions are Student's t (West and Harrison 1997, sections 4.5 and 10.8).
 
 Oscillators are held in axes that turn with them: what turns is the row by which a value weighs
-them, so that a step of a bank of K models with D states takes O(K D²). In numpy, in float64. Not in
-the papers.
+them. A step of a bank of K models with D states takes O(K D²), in float64. Not in the papers.
 """
 
 import math
@@ -88,11 +87,12 @@ class Held(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a time does: the level takes up some slope, then states fade and noise is added."""
+    """Effect of a time: the level takes up some slope, then states fade and noise is added."""
 
     slope: Array  # that the level takes up, (K,)
     keep: Array  # share of each state that is left, (K, D)
     turn: NDArray[np.complex128]  # of rows, e^{iωt}, (K, J)
+    added: Array  # to a value's variance, (K,)
     fade: Array  # share of each covariance that is left, (K, D, D)
     noise: Array  # Q, (K, D, D)
 
@@ -119,7 +119,7 @@ class StateSpace:
         self.candidates, self.floor, self.counts = candidates, floor, counts
         self.row = np.array([1.0, 0.0, 1.0, *[1.0, 0.0] * candidates.frequencies.shape[1]])
         self._steps = dict[float, Step]()  # by time
-        self._latest: tuple[tuple[float, ...], tuple[Any, ...]] | None = None  # of ``_ahead``
+        self._latest: tuple[tuple[float, ...], Sequence[Any]] | None = None  # of ``_ahead``
 
     def begin(self, value: float, variance: float, noise: float) -> Belief:
         """Return the prior of a series that has about this value, variance, and noise."""
@@ -132,15 +132,13 @@ class StateSpace:
         diagonal[:, 1] = np.where(c.fading > _LASTING, c.slope / (2 * c.fading), lasting)
         diagonal[:, 2] = c.swing
         diagonal[:, 3:] = np.repeat(spread * c.shares, 2, axis=1)
-        mean = np.zeros((K, len(self.row)))
-        mean[:, 0] = value
-        total = np.full(K, noise)
+        mean = np.tile(value * np.eye(1, len(self.row)), (K, 1))
         cov = diagonal[:, :, None] * np.eye(len(self.row))
         weights, row = np.full(K, -math.log(K)), np.tile(self.row, (K, 1))
-        return Belief(mean, cov, np.ones(K), total, weights, row)
+        return Belief(mean, cov, np.ones(K), np.full(K, noise), weights, row)
 
     def step(self, dt: float) -> Step:
-        """Return what a time does."""
+        """Return the effect of a time."""
         time = float(f"{min(dt, 1e15):.12g}")
         if time not in self._steps:
             if len(self._steps) >= _STORED:
@@ -166,18 +164,17 @@ class StateSpace:
         # Oscillators fade at a rate γ; their noise is the same in all directions.
         wide = 2 * np.maximum(c.damping, 1e-9)
         walk = c.season * -np.expm1(-wide * dt) / wide
-        seasons = np.arange(3, D)
-        Q[:, seasons, seasons] = np.repeat(walk[:, None] * c.shares, 2, axis=1)
-        wave = np.exp(-c.damping * dt)
-        keep = np.stack([np.ones(K), 1.0 - left, np.exp(-c.rate * dt), *[wave] * (D - 3)], axis=1)
-        fade = keep[:, :, None] * keep[:, None, :]
-        return Step(left / kappa, keep, np.exp(1j * dt * c.frequencies), fade, Q)
+        Q[:, range(3, D), range(3, D)] = np.repeat(walk[:, None] * c.shares, 2, axis=1)
+        rates = [0.0 * kappa, kappa, c.rate, *[c.damping] * (D - 3)]
+        keep, turn = np.exp(-dt * np.stack(rates, axis=1)), np.exp(1j * dt * c.frequencies)
+        fade, added = keep[:, :, None] * keep[:, None, :], Q @ self.row @ self.row
+        return Step(left / kappa, keep, turn, added, fade, Q)
 
     def advance(self, belief: Belief, dt: float) -> Belief:
         """Return the belief a time later; variances of counts are those at their mean."""
         if dt == 0.0:
             return belief
-        slope, keep, turn, fade, Q = self.step(dt)
+        slope, keep, turn, _, fade, Q = self.step(dt)
         mean, cov = belief.mean * keep, belief.cov * fade
         mean[:, 0] += slope * belief.mean[:, 1]
         # Cov(level + s slope, x) = Cov(level, x) + s Cov(slope, x), in row and column alike.
@@ -204,13 +201,11 @@ class StateSpace:
         spread = ((rows @ belief.cov) * rows).sum(2) + self._weight(belief) * (1.0 + added)
         return self._mixture(belief, mean.T, spread.T)
 
-    def _ahead(self, times: tuple[float, ...]) -> tuple[Any, ...]:
+    def _ahead(self, times: tuple[float, ...]) -> Sequence[Any]:
         """Return slopes, shares and turns after H times, (K, H, ...), and Q's share, (K, H)."""
         if self._latest is None or self._latest[0] != times:
-            steps = [self.step(dt) for dt in times]
-            added = np.stack([step.noise @ self.row @ self.row for step in steps], axis=1)
-            each = zip(*(step[:3] for step in steps), strict=True)
-            self._latest = times, (*(np.stack(values, axis=1) for values in each), added)
+            columns = zip(*(self.step(dt)[:4] for dt in times), strict=True)
+            self._latest = times, tuple(np.stack(column, axis=1) for column in columns)
         return self._latest[1]
 
     def observe(
@@ -270,8 +265,7 @@ class StateSpace:
 
         The level is y less all else. Little is known of the noise, too.
         """
-        others = belief.row.copy()
-        others[:, 0] = 0.0
+        others = belief.row - np.eye(1, len(self.row))
         mean, cov = belief.mean.copy(), belief.cov.copy()
         reach = _products(cov, others)
         reach[:, 0] = 0.0
@@ -331,12 +325,11 @@ class StateSpace:
 
     def _log_densities(self, belief: Belief, prediction: Prediction, y: float) -> Array:
         """Return log densities of a regular value, (K,): Student's, or those of counts."""
-        n, spread = belief.draws, prediction.spread
+        n, mean, spread = belief.draws, prediction.mean, prediction.spread
         if self.counts is not None:
-            mean = np.maximum(prediction.mean, _LEAST_MEAN)
-            return _count_log_density(y, mean, belief.noise * spread)
+            return _count_log_density(y, np.maximum(mean, _LEAST_MEAN), belief.noise * spread)
         scale = belief.total * spread  # n times the scale's square
-        tail = (n + 1) * np.log1p((y - prediction.mean) ** 2 / scale)
+        tail = (n + 1) * np.log1p((y - mean) ** 2 / scale)
         return -betaln(0.5 * n, 0.5) - 0.5 * (np.log(scale) + tail)
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
 from statistics import median_low
 
-from ohsvgp.stream.clock import time_zone
+from ohsvgp.stream.stamps import time_zone
 
 # Seconds between the same time of two days, at least: clocks go forward.
 _FRIDAY, _SHORTEST = 4, 20 * 3_600.0
@@ -24,11 +24,9 @@ def calendar_ahead(
 
     The latest stamp and the gaps before it, the latest last, are in seconds since 1970, UTC.
     """
+    if len(gaps) < 2 or min(gaps) < _SHORTEST or max(abs(x - round(x)) for x in gaps) > 1e-3:
+        return None
     whole = [round(gap) for gap in gaps]
-    if len(gaps) < 2 or min(gaps) < _SHORTEST:
-        return None
-    if any(abs(gap - near) > 1e-3 for gap, near in zip(gaps, whole, strict=True)):
-        return None
     stamps = [round(last) - back for back in (0, *accumulate(reversed(whole)))][::-1]
     if abs(last - stamps[-1]) > 1e-3:
         return None

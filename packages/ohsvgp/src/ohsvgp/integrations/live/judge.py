@@ -10,8 +10,8 @@ from collections import Counter, defaultdict, deque
 from datetime import UTC, datetime
 from typing import Any
 
-from ohsvgp.stream.clock import parse_stamp
 from ohsvgp.stream.durations import DAY, YEAR, parse_duration
+from ohsvgp.stream.stamps import parse_stamp
 
 # Values that naive forecasts look back on; scores; share of a step in which stamps are the same;
 # refused lines that are told.

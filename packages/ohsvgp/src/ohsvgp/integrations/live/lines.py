@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ohsvgp.integrations.live.state import check_marks
-from ohsvgp.stream.clock import Stamp, parse_stamp
+from ohsvgp.stream.stamps import Stamp, parse_stamp
 from probseq.checks import parse_number
 
 # The squares of larger values, and scores made of them, are no numbers any more.

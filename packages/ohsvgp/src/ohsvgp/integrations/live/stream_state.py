@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from ohsvgp.stream.clock import stamp_text
 from ohsvgp.stream.spacing import StampSpacing
+from ohsvgp.stream.stamps import stamp_text
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Checks of arguments; the errors name the argument.
+"""Checks of tensors; the errors name the argument.
 
 ``check_…`` return nothing. ``as_…``, for whole evaluation sets, return the tensor as it is computed
 with: 16-bit floats are upcast to float32, because 8 bits of mantissa cannot hold a sum of
@@ -7,11 +7,7 @@ probabilities; each costs one pass over the data and one copy to the host. Value
 itself asserts that an index is in range. Inside a compiled graph they are not read either.
 """
 
-import math
 import sys
-from collections.abc import Sequence
-from numbers import Integral, Real
-from typing import get_args
 
 import numpy as np
 import torch
@@ -20,54 +16,6 @@ from torch import Tensor
 # Row sums are off by rounding: of the mean over samples in float32, of each entry in 16 bits.
 _SUM_TOLERANCE = 1e-4
 _SUM_TOLERANCE_16_BIT = 2e-2
-
-
-def check_choice(name: str, value: str, choices: object) -> None:
-    """Refuse a value that is none of a ``Literal``'s."""
-    if value not in get_args(choices):
-        raise ValueError(f"{name} must be one of {get_args(choices)}, got {value!r}")
-
-
-def check_counts(**counts: object) -> None:
-    """Refuse counts that are not whole numbers of at least 1."""
-    for name, value in counts.items():
-        if value is True or not isinstance(value, Integral) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-
-
-def check_whole(**values: object) -> None:
-    """Refuse what is no whole number, such as of a seed; any sign will do."""
-    for name, value in values.items():
-        if not isinstance(value, Integral):
-            raise ValueError(f"{name} must be a whole number, got {value!r}")
-
-
-def check_positive(**values: float | int) -> None:
-    """Refuse values that are not positive and finite."""
-    for name, value in values.items():
-        if not isinstance(value, Real) or not 0.0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {value!r}")
-
-
-def check_not_negative(**values: float | int) -> None:
-    """Refuse values that are negative, infinite or NaN."""
-    for name, value in values.items():
-        if not 0.0 <= value < math.inf:
-            raise ValueError(f"{name} must be finite and not negative, got {value!r}")
-
-
-def check_rates(**rates: float | int) -> None:
-    """Refuse dropout rates outside [0, 1)."""
-    for name, rate in rates.items():
-        if not 0.0 <= rate < 1.0:
-            raise ValueError(f"{name} must be in [0, 1), got {rate!r}")
-
-
-def check_shares(**shares: float) -> None:
-    """Refuse shares and probabilities that are not above 0 and below 1."""
-    for name, share in shares.items():
-        if not isinstance(share, Real | int) or not 0.0 < share < 1.0:
-            raise ValueError(f"{name} must be above 0 and below 1, got {share!r}")
 
 
 def check_labels(labels: Tensor, logits: Tensor) -> None:
@@ -149,16 +97,6 @@ def check_sizes(name: str, tensor: Tensor, *sizes: int | str) -> None:
     ):
         expected = ", ".join(map(str, sizes))
         raise ValueError(f"{name} must have shape ({expected}), got {tuple(tensor.shape)}")
-
-
-def check_shape(**shapes: object) -> None:
-    """Refuse what is no tuple of whole numbers of at least 0."""
-    for name, shape in shapes.items():
-        sizes = shape if isinstance(shape, tuple) else (None,)
-        if not all(isinstance(size, int) and size >= 0 for size in sizes):
-            raise ValueError(
-                f"{name} must be a tuple of whole numbers of at least 0, got {shape!r}"
-            )
 
 
 def check_generator(generator: torch.Generator | None) -> None:
@@ -274,29 +212,3 @@ def _as_tensor(name: str, values: object) -> Tensor:
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} must be a tensor or an array, got {type(values).__name__}")
     return values
-
-
-def parse_number(text: str) -> float:
-    """Read a finite number."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise ValueError(f"a value must be a number, got {text!r}") from None
-    if not math.isfinite(number):
-        raise ValueError(f"a value must be finite, got {text!r}")
-    return number
-
-
-def broadcastable(*shapes: Sequence[int]) -> bool:
-    """Return whether tensors of these shapes broadcast against one another.
-
-    Not ``torch.broadcast_shapes``, which imports sympy: seconds in the first call of a process.
-    """
-    for axis in range(1, max([len(shape) for shape in shapes]) + 1):
-        size = 1
-        for shape in shapes:
-            if axis <= len(shape) and shape[-axis] != 1:
-                if size not in (1, shape[-axis]):
-                    return False
-                size = shape[-axis]
-    return True
