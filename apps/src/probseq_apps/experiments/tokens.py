@@ -203,21 +203,14 @@ def makers_of(settings: GenerateSettings) -> dict[Job, TokenizerMaker]:
     }
 
 
-def prior_maker(
-    settings: GenerateSettings, kind: PriorName, job: Job, run: common.ImageRun
-) -> PriorMaker:
-    """Return a prior over the tokens of a job's tokenizer."""
-    counts = common.conditioning_classes(settings.classes, run.data)
-    return PriorMaker(settings, kind, job.seed, counts)
-
-
 def check(settings: GenerateSettings, run: common.ImageRun) -> None:
     """Raise if the settings don't fit the images, or a file of weights is not there."""
+    counts = common.conditioning_classes(settings.classes, run.data)
     for job, maker in makers_of(settings).items():
         if job.seed == settings.seeds[0]:
             maker.check(run.data)
             for kind in maker.priors:
-                prior_maker(settings, kind, job, run).check(maker.config(run.data).grid)
+                PriorMaker(settings, kind, job.seed, counts).check(maker.config(run.data).grid)
     common.check_run(settings, run.data)
 
 
@@ -230,6 +223,7 @@ def describe(settings: GenerateSettings, run: common.ImageRun) -> str:
 def seconds(settings: GenerateSettings, run: common.ImageRun) -> dict[Job, float]:
     """Return about how long each tokenizer and its priors train."""
     makers, device = makers_of(settings), common.device_of(settings)
+    counts = common.conditioning_classes(settings.classes, run.data)
     labels, of_row = common.labels_of(settings.classes, run.data, "train"), dict[str, float]()
     for job, maker in makers.items():
         if job.seed != settings.seeds[0]:
@@ -244,8 +238,8 @@ def seconds(settings: GenerateSettings, run: common.ImageRun) -> dict[Job, float
             images_hash="",
             labels=labels,
         )
-        trainings = [prior_maker(settings, kind, job, run).training(cache) for kind in maker.priors]
-        trainings.append(maker.training(run.data))
+        priors = [PriorMaker(settings, kind, job.seed, counts) for kind in maker.priors]
+        trainings = [each.training(cache) for each in priors] + [maker.training(run.data)]
         of_row[job.row] = sum(each.seconds(device) for each in trainings)
     return {job: of_row[job.row] for job in makers}
 
@@ -293,9 +287,10 @@ def train_tokenizer_and_priors(
     test = common.labels_of(settings.classes, data, "test", len(images))
     result["generation"] = {}
     seed = derive_seed(job.seed, "test masks")
+    counts = common.conditioning_classes(settings.classes, data)
     for kind in maker.priors:
         folder = at.path / PRIORS / f"{kind}-{job.name}"
-        make = partial(prior_maker(settings, kind, job, run).training, cache)
+        make = partial(PriorMaker(settings, kind, job.seed, counts).training, cache)
         ended = common.train_model(make, folder, PRIOR, at.recipe, settings, data)
         network = cast("Prior", common.read_model(folder, TokenPrior, "prior").to(device))
         nats = distributed.main_alone(partial(mean_nats, network, held_out, test, seed=seed))

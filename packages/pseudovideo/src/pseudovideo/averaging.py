@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from probseq.checks import check_floating, check_not_negative, check_whole
+from probseq.checks import check_floating, check_not_negative, check_shares, check_whole
 
 
 class WeightAverage:
@@ -28,8 +28,7 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        if not 0.0 < decay < 1.0:
-            raise ValueError(f"decay must be in (0, 1), got {decay}")
+        check_shares(decay=decay)
         self._decay = decay
         # A tensor shared by two modules comes once, under its first name, as in the checkpoints.
         self._parameters = dict(model.named_parameters())

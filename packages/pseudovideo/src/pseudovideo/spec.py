@@ -31,7 +31,6 @@ PriorName = Literal["autoregressive", "masked"]
 # How the noise of a diffusion grows.
 ScheduleName = Literal["linear", "cosine"]
 Prediction = Literal["epsilon", "x0", "v"]
-PREDICTIONS: tuple[Prediction, ...] = get_args(Prediction)
 
 AtLeastTwo = Annotated[int, Bound("a whole number of at least 2", lambda value: value >= 2)]
 

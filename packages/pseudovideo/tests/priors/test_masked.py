@@ -280,8 +280,8 @@ def test_settings_that_make_no_prior_are_refused(changes: dict[str, object], mes
         (1, {"num_steps": 0}, "num_steps must be a whole number of at least 1, got 0"),
         (1, {"temperature": -1.0}, "temperature"),
         (1, {"temperature": math.nan}, "temperature"),
-        (1, {"choice_temperature": -0.1}, "choice_temperature must be at least 0"),
-        (1, {"choice_temperature": math.nan}, "choice_temperature must be at least 0"),
+        (1, {"choice_temperature": -0.1}, "choice_temperature must be finite and not negative"),
+        (1, {"choice_temperature": math.nan}, "choice_temperature must be finite and not negative"),
     ],
 )
 def test_bad_options_of_sampling_are_refused(

@@ -209,11 +209,6 @@ class ARDKernel(_ScaledKernel):
         self.raw_outputscale = log_parameter("outputscale", outputscale, self.batch_shape)
 
     @property
-    def like(self) -> Tensor:
-        """A tensor with the dtype and device of the parameters."""
-        return self.raw_lengthscale.detach()
-
-    @property
     def lengthscale(self) -> Float[Tensor, "*heads 1 d"]:
         """ℓ, one per head and input dimension."""
         return self.raw_lengthscale.exp()
@@ -275,11 +270,6 @@ class _Composite(Kernel):
     def kernels(self) -> list[Kernel]:
         """The parts."""
         return list(cast("Iterable[Kernel]", self.parts))
-
-    @property
-    def like(self) -> Tensor:
-        """A tensor with the dtype and device of the parameters."""
-        return self.kernels[0].like
 
     @property
     def resolution(self) -> Float[Tensor, "*heads 1 d"]:

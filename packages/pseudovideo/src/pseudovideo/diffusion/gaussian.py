@@ -15,13 +15,14 @@ NaN and infinity in a tensor reach the result.
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from probseq.checks import (
+    check_choice,
     check_floating,
     check_integers,
     check_positive,
@@ -29,7 +30,7 @@ from probseq.checks import (
     check_sizes,
 )
 from pseudovideo.diffusion.schedules import check_betas, cosine_betas, linear_betas, spaced_steps
-from pseudovideo.spec import PREDICTIONS, Prediction, ScheduleName
+from pseudovideo.spec import Prediction, ScheduleName
 
 Times = Int64[Tensor, " #n"] | Int64[Tensor, ""] | int
 """Steps: one of each entry, or one for all."""
@@ -97,10 +98,7 @@ class GaussianDiffusion:
         prediction: Prediction = "epsilon",
     ) -> None:
         check_betas(betas)
-        if prediction not in PREDICTIONS:
-            raise ValueError(
-                f"prediction must be one of {', '.join(PREDICTIONS)}, got {prediction!r}"
-            )
+        check_choice("prediction", prediction, Prediction)
         self.prediction: Prediction = prediction
         self.betas = betas = betas.cpu()
         self.timesteps = tuple(range(len(betas)) if timesteps is None else timesteps)
@@ -141,9 +139,7 @@ class GaussianDiffusion:
         cls, num_steps: int, schedule: ScheduleName, prediction: Prediction = "epsilon"
     ) -> "GaussianDiffusion":
         """Return the process of S = `num_steps` of a named schedule."""
-        if schedule not in _SCHEDULES:
-            names = ", ".join(get_args(ScheduleName))
-            raise ValueError(f"schedule must be one of {names}, got {schedule!r}")
+        check_choice("schedule", schedule, ScheduleName)
         with torch.device("cpu"):  # its values are checked, which a model on meta has none of
             return cls(_SCHEDULES[schedule](num_steps), prediction=prediction)
 
@@ -160,30 +156,26 @@ class GaussianDiffusion:
 
     def add_noise(self, x0: Images, noise: Images, t: Times) -> Images:
         """Return x_t = √ᾱ_t x_0 + √(1−ᾱ_t) ε."""
-        self._check(t, x0=x0, noise=noise)
-        c = self._on(x0.device, x0.dtype)
+        c = self._checked(t, x0=x0, noise=noise)
         signal = _at(c.sqrt_alphas_cumprod, t) * x0
         return signal + _at(c.sqrt_one_minus_alphas_cumprod, t) * noise
 
     def predict_x0(self, x_t: Images, eps: Images, t: Times) -> Images:
         """Return the image (x_t − √(1−ᾱ_t) ε)/√ᾱ_t."""
-        self._check(t, x_t=x_t, eps=eps)
-        c = self._on(x_t.device, x_t.dtype)
+        c = self._checked(t, x_t=x_t, eps=eps)
         state = _at(c.sqrt_recip_alphas_cumprod, t) * x_t
         return state - _at(c.sqrt_recipm1_alphas_cumprod, t) * eps
 
     def predict_noise(self, x_t: Images, x0: Images, t: Times) -> Images:
         """Return the noise (x_t/√ᾱ_t − x_0)/√(1/ᾱ_t − 1): `predict_x0` solved for ε."""
-        self._check(t, x_t=x_t, x0=x0)
-        c = self._on(x_t.device, x_t.dtype)
+        c = self._checked(t, x_t=x_t, x0=x0)
         difference = _at(c.sqrt_recip_alphas_cumprod, t) * x_t - x0
         return difference / _at(c.sqrt_recipm1_alphas_cumprod, t)
 
     def target(self, x0: Images, noise: Images, t: Times) -> Images:
         """Return what a network learns to predict: ε, x_0, or v = √ᾱ_t ε − √(1−ᾱ_t) x_0."""
-        self._check(t, x0=x0, noise=noise)
+        c = self._checked(t, x0=x0, noise=noise)
         if self.prediction == "v":
-            c = self._on(x0.device, x0.dtype)
             signal, sigma = _at(c.sqrt_alphas_cumprod, t), _at(c.sqrt_one_minus_alphas_cumprod, t)
             return signal * noise - sigma * x0
         return noise if self.prediction == "epsilon" else x0
@@ -197,8 +189,7 @@ class GaussianDiffusion:
             return self.predict_x0(x_t, predicted, t), predicted
         if self.prediction == "x0":
             return predicted, self.predict_noise(x_t, predicted, t)
-        self._check(t, x_t=x_t, predicted=predicted)
-        c = self._on(x_t.device, x_t.dtype)
+        c = self._checked(t, x_t=x_t, predicted=predicted)
         signal, noise = _at(c.sqrt_alphas_cumprod, t), _at(c.sqrt_one_minus_alphas_cumprod, t)
         return signal * x_t - noise * predicted, noise * x_t + signal * predicted
 
@@ -207,8 +198,7 @@ class GaussianDiffusion:
 
         At t = 0 the mean is x_0 and the variance, which is 0, is given as that of step 1.
         """
-        self._check(t, x0=x0, x_t=x_t)
-        c = self._on(x0.device, x0.dtype)
+        c = self._checked(t, x0=x0, x_t=x_t)
         # μ̃ = β√ᾱ'/(1−ᾱ) x_0 + √(1−β)(1−ᾱ')/(1−ᾱ) x_t
         mean = _at(c.posterior_mean_coef1, t) * x0 + _at(c.posterior_mean_coef2, t) * x_t
         return mean, _at(c.posterior_log_variance_clipped, t).expand(mean.shape)
@@ -257,8 +247,7 @@ class GaussianDiffusion:
         reverse = self.p_mean_variance(output, x_t, t, limit=limit)
         if noise is None:
             return reverse.mean
-        self._check(t, x_t=x_t, noise=noise)
-        c = self._on(x_t.device, x_t.dtype)
+        c = self._checked(t, x_t=x_t, noise=noise)
         # Exactly 0 at step 0, and √variance elsewhere.
         moves = _at(c.posterior_variance, t) > 0
         return reverse.mean + moves * (reverse.log_variance / 2).exp() * noise
@@ -284,7 +273,7 @@ class GaussianDiffusion:
             raise ValueError(f"eta must lie in 0..1, got {eta}")
         _check_limit(limit)
         if noise is not None:
-            self._check(t, x_t=x_t, noise=noise)
+            self._checked(t, x_t=x_t, noise=noise)
         predicted, _ = split_output(output, x_t)
         x0, eps = self.predict_x0_and_eps(predicted, x_t, t)
         if limit is not None:
@@ -316,8 +305,8 @@ class GaussianDiffusion:
             prediction=self.prediction,
         )
 
-    def _check(self, t: Times, **images: Tensor) -> None:
-        """Refuse images of different shapes, and what is no step of theirs."""
+    def _checked(self, t: Times, **images: Tensor) -> Coefficients:
+        """Return the first image's coefficients; refuse other shapes, and what is no step."""
         (name, first), *_ = images.items()
         check_sizes(name, first, "n", "c", "h", "w")
         check_floating(**images)
@@ -331,6 +320,7 @@ class GaussianDiffusion:
             check_integers(0, self.num_steps - 1, t=t)
         elif t not in range(self.num_steps):
             raise ValueError(f"t must be from 0 to {self.num_steps - 1}, got {t!r}")
+        return self._on(first.device, first.dtype)
 
     def _on(self, device: torch.device, dtype: torch.dtype) -> Coefficients:
         """Return the coefficients where and as precise as images are, at least float32."""

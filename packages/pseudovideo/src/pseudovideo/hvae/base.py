@@ -42,10 +42,10 @@ class HVAE(Pretrained):
 
     The decoder is p(z_{t−1}|z_t) = N(z_t + r_θ(z_t, t), δ²I): a UNet predicts the residual to the
     less blurred frame and starts at 0, so that an untrained decoder repeats its frame. The
-    encoder q(z_t|x) = N(m_t(x), σ_h²I) is the subclass'. Differences from Rissanen et al. (2023):
-    the UNet is improved DDPM's, whose times run to 1,000, so level t is told as 1000·t/T; and the
-    loss is the bound itself, theirs its squared distances alone, which is the same but for
-    constants that no parameter moves.
+    encoder q(z_t|x) = N(m_t(x), σ_h²I) is the subclass', and the prior N(0, I) unless that has
+    another. Differences from Rissanen et al. (2023): the UNet is improved DDPM's, whose times run
+    to 1,000, so level t is told as 1000·t/T; and the loss is the bound itself, theirs its squared
+    distances alone, which is the same but for constants that no parameter moves.
 
     Of a model of classes the decoder is told the class, as improved DDPM's UNet is, and the encoder
     is not: loss and bound are those of p(x | class) with q(z_t|x).
@@ -66,11 +66,10 @@ class HVAE(Pretrained):
     ) -> Float[Tensor, "b c h w"]:
         """Return m_t(x), the mean of q(z_t|x); the image itself, bit for bit, where t = 0."""
 
-    @abstractmethod
     def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """Return KL(q(z_T|x) ‖ p(z_T)) in nats per dimension, as the variant counts it."""
+        """Return KL(q(z_T|x) ‖ p(z_T)) in nats per dimension, given m_T(x)."""
+        return standard_normal_kl(last, self.config.noise_std)
 
-    @abstractmethod
     def draw_prior(
         self,
         numbers: Int64[Tensor, " b"],
@@ -80,11 +79,12 @@ class HVAE(Pretrained):
         labels: Int64[Tensor, " b"] | None = None,
         image_labels: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "b c h w"]:
-        """Return z_T of samples by their numbers, all draws of one seed.
+        """Return z_T of samples by their numbers, all draws of one seed: standard normal frames.
 
         Where the prior consists of the training images, they and their classes are given, in −1..1;
         labels are the classes of the samples, None for any.
         """
+        return self._noise(numbers, seed, level=self.config.num_levels)
 
     def decode(
         self,

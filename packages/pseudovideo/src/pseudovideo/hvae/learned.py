@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from pseudovideo.diffusion.unet import apply_unet, build_unet
-from pseudovideo.hvae.base import HVAE, standard_normal_kl
+from pseudovideo.hvae.base import HVAE
 from pseudovideo.spec import ClassSpec, HVAEConfig
 
 
@@ -44,19 +44,3 @@ class LearnedEncoderHVAE(HVAE):
         self._check_levels("images", images, t, 0)
         frames = apply_unet(self.encoder, images, t * (1000 / self.config.num_levels))
         return torch.where((t == 0)[:, None, None, None], images, frames)
-
-    def prior_kl(self, last: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
-        """Return KL(N(f_φ(x, T), σ_h²I) ‖ N(0, I)) in nats per dimension."""
-        return standard_normal_kl(last, self.config.noise_std)
-
-    def draw_prior(
-        self,
-        numbers: Int64[Tensor, " b"],
-        images: Float[Tensor, "n c h w"] | None,
-        *,
-        seed: int,
-        labels: Int64[Tensor, " b"] | None = None,
-        image_labels: Int64[Tensor, " n"] | None = None,
-    ) -> Float[Tensor, "b c h w"]:
-        """Return standard normal frames, whatever images and classes there are."""
-        return self._noise(numbers, seed, level=self.config.num_levels)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
-from probseq.checks import check_counts, check_integers, check_sizes
+from probseq.checks import check_counts, check_integers, check_not_negative, check_sizes
 from pseudovideo.labels import check_labels, dropped_labels, sample_classes
 from pseudovideo.layers import Block
 from pseudovideo.pretrained import check_weights
@@ -121,8 +121,7 @@ class MaskedPrior(TokenPrior):
         """
         check_counts(n=n)
         check_options(temperature=temperature, top_k=None, top_p=None)
-        if not (math.isfinite(choice_temperature) and choice_temperature >= 0.0):
-            raise ValueError(f"choice_temperature must be at least 0, got {choice_temperature}")
+        check_not_negative(choice_temperature=choice_temperature)
         check_weights(self)
         left = unmasking_schedule(self.grid.num_tokens, num_steps)
         classes = sample_classes(

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probseq.checks import check_same_shape
+from probseq.checks import check_choice, check_same_shape
 from probseq.errors import require
 from probseq.metrics.image._images import as_colour, check_images
 
@@ -35,8 +35,7 @@ class LPIPS(nn.Module):
 
     def __init__(self, net: Trunk = "vgg", *, weights: Path | str) -> None:
         super().__init__()
-        if net not in _LEAST_SIDE:
-            raise ValueError(f"net must be one of {', '.join(_LEAST_SIDE)}, got {net!r}")
+        check_choice("net", net, Trunk)
         state = _read(net, Path(weights))
         library = require("lpips", extra="image", distribution="probseq")
         self.network = _random_network(library, net)
