@@ -236,7 +236,8 @@ def choose_seasons(
     while len(periods) < 2:
         others = [(*periods, p) for p in suggested_periods(rows, step, periods)]
         stay = current[: len(periods) + 1]
-        others += [stay] if len(stay) > len(periods) and stay[: len(periods)] == periods else []
+        new = stay not in (periods, *others) and stay[: len(periods)] == periods
+        others += [stay] * new
         if not others:
             break
         base, *scores = _evidence(rows, [periods, *others], floor, counts)

@@ -94,7 +94,8 @@ class Step(NamedTuple):
     turn: NDArray[np.complex128]  # of rows, e^{iωt}, (K, J)
     added: Array  # to a value's variance, (K,)
     fade: Array  # share of each covariance that is left, (K, D, D)
-    noise: Array  # Q, (K, D, D)
+    noise: Array  # variances that states gain, (K, D)
+    both: Array  # covariance that level and slope gain, (K,)
 
 
 class Prediction(NamedTuple):
@@ -148,41 +149,39 @@ class StateSpace:
 
     def _step(self, dt: float) -> Step:
         c = self.candidates
-        K, D = len(c.level), len(self.row)
-        Q = np.zeros((K, D, D))
         # dlevel = slope dt + √level dW, dslope = −κ slope dt + √slope dW'.
         kappa = np.maximum(c.fading, _LASTING)
         left = -np.expm1(-kappa * dt)  # 1 − e^{−κ dt}
         twice = -np.expm1(-2 * kappa * dt)
-        Q[:, 0, 0] = c.level * dt + c.slope / kappa**2 * (
-            dt - 2 * left / kappa + twice / (2 * kappa)
-        )
-        Q[:, 0, 1] = Q[:, 1, 0] = c.slope / kappa**2 * (left - 0.5 * twice)
-        Q[:, 1, 1] = c.slope * twice / (2 * kappa)
+        level = c.level * dt + c.slope / kappa**2 * (dt - 2 * left / kappa + twice / (2 * kappa))
+        both = c.slope / kappa**2 * (left - 0.5 * twice)
+        slope = c.slope * twice / (2 * kappa)
         # Matérn-1/2: stationary of variance swing.
-        Q[:, 2, 2] = c.swing * -np.expm1(-2 * c.rate * dt)
+        swing = c.swing * -np.expm1(-2 * c.rate * dt)
         # Oscillators fade at a rate γ; their noise is the same in all directions.
         wide = 2 * np.maximum(c.damping, 1e-9)
-        walk = c.season * -np.expm1(-wide * dt) / wide
-        Q[:, range(3, D), range(3, D)] = np.repeat(walk[:, None] * c.shares, 2, axis=1)
-        rates = [0.0 * kappa, kappa, c.rate, *[c.damping] * (D - 3)]
+        waves = (c.season * -np.expm1(-wide * dt) / wide)[:, None] * c.shares
+        noise = np.column_stack([level, slope, swing, np.repeat(waves, 2, axis=1)])
+        rates = [0.0 * kappa, kappa, c.rate, *[c.damping] * (len(self.row) - 3)]
         keep, turn = np.exp(-dt * np.stack(rates, axis=1)), np.exp(1j * dt * c.frequencies)
-        fade, added = keep[:, :, None] * keep[:, None, :], Q @ self.row @ self.row
-        return Step(left / kappa, keep, turn, added, fade, Q)
+        fade, added = keep[:, :, None] * keep[:, None, :], noise @ self.row
+        return Step(left / kappa, keep, turn, added, fade, noise, both)
 
     def advance(self, belief: Belief, dt: float) -> Belief:
         """Return the belief a time later; variances of counts are those at their mean."""
         if dt == 0.0:
             return belief
-        slope, keep, turn, _, fade, Q = self.step(dt)
+        slope, keep, turn, _, fade, noise, both = self.step(dt)
+        weight = self._weight(belief)
         mean, cov = belief.mean * keep, belief.cov * fade
         mean[:, 0] += slope * belief.mean[:, 1]
         # Cov(level + s slope, x) = Cov(level, x) + s Cov(slope, x), in row and column alike.
         more = slope[:, None] * keep * belief.cov[:, 1]
+        more[:, 1] += weight * both
         cov[:, 0] += more
         cov[:, :, 0] += more
         cov[:, 0, 0] += slope * slope * belief.cov[:, 1, 1]
-        cov += Q * self._weight(belief)
+        np.einsum("kii->ki", cov)[...] += weight * noise
         return belief._replace(mean=mean, cov=cov, row=_turned(belief.row, turn))
 
     def predict(self, belief: Belief) -> Prediction:
