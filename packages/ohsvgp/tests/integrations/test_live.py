@@ -357,6 +357,13 @@ def test_a_replay_has_all_lines_of_the_state(tmp_path: Path) -> None:
         run(LINES[:5], tmp_path / "state", replay=True)
 
 
+def test_a_trends_resolution_is_that_of_its_digits() -> None:
+    stream = LiveStream()
+    for k in range(60):
+        stream.answer(f"{k},{1000 + 0.4 * k + round(0.1 * float(NOISE[k]), 3):.3f}")
+    assert stream.state.resolution == pytest.approx(0.001, abs=1e-9)
+
+
 def test_rounded_values_that_come_again_are_not_held() -> None:
     stream = LiveStream()
     assert len([*stream.follow(lines_of(np.round(20.0 + NOISE)))]) == 400

@@ -326,8 +326,9 @@ class LiveStream:
         state.time = (state.last - first) / unit
         state.rows = [[(t - first) / unit, y, kinds.REGULAR] for t, y in lines]
         state.learned, state.check_at = len(lines), len(lines)
-        for (_, a), (_, b) in pairwise(lines):
-            self._resolve(a, b)
+        values = [y for _, y in lines]
+        for k in range(1, len(lines)):
+            self._resolve(values[max(k - 2, 0) : k + 1])
         self._compare_seasons()
 
     def _follow(self, stamp: float, value: float | None) -> None:
@@ -370,8 +371,7 @@ class LiveStream:
         self.regimes = advance(space, self.regimes, steps)
         if value is None or (steps == 0.0 and state.rows and state.rows[-1][1] == value):
             return
-        if state.rows:
-            self._resolve(state.rows[-1][1], value)
+        self._resolve([*(row[1] for row in state.rows[-2:]), value])
         space.floor = state.floor
         self.regimes, verdict = learn(space, self.regimes, value, self.threshold(state.unit or 1.0))
         self._error = verdict.error
@@ -389,11 +389,17 @@ class LiveStream:
         if state.learned >= state.check_at:
             self._compare_seasons()
 
-    def _resolve(self, before: float, value: float) -> None:
-        """Take up the difference of two values in a row."""
-        size, state = abs(value - before), self.state
-        if size > _ROUND_OFF * max(abs(value), abs(before)):
-            state.resolution = size if state.resolution is None else min(size, state.resolution)
+    def _resolve(self, values: Sequence[float]) -> None:
+        """Take up the differences of the last values: of rounded ones they are multiples of a step.
+
+        Second differences are small where a trend's first ones are not.
+        """
+        state, least = self.state, _ROUND_OFF * max(map(abs, values))
+        first = [b - a for a, b in pairwise(values)]
+        sizes = [abs(size) for size in (*first, *(b - a for a, b in pairwise(first)))]
+        sizes = [size for size in sizes if size > least]
+        if sizes:
+            state.resolution = min(*sizes, state.resolution or math.inf)
 
     def _compare_seasons(self) -> None:
         """Choose seasons, and begin with them where they are others than before."""

@@ -25,7 +25,7 @@ class StreamState(StampSpacing):
     # Latest lines: times in steps, values, and ``SeriesRow``'s kinds
     rows: list[list[float | int]] = field(default_factory=list[list[float | int]])
     learned: int = 0  # values so far
-    resolution: float | None = None  # the smallest difference of two values in a row
+    resolution: float | None = None  # the smallest difference of values, or of differences
     periods: list[float] = field(default_factory=list[float])  # of seasons, in steps
     nats: float = 0.0  # evidence of the seasons over none
     check_at: int = 0  # values at which seasons are compared again
