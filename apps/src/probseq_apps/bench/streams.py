@@ -23,7 +23,7 @@ LINES, DAY, LEVEL = 400, 24, 20.0
 # Where something happens; lines until it must be detected; from where on coverage counts again.
 CHANGE, DETECTED, SETTLED = 200, 5, 30
 _LEARNED, _FIRST = 20, 60
-_OUTLIER, _SENTINEL = 60.0, -9999.0
+_OUTLIER, _SENTINEL, _OUTAGE = 60.0, -9999.0, 25
 # Lines whose time is measured.
 TIMED = 200
 Answers = list[tuple[float, ...]]
@@ -62,6 +62,9 @@ def make_stream(kind: Regime, daily: bool, seed: int) -> MadeStream:
         case "outlier" | "sentinel":
             wrong[CHANGE : CHANGE + (1 if kind == "outlier" else 3)] = True
             values = np.where(wrong, _OUTLIER if kind == "outlier" else _SENTINEL, values)
+        case "outage":
+            wrong[CHANGE : CHANGE + _OUTAGE] = True
+            values = np.where(wrong, 0.0, values)
         case "level":
             values += 10.0 * after
         case "reset":

@@ -21,7 +21,7 @@ class BenchSettings(Settings):
 
 ValueKind = Literal["quiet", "rounding", "constant", "saturated", "night", "counts"]
 Change = Literal["level", "reset", "slope", "variance", "wild", "calm", "phase"]
-SensorError = Literal["outlier", "sentinel", "duplicate", "missing"]
+SensorError = Literal["outlier", "sentinel", "outage", "duplicate", "missing"]
 ClockKind = Literal["repeats", "late", "gap", "ahead", "back", "sampling"]
 Regime = Literal[ValueKind, Change, SensorError, ClockKind]
 

@@ -357,6 +357,21 @@ def test_a_replay_has_all_lines_of_the_state(tmp_path: Path) -> None:
         run(LINES[:5], tmp_path / "state", replay=True)
 
 
+@pytest.mark.parametrize("wave", [0.0, 5.0])
+def test_what_was_before_an_outage_is_forecast_after_it(wave: float) -> None:
+    k = np.arange(340)
+    y = 20.0 + wave * np.sin(2 * math.pi * k / 24) + 0.5 * np.resize(NOISE, 340)
+    # The value falls, stands still, and comes back over two lines.
+    y[200:240] = -18.0
+    y[[200, 240, 241]] += np.array([24.0, -16.0, -6.0])
+    answers = run(lines_of(y.round(2)), horizon=12)
+    errors = [
+        np.abs([f["mean"] - y[i + f["horizon"]] for f in answers[i]["forecasts"]]).mean()
+        for i in (*range(120, 188), *range(262, 328))
+    ]
+    assert fmean(errors[68:]) < 1.6 * fmean(errors[:68])
+
+
 def test_a_trends_resolution_is_that_of_its_digits() -> None:
     stream = LiveStream()
     for k in range(60):

@@ -162,7 +162,7 @@ def suggested_periods(
     change = np.clip(change, center - 3.0 * size, center + 3.0 * size)
     if chosen:
         change = change - _explained(change, np.diff(_waves(len(y), chosen), axis=0))
-        y = y[0] + np.concatenate([[0.0], np.cumsum(change)])
+    y = y[0] + np.concatenate([[0.0], np.cumsum(change)])  # without jumps
     calendar, peaks = _calendar(step), _peaks(change, y, length / _REPEATS)
     periods = [*([] if step is None else calendar), *(_common(peak, length) for peak in peaks)]
     scores, line = list[tuple[float, float]](), y - _explained(y, np.arange(1.0 + length)[:, None])

@@ -45,8 +45,9 @@ from probseq.files import InUseError, pack_arrays, sole_use, unpack_arrays, writ
 # Steps ahead beyond which a stamp waits for the next, and that are forecast at most; late lines
 # that turn the clock back.
 _FAR, _FARTHEST, _LATE = 30.0, 10_000, 5
-# Values from a new level until seasons are compared again; characters told of a refused line.
-_SOON, _LONGEST = 30, 400
+# Values from a new level until seasons are compared again, and of one that ends as an outlier does;
+# characters told of a refused line.
+_SOON, _SHORT, _LONGEST = 30, 100, 400
 # Values of a Gaussian that differ by less are equal.
 _ROUND_OFF = 1e-12
 
@@ -381,12 +382,18 @@ class LiveStream:
         kind = kinds.OUTLIER if verdict.outlier else kinds.REGULAR
         state.rows = [*state.rows, [state.time, value, kind]][-kinds.LATEST :]
         if verdict.restart is not None and verdict.restart < len(state.rows):
-            back = len(state.rows) - 1 - verdict.restart
-            later = [[*row[:2], kinds.REGULAR] for row in state.rows[back + 1 :]]
-            state.rows = [*state.rows[:back], [*state.rows[back][:2], kinds.RESTART], *later]
+            rows, back = state.rows, len(state.rows) - 1 - verdict.restart
+            latest = range(max(back - _SHORT, 0), back)
+            begun = max((k for k in latest if rows[k][2] == kinds.RESTART), default=back)
+            # What the former regime has ended soon is an outlier in retrospect.
+            short = verdict.returned and begun < back
+            between = [[*row[:2], kinds.OUTLIER] if short else row for row in rows[begun:back]]
+            first = [*rows[back][:2], kinds.REGULAR if short else kinds.RESTART]
+            later = [[*row[:2], kinds.REGULAR] for row in rows[back + 1 :]]
+            state.rows = [*rows[:begun], *between, first, *later]
             state.check_at = min(state.check_at, state.learned + _SOON)
         state.learned += 1
-        if state.learned >= state.check_at:
+        if state.learned >= state.check_at and self.regimes.rival is None:
             self._compare_seasons()
 
     def _resolve(self, values: Sequence[float]) -> None:
