@@ -225,6 +225,20 @@ def test_seasons_are_chosen_by_evidence(wave, period: int) -> None:
     assert (nats > 20.0) == bool(period)
 
 
+def test_a_new_level_is_the_limit_of_a_vague_one_beside_the_seasons_of_now() -> None:
+    space = StateSpace(candidates([7.0]), 1e-9)
+    belief = space.begin(3.0, 2.0, 1.0)
+    for y in (4.0, 2.0, 5.0):
+        belief = space.observe(space.advance(belief, 2.3), y)[0]
+    new, mean, cov = space.restart(belief, 9.0), belief.mean.copy(), belief.cov.copy()
+    mean[:, 0], cov[:, 0], cov[:, :, 0], cov[:, 0, 0] = 0.0, 0.0, 0.0, 1e8
+    gain = (cov @ belief.row[..., None])[..., 0]
+    step = gain / ((gain * belief.row).sum(1) + 1.0)[:, None]
+    error = 9.0 - (mean * belief.row).sum(1)
+    np.testing.assert_allclose(new.mean, mean + step * error[:, None], atol=1e-5)
+    np.testing.assert_allclose(new.cov, cov - step[..., None] * gain[:, None], atol=1e-5)
+
+
 def test_a_new_regime_may_be_one_that_long_calm_has_ruled_out() -> None:
     space = StateSpace(candidates([]), 1e-4)
     belief = space.begin(20.0, 1e-4, 1e-4)
@@ -245,9 +259,9 @@ def test_held_values_do_not_tell_models_apart() -> None:
 
 
 def test_a_cycle_whose_phase_wanders_is_suggested_and_few_repeats_are_no_season() -> None:
-    rng, z, y = np.random.default_rng(3), 3.0 + 0.0j, []
-    for _ in range(150):
-        z = z * np.exp(-0.01 + 2j * math.pi / 11) + 0.7 * (rng.normal() + 1j * rng.normal())
+    rng, z, y = np.random.default_rng(15), 3.0 + 0.0j, []
+    for _ in range(300):
+        z = z * np.exp(-0.04 + 2j * math.pi / 11) + 0.7 * (rng.normal() + 1j * rng.normal())
         y.append(float(z.real + 0.3 * rng.normal()))
     rows = [SeriesRow(float(t), value) for t, value in enumerate(y)]
     assert suggested_periods(rows, None)[0] == pytest.approx(11.0, abs=1.0)
@@ -315,9 +329,20 @@ def test_a_slow_second_season_is_chosen_and_none_beside_one_wave() -> None:
         assert choose_seasons(rows, None, 1e-9, None)[0] == periods
 
 
+@pytest.mark.parametrize(("seed", "size", "n"), [(0, 0.7, 90), (1, 0.5, 60)])
+def test_a_season_that_is_chosen_stays_until_others_are_better_by_some(seed, size, n) -> None:
+    y = np.random.default_rng(seed).normal(size=n) + size * np.sin(2 * math.pi * np.arange(n) / 7)
+    rows = [SeriesRow(float(t), value) for t, value in enumerate(y.tolist())]
+    assert (suggested_periods(rows, None) == [7.0]) == (seed == 0)
+    assert choose_seasons(rows, None, 1e-9, None) == ((), 0.0)
+    assert choose_seasons(rows, None, 1e-9, None, (7.0,))[0] == (7.0,)
+
+
 @pytest.mark.parametrize("counts", [None, "negative-binomial"])
 def test_forecasts_at_many_times_are_those_of_going_there(counts) -> None:
     space = StateSpace(candidates((7.0,)), 1e-9, counts)
+    if counts:  # whose unit, their mean, is that of now
+        space._weight = lambda _: 3.0
     belief, last = space.begin(3.0, 2.0, 1.0), 0.0
     for now, y in ((1.0, 4.0), (2.5, 2.0), (9.0, 6.0)):
         belief, last = space.observe(space.advance(belief, now - last), y)[0], now
@@ -326,5 +351,4 @@ def test_forecasts_at_many_times_are_those_of_going_there(counts) -> None:
             there = [space.predict(space.advance(belief, dt)) for dt in times]
             mean, variance = space.ahead(belief, times)
             np.testing.assert_allclose(mean, [p.center for p in there])
-            if counts is None:  # of counts the noise's variance is the mean now
-                np.testing.assert_allclose(variance, [p.variance for p in there])
+            np.testing.assert_allclose(variance, [p.variance for p in there])
