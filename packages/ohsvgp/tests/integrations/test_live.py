@@ -372,6 +372,14 @@ def test_what_was_before_an_outage_is_forecast_after_it(wave: float) -> None:
     assert fmean(errors[68:]) < 1.6 * fmean(errors[:68])
 
 
+@pytest.mark.parametrize(("text", "width"), [("5", 1.0), ("5.00", 0.01), ("-0.125", 0.001)])
+def test_a_constant_is_forecast_to_the_digits_that_are_written(text: str, width: float) -> None:
+    *_, last = run([f"{k},{text}\n" for k in range(60)], warmup=20)
+    ahead = last["forecasts"][0]
+    assert ahead["mean"] == pytest.approx(float(text), abs=1e-9)
+    assert 0.5 * width < ahead["high"] - ahead["low"] < 1.5 * width
+
+
 def test_a_trends_resolution_is_that_of_its_digits() -> None:
     stream = LiveStream()
     for k in range(60):

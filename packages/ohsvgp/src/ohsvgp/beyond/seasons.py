@@ -29,7 +29,7 @@ _LEAST_NATS = 5.0
 _COMPARED = 3
 
 # Variances of the steps of seasons that last.
-_STEADY, _MOVING = (1e-5,), (3e-3,)
+_STEADY, _MOVING, _FAST = (1e-5,), (3e-3,), (0.3,)
 _BOTH = (*_STEADY, *_MOVING)
 # Level, slope, fading, swing, rate, and the seasons beside them. Others, of fifty tried on thirty
 # real series and twenty made ones, have no evidence that these lack.
@@ -38,8 +38,8 @@ GRID = [
     (1e-4, 0.0, 1.0, 0.0, 1.0, _STEADY),
     (0.01, 0.0, 1.0, 0.0, 1.0, _MOVING),
     (0.1, 0.0, 1.0, 0.0, 1.0, _BOTH),
-    (1.0, 0.0, 1.0, 0.0, 1.0, _MOVING),
-    (10.0, 0.0, 1.0, 0.0, 1.0, _BOTH),
+    (1.0, 0.0, 1.0, 0.0, 1.0, _MOVING + _FAST),
+    (10.0, 0.0, 1.0, 0.0, 1.0, _STEADY + _FAST),
     # Trends.
     (0.01, 1e-6, 1e-3, 0.0, 1.0, _STEADY),
     (0.01, 1e-5, 1e-3, 0.0, 1.0, _MOVING),
@@ -50,7 +50,7 @@ GRID = [
     (0.01, 1.0, 0.005, 0.0, 1.0, _STEADY),
     (0.01, 0.01, 0.05, 0.0, 1.0, _BOTH),
     (1.0, 0.1, 0.05, 0.0, 1.0, _BOTH),
-    (0.01, 1.0, 0.1, 0.0, 1.0, _BOTH),
+    (0.01, 1.0, 0.1, 0.0, 1.0, _STEADY + _FAST),
     (0.01, 100.0, 0.2, 0.0, 1.0, _BOTH),
     # Swings about a level.
     (1e-4, 0.0, 1.0, 4.0, 0.1, _STEADY),
@@ -86,7 +86,12 @@ def fixed_periods(seasons: Literal["auto"] | Sequence[float] | None) -> list[flo
 def candidates(periods: Sequence[float], *, coarse: bool = False) -> Candidates:
     """Return the hyperparameters of a bank of models with some seasons, in steps."""
     base = _COARSE if coarse else GRID
-    rows = [(*row, q, 0.0) for *row, seasons in base for q in (seasons if periods else _STEADY)]
+    rows = [
+        (*row, walk, 0.0)
+        for *row, seasons in base
+        for walk in (seasons if periods else _STEADY)
+        if not coarse or walk not in _FAST  # which would explain what is no season
+    ]
     waves = np.tile(harmonics(periods)[:, None], (len(rows), 1))
     if periods:
         # dz = (−γ + iω) z dt + √q dW has the variance q/2γ in the long run.

@@ -1,6 +1,7 @@
 """Stamps and values from lines of text."""
 
 import csv
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +26,7 @@ class Line(NamedTuple):
     time: float  # a number, or seconds since 1970
     stamp: Stamp
     value: float | None  # None where it is missing
+    digits: int  # after the decimal mark
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class LineReader:
         if len(cells) != 2:
             raise ValueError(f"a line must have stamp and value, got {text!r}")
         stamp = self.stamp(cells[0])
-        return Line(cells[0], stamp.time, stamp, self.value(cells[1]))
+        digits = re.search(rf"{re.escape(self.decimal)}(\d+)$", cells[1])
+        count = len(digits[1]) if digits else 0
+        return Line(cells[0], stamp.time, stamp, self.value(cells[1]), count)
 
     def value(self, cell: str) -> float | None:
         """Read a number; None of one that is missing."""

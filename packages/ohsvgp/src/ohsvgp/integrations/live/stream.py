@@ -281,6 +281,7 @@ class LiveStream:
             raise ValueError(f"stamps must each be a {state.form} like those before, got {text!r}")
         if self.counts and value is not None and (value < 0 or value % 1):
             raise ValueError(f"y must be a count 0, 1, 2, … for {self.counts}, got {value}")
+        state.digits = max(state.digits, line.digits)
         state.calendar, state.form, state.zone = calendar, form, line.stamp.zone
 
     def _learn(self, line: Line) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Progress of a live stream."""
 
 from dataclasses import dataclass, field
-from decimal import Decimal
 
 from ohsvgp.stream.spacing import StampSpacing
 from ohsvgp.stream.stamps import stamp_text
@@ -25,6 +24,7 @@ class StreamState(StampSpacing):
     # Latest lines: times in steps, values, and ``SeriesRow``'s kinds
     rows: list[list[float | int]] = field(default_factory=list[list[float | int]])
     learned: int = 0  # values so far
+    digits: int = 0  # of values, after the decimal mark
     resolution: float | None = None  # the smallest difference of values, or of differences
     periods: list[float] = field(default_factory=list[float])  # of seasons, in steps
     nats: float = 0.0  # evidence of the seasons over none
@@ -41,13 +41,12 @@ class StreamState(StampSpacing):
     def floor(self) -> float:
         """Least variance of values: that of rounding them to their resolution.
 
-        Where all values are equal, it is what the last of their digits says.
+        Where all values are equal, it is that of their digits, as they were written.
         """
         width = self.resolution
         if width is None:
             value = abs(self.rows[-1][1]) if self.rows else 0.0
-            exponent = int(Decimal(f"{value:.12g}").as_tuple().exponent)
-            width = max(10.0 ** min(exponent, 0), 1e-12 * value)
+            width = max(10.0**-self.digits, 1e-12 * value)
         return max(width * width / 12.0, 1e-100)
 
 
