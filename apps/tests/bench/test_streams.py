@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ohsvgp.integrations.live import LiveStream
 from probseq_apps.bench import streams
 from probseq_apps.bench.streams import StreamOutcome, judge, make_stream, streams_of
 from probseq_apps.cli import main
@@ -31,6 +32,13 @@ def test_streams_are_answered_and_as_good_as_the_better_naive_forecast(kind, dai
 @pytest.mark.parametrize(("kind", "daily"), streams_of())
 def test_no_regime_is_left_alone(kind, daily) -> None:
     hold(kind, daily, 5)
+
+
+def test_a_value_at_its_limit_returns_to_no_former_level() -> None:
+    made, stream = make_stream("saturated", False, 118), LiveStream()
+    lines = zip(made.times[:200].tolist(), made.values[:200].tolist(), strict=True)
+    answers = [stream.answer(f"{t!r},{y!r}") or {} for t, y in lines]
+    assert sum("new level" in answer["alerts"] for answer in answers) < 6
 
 
 def test_regimes_differ_where_something_happens() -> None:

@@ -107,7 +107,7 @@ def learn(
         surprising = surprising and chance > 0.5
     alarm = abs(error) > threshold * now.reach
     state, restart = _decide(state, came > 0.5)
-    soon = now.former is not None and now.elapsed <= _SOON
+    soon = now.former is not None and now.elapsed <= _SOON and came < 0.5
     if restart is None and (surprising or alarm or soon):
         state = _challenge(space, now, state, y, log_main, surprising, alarm)
         state, restart = _decide(state, came > 0.5)
