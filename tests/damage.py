@@ -1,6 +1,7 @@
 """Damage to files, which readers must refuse, and disks that are full."""
 
 import random
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,9 +34,11 @@ def full_disk(size: int = 0) -> Generator[None]:
     """Let no file of this process grow beyond a size in bytes, as a disk that is full."""
     import resource  # POSIX alone
 
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limits, silent = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # modules that are imported now would be cached cut off
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        sys.dont_write_bytecode = silent

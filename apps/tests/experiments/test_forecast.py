@@ -82,7 +82,9 @@ def test_an_interrupted_process_saves_what_it_has_answered(signum, tmp_path, fol
     state = tmp_path / "state"
     command = [sys.executable, "-m", "probseq_apps", "forecast", *FLAGS, "--state", state]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    before = signal.signal(signum, signal.default_int_handler)  # jobs of shells may ignore it
     process = subprocess.Popen([*command, "--every", "100"], **pipes, text=True)
+    signal.signal(signum, before)
     process.stdin.write("".join(LINES[:15]))
     process.stdin.flush()
     answers = [json.loads(process.stdout.readline()) for _ in LINES[:15]]

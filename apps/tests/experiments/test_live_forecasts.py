@@ -14,7 +14,6 @@ import pytest
 
 from ohsvgp.integrations.live import LiveStream
 
-ORIGINS = 40
 MACRO = ("realgdp", "realcons", "realinv", "realgovt", "realdpi", "cpi", "m1", "tbilrate")
 MACRO += ("unemp", "pop", "infl", "realint")
 
@@ -47,8 +46,7 @@ def real_series() -> Iterator[Series]:
     d = table("elec_equip")
     yield Series("electronics", [*d.index.strftime("%Y-%m")], d.iloc[:, 0].to_numpy(), 12, 12, 60)
     quarters = [(name, "macrodata", name, 60) for name in MACRO]
-    quarters += [("German Dp", "interest_inflation", "Dp", 40)]
-    quarters += [("German R", "interest_inflation", "R", 40)]
+    quarters += [(f"German {c}", "interest_inflation", c, 40) for c in ("Dp", "R")]
     quarters += [(f"Danish {c}", "danish_data", c, 30) for c in ("lrm", "lry", "lpy", "ibo", "ide")]
     for name, file, column, first in quarters:
         d = table(file)
@@ -76,7 +74,7 @@ def judge(series: Series) -> np.ndarray:
     stream = LiveStream(horizon=horizon)
     answers = [stream.answer(f"{t},{v!r}") for t, v in zip(stamps, y.tolist(), strict=True)]
     rows = []
-    for k in np.unique(np.linspace(first, len(y) - horizon - 1, ORIGINS).astype(int)):
+    for k in np.unique(np.linspace(first, len(y) - horizon - 1, 40).astype(int)):
         value, past = y[k + 1 : k + 1 + horizon], y[: k + 1]
         ahead = (answers[k] or {})["forecasts"]
         mean, low, high = (np.array([row[e] for row in ahead]) for e in ("mean", "low", "high"))

@@ -272,7 +272,6 @@ def test_a_cycle_whose_phase_wanders_is_suggested_and_few_repeats_are_no_season(
 
 
 def test_smooth_trends_are_followed() -> None:
-    # The slope of a slope walks: such a trend goes on, other models fall behind.
     rng = np.random.default_rng(0)
     y = 100.0 + np.cumsum(5.0 + np.cumsum(0.1 * rng.normal(size=200))) + 0.1 * rng.normal(size=200)
     space = StateSpace(candidates([]), 1e-9)

@@ -361,7 +361,6 @@ def test_a_replay_has_all_lines_of_the_state(tmp_path: Path) -> None:
 def test_what_was_before_an_outage_is_forecast_after_it(wave: float) -> None:
     k = np.arange(340)
     y = 20.0 + wave * np.sin(2 * math.pi * k / 24) + 0.5 * np.resize(NOISE, 340)
-    # The value falls, stands still, and comes back over two lines.
     y[200:240] = -18.0
     y[[200, 240, 241]] += np.array([24.0, -16.0, -6.0])
     answers = run(lines_of(y.round(2)), horizon=12)
