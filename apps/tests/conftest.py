@@ -14,6 +14,28 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
 
 
+def _timeless(values):
+    if isinstance(values, list):
+        return [_timeless(value) for value in values]
+    if not isinstance(values, dict):
+        return values
+    return {key: _timeless(value) for key, value in values.items() if not key.endswith("seconds")}
+
+
+@pytest.fixture(scope="session")
+def timeless():
+    """Takes the seconds out of results."""
+    return _timeless
+
+
+@pytest.fixture(scope="session")
+def report_of():
+    """What report.json holds, without times."""
+    from probseq_apps.engine.files import read_json
+
+    return lambda folder: _timeless(read_json(folder / "report.json"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Return the folder of real data beside the repository; skip without it."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -14,10 +15,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from probseq_apps import executors
+from probseq_apps import executors, registry
 from probseq_apps.cli import main
 from probseq_apps.engine import log
-from probseq_apps.engine.files import CONFIG, read_json, write_json
+from probseq_apps.engine.files import CONFIG, write_json
 from probseq_apps.executors import LostJobError, Outcome, Work, do_in_parallel, stamp_of
 from probseq_apps.experiment import Job, RunFolder, Workflow
 from probseq_apps.options import Options, Output
@@ -30,17 +31,6 @@ JOBS = [Job("first", 0), Job("second,x", 1), Job("third", 0)]
 
 def command(*arguments):
     return [sys.executable, "-m", "probseq_apps", *map(str, arguments)]
-
-
-def numbers(folder):
-    """What a run's report holds, without times."""
-
-    def timeless(values):
-        if isinstance(values, dict):
-            return {k: timeless(v) for k, v in values.items() if not k.endswith("seconds")}
-        return [timeless(v) for v in values] if isinstance(values, list) else values
-
-    return timeless(read_json(folder / "report.json"))
 
 
 def weights(folder):
@@ -127,6 +117,13 @@ def test_a_job_brings_its_files_back_from_where_the_folder_is_not_seen(tmp_path)
     assert task.at.once(JOBS[1].name, lambda: pytest.fail("done again"))["seed"] == 1
 
 
+def test_every_workflow_with_jobs_goes_to_another_process():
+    targets = [registry.load(entry.run) for entry in registry.REGISTRY.values()]
+    flows = [each for each in targets if isinstance(each, Workflow) and each.jobs is not FLOW.jobs]
+    assert len(flows) == 7
+    assert [pickle.loads(pickle.dumps(flow)).kind for flow in flows] == [f.kind for f in flows]
+
+
 def test_errors_come_back_as_outcomes_and_with_debug_as_they_are(tmp_path):
     failing = replace(FLOW, run=fail)
     outcome = work(tmp_path, failing)(JOBS[0])
@@ -185,7 +182,7 @@ def children(pid):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for workers in /proc")
-def test_a_job_whose_worker_of_ray_is_killed_goes_on_to_the_same_bits(tmp_path, sequential):
+def test_a_job_whose_worker_of_ray_is_killed_goes_on_alike(tmp_path, sequential, report_of):
     pytest.importorskip("ray", reason="needs the extra cluster")
     folder = tmp_path / "run"
     arguments = command(*TRAINED, "--workers", 2, "--executor", "ray", "--run-dir", folder)
@@ -196,13 +193,13 @@ def test_a_job_whose_worker_of_ray_is_killed_goes_on_to_the_same_bits(tmp_path, 
     victim = next(pid for pid, its in children(process.pid).items() if "ray::_call" in its)
     os.kill(victim, signal.SIGKILL)
     assert process.wait(600) == 0, folder.with_suffix(".log").read_text()
-    assert numbers(folder) == numbers(sequential)
+    assert report_of(folder) == report_of(sequential)
     assert weights(folder) == weights(sequential)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for workers in /proc")
-def test_ctrl_c_saves_the_running_jobs_of_ray_and_cancels_the_others(tmp_path, sequential):
+def test_ctrl_c_saves_running_jobs_of_ray_and_cancels_others(tmp_path, sequential, report_of):
     pytest.importorskip("ray", reason="needs the extra cluster")
     folder, words = tmp_path / "run", ["--checkpoint-every", "12", "--executor", "ray"]
     arguments = command(*TRAINED, "--workers", 2, *words, "--run-dir", folder)
@@ -220,7 +217,7 @@ def test_ctrl_c_saves_the_running_jobs_of_ray_and_cancels_the_others(tmp_path, s
     assert len(list(folder.glob("results/*"))) < 2  # one may have begun long before the other
     assert len(list(folder.glob("*/seed-*"))) < 4
     assert main(["classify", "--resume", "--run-dir", str(folder)]) == 0
-    assert numbers(folder)["methods"] == numbers(sequential)["methods"]
+    assert report_of(folder)["methods"] == report_of(sequential)["methods"]
 
 
 # -- Progress --------------------------------------------------------------------------------------

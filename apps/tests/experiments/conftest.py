@@ -9,16 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from probseq_apps.cli import main
-from probseq_apps.engine.files import read_json
 from probseq_apps.experiments import image_models, tokens
-
-
-def _timeless(values):
-    if isinstance(values, list):
-        return [_timeless(value) for value in values]
-    if not isinstance(values, dict):
-        return values
-    return {key: _timeless(value) for key, value in values.items() if not key.endswith("seconds")}
 
 
 class _Silent:
@@ -57,18 +48,6 @@ def each_picture_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", save)
         yield
-
-
-@pytest.fixture(scope="session")
-def timeless():
-    """Takes the seconds out of results."""
-    return _timeless
-
-
-@pytest.fixture(scope="session")
-def report_of():
-    """What report.json holds, without times."""
-    return lambda folder: _timeless(read_json(folder / "report.json"))
 
 
 @pytest.fixture(scope="session")

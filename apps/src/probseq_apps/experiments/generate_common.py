@@ -148,6 +148,11 @@ def model_config(settings: ImageSettings, data: GenerationData) -> dict[str, Any
     return {"settings": settings.to_dict(), **({"classes": counts} if counts else {})}
 
 
+def run_config(settings: ImageSettings, run: ImageRun) -> dict[str, Any]:
+    """Return the `model_config` of a run."""
+    return model_config(settings, run.data)
+
+
 def describe_run(settings: ImageSettings, data: GenerationData, compared: str) -> str:
     """Return notes on the data, and a line about data and jobs."""
     count = settings.training.steps
