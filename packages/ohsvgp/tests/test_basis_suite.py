@@ -20,7 +20,7 @@ from probseq.kernels import RBF, Matern12, Matern32, Matern52
 BASES = {
     "LegS": lambda M, scale=1.0: LegS(M),
     "LegT": lambda M, scale=1.0: LegT(M, 4.0 * scale),
-    "LagT": lambda M, scale=1.0: LagT(M, 1.5 * scale),
+    "LagT": lambda M, scale=1.0: LagT(M, 1.5 * scale, num_nodes=1000),
     "FouT": lambda M, scale=1.0: FouT(M, 4.0 * scale),
     "Cosine": lambda M, scale=1.0: Cosine(M),
     "UniformGrid": lambda M, scale=1.0: UniformGrid(M),

@@ -43,6 +43,7 @@ def make_kernel(text, lengthscale):
 
 
 # The window is [0, 1], for LagT the past of 0, whose weight e^{−s} is below e^{−64} before −64.
+LONG = ((10, 100.0), (50, 30.0))
 BASES = {
     "LegS": LegS,
     "LegT": lambda M: LegT(M, 1.0),
@@ -96,7 +97,7 @@ def cross(g, k, edges, x):
 
 @pytest.mark.parametrize(
     ("M", "lengthscales"),
-    [(10, 1.0), (10, 100.0), pytest.param(50, 30.0, marks=pytest.mark.slow)],
+    [(10, 1.0), (10, 20.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG)],
 )
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("name", BASES)
