@@ -177,6 +177,29 @@ def test_noise_that_changes_at_once_is_known_within_forty_lines(factor: float) -
     assert ("new level" in alerts) == (factor > 1.0)  # less noise is no new level
 
 
+def test_a_constant_mean_of_counts_has_the_gamma_posterior(monkeypatch) -> None:
+    monkeypatch.setattr("ohsvgp.beyond.state_space.OUTLIERS", 1e-300)
+    c = one_model(slope=0.0, season=0.0, J=0)._replace(level=np.zeros(1), swing=np.zeros(1))
+    space, y = StateSpace(c, 1e-12, "poisson"), np.array([0, 3, 0, 0, 5, 1, 0, 9, 0, 2.0])
+    belief = space.begin(2.0, 0.5, 1.0)
+    rate = 2.0 / belief.cov[0, 0, 0]
+    for value in y:
+        belief = space.observe(space.advance(belief, 1.0), value)[0]
+    mean = (2.0 * rate + y.sum()) / (rate + len(y))
+    assert belief.mean[0, 0] == pytest.approx(mean, rel=1e-12)
+    assert belief.cov[0, 0, 0] == pytest.approx(mean / (rate + len(y)), rel=1e-12)
+
+
+@pytest.mark.parametrize(("mean", "v"), [(0.3, 4.0), (5.0, 1.5)])
+def test_a_count_tells_of_its_dispersion_as_the_variance_of_its_square_has_it(mean, v) -> None:
+    space = StateSpace(one_model(slope=0.0, season=0.0, J=0), 1e-12, "negative-binomial")
+    belief = space.begin(mean, 1e-12, v)
+    after, _, outlier, _ = space.observe(belief, 1.0)
+    # Draws of a Gaussian whose squares had that variance.
+    draw = (1.0 - outlier) * 2.0 / (2.0 + nbinom(mean / (v - 1.0), 1.0 / v).stats("k"))
+    assert after.draws[0] == pytest.approx(1.0 + draw * 0.98, rel=1e-9)
+
+
 @pytest.mark.parametrize(("mean", "variance"), [(0.9, 3.0), (4.0, 4.0), (30.0, 45.0)])
 def test_intervals_of_counts_are_quantiles(mean: float, variance: float) -> None:
     space = StateSpace(candidates([], coarse=True), 1e-9, "negative-binomial")
@@ -341,7 +364,7 @@ def test_a_season_that_is_chosen_stays_until_others_are_better_by_some(seed, siz
 def test_forecasts_at_many_times_are_those_of_going_there(counts) -> None:
     space = StateSpace(candidates((7.0,)), 1e-9, counts)
     if counts:  # whose unit, their mean, is that of now
-        space._weight = lambda _: 3.0
+        space._weight = lambda belief: np.full(len(belief.mean), 3.0)
     belief, last = space.begin(3.0, 2.0, 1.0), 0.0
     for now, y in ((1.0, 4.0), (2.5, 2.0), (9.0, 6.0)):
         belief, last = space.observe(space.advance(belief, now - last), y)[0], now

@@ -76,16 +76,16 @@ def test_counts_are_whole_and_other_values_refused() -> None:
     assert list(refused(run(["0,1\n", "1,-1\n"], likelihood="negative-binomial"))) == [2]
 
 
-@pytest.mark.parametrize("likelihood", ["poisson", "negative-binomial"])
-def test_intermittent_counts_have_the_mean_of_croston(likelihood: str) -> None:
-    rng = np.random.default_rng(0)
-    y = rng.negative_binomial(0.3, 0.25, size=300)  # of mean .9, and 70 % zeros
-    ahead = [a["forecasts"][0] for a in run(lines_of(y), likelihood=likelihood, warmup=20)[60:]]
-    assert 0.6 < fmean(row["mean"] for row in ahead) < 1.3
-    if likelihood == "negative-binomial":  # whose scatter is no change of the mean
-        assert max(row["mean"] for row in ahead) < 4.0
-        held = [row["low"] <= v <= row["high"] for row, v in zip(ahead, y[61:], strict=False)]
-        assert 0.9 < fmean(held) <= 1.0
+def test_intermittent_counts_have_the_mean_of_croston() -> None:
+    ratios, held = list[float](), list[bool]()
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        y = (rng.random(300) < 0.15) * (1.0 + rng.poisson(4.7, size=300))
+        ahead = [a["forecasts"][0] for a in run(lines_of(y), likelihood="negative-binomial")[60:]]
+        ratios.append(fmean(row["mean"] for row in ahead[:-1]) / y[61:].mean())
+        held += [row["low"] <= v <= row["high"] for row, v in zip(ahead, y[61:], strict=False)]
+    assert fmean(ratios) == pytest.approx(1.0, abs=0.1)
+    assert 0.93 < fmean(held) <= 1.0
 
 
 def test_a_missing_value_is_told_and_forecast_over() -> None:
@@ -335,11 +335,6 @@ def test_a_year_is_found_in_daily_values() -> None:
     assert last == ["365.25d"]
     ahead = [a["forecasts"][29]["mean"] for a in answers[699:730]]
     assert np.abs(np.array(ahead) - y[729:760]).mean() < 1.2
-
-
-def test_a_season_of_less_than_two_steps_is_refused() -> None:
-    answers = run(lines_of(NOISE[:4]), seasons=[1.5])
-    assert refused(answers)[3] == "seasons must be at least two steps of 1.0, got 1.5"
 
 
 def test_a_long_line_is_one_refused_line_and_horizons_have_a_bound() -> None:

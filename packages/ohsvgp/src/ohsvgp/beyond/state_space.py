@@ -181,7 +181,7 @@ class StateSpace:
         cov[:, 0] += more
         cov[:, :, 0] += more
         cov[:, 0, 0] += slope * slope * belief.cov[:, 1, 1]
-        np.einsum("kii->ki", cov)[...] += weight * noise
+        np.einsum("kii->ki", cov)[...] += weight[:, None] * noise
         return belief._replace(mean=mean, cov=cov, row=_turned(belief.row, turn))
 
     def predict(self, belief: Belief) -> Prediction:
@@ -197,7 +197,7 @@ class StateSpace:
         rows = keep * _turned(belief.row[:, None], turn)  # (K, H, D)
         rows[:, :, 1] = slopes
         mean = (rows @ belief.mean[..., None])[..., 0]  # (K, H)
-        spread = ((rows @ belief.cov) * rows).sum(2) + self._weight(belief) * (1.0 + added)
+        spread = ((rows @ belief.cov) * rows).sum(2) + self._weight(belief)[:, None] * (1.0 + added)
         return self._mixture(belief, mean.T, spread.T)
 
     def _ahead(self, times: tuple[float, ...]) -> Sequence[Any]:
@@ -249,6 +249,10 @@ class StateSpace:
         cov += belief.cov
         # What is forgotten of v is so by regular lines only.
         draw = regular * (1.0 - held)
+        if self.counts == "negative-binomial":
+            # Var((y − m)²/m) = 2v² + v (6v² − 6v + 1)/m: few counts tell little of v.
+            v = belief.noise
+            draw = draw / (1.0 + (3.0 * v - 3.0 + 0.5 / v) / self._weight(belief))
         draws = belief.draws + draw * (1.0 - (1.0 - _KEEP_VARIANCE) * belief.draws)
         square = error * error / prediction.spread
         total = belief.total + draw * (square - (1.0 - _KEEP_VARIANCE) * belief.total)
@@ -257,6 +261,11 @@ class StateSpace:
         weights = _KEEP_WEIGHTS * belief.weights + log_sum
         weights -= np.logaddexp.reduce(weights)
         outlier = 1.0 - float(np.exp(belief.weights) @ regular)
+        if self.counts is not None:
+            # As that of a gamma posterior, whose rate depends on no value: else gains would rise
+            # where values are low, and means with them. Seasons are about that mean.
+            now, before = (np.maximum(m[:, 0] + m[:, 2], _LEAST_MEAN) for m in (mean, belief.mean))
+            cov *= (now / before)[:, None, None]
         return Belief(mean, cov, draws, total, weights, belief.row), logs, outlier, held
 
     def restart(self, belief: Belief, y: float) -> Belief:
@@ -270,8 +279,9 @@ class StateSpace:
         reach[:, 0] = 0.0
         mean[:, 0] = y - _products(mean, others)
         cov[:, 0, :] = cov[:, :, 0] = -reach
-        cov[:, 0, 0] = self._weight(belief) + _products(reach, others)
-        return self.unsure(belief)._replace(mean=mean, cov=cov)
+        new = self.unsure(belief)._replace(mean=mean, cov=cov)
+        cov[:, 0, 0] = self._weight(new) + _products(reach, others)
+        return new
 
     def unsure(self, belief: Belief) -> Belief:
         """Return a belief that knows little of the noise, and of which model holds."""
@@ -303,24 +313,22 @@ class StateSpace:
         share = 0.5 * (below + betainc(r, y + 1, r / (r + mean)))
         return float(ndtri(np.clip(share, 1e-16, 1 - 1e-16)))
 
-    def _weight(self, belief: Belief) -> float:
-        """Return the unit of variances: of counts it is their mean."""
+    def _weight(self, belief: Belief) -> Array:
+        """Return the unit of variances, (K,): of counts it is their mean."""
         if self.counts is None:
-            return 1.0
-        chances = np.exp(belief.weights)
-        return max(float(chances @ _products(belief.mean, belief.row)), _LEAST_MEAN)
+            return np.ones(len(belief.mean))
+        return np.maximum(_products(belief.mean, belief.row), _LEAST_MEAN)
 
     def _mixture(self, belief: Belief, mean: Array, spread: Array) -> tuple[Any, Any]:
         """Return mean and variance of the models' Student's t together, of (K,) or of (H, K)."""
         chances = np.exp(belief.weights)
+        mean = mean if self.counts is None else np.maximum(mean, _LEAST_MEAN)
         center = mean @ chances
         # n/(n − 2), for the few degrees of freedom of a beginning that of three.
         dof = np.maximum(belief.draws, 3.0)
         variance = spread * belief.noise * dof / (dof - 2.0) + (mean - center[..., None]) ** 2
-        if self.counts is None:
-            return center, variance @ chances
-        center = np.maximum(center, _LEAST_MEAN)
-        return center, np.maximum(variance @ chances, center)
+        variance = variance @ chances
+        return center, variance if self.counts is None else np.maximum(variance, center)
 
     def _log_densities(self, belief: Belief, prediction: Prediction, y: float) -> Array:
         """Return log densities of a regular value, (K,): Student's, or those of counts."""
