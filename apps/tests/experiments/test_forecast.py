@@ -197,6 +197,9 @@ TABLES = {
     "above": ["Station 7", "x", "Date,temp", *(f"{s},{k}" for k, s in enumerate(STAMPS))],
     "seconds": ["ts,temp", *(f"{u},{k}" for k, u in enumerate(UNIX[:12]))],
     "milliseconds": ["ts,temp", *(f"{u}000,{k}" for k, u in enumerate(UNIX[:12]))],
+    "nanoseconds": ["time,temp", *(f"{u}000000000,{k}" for k, u in enumerate(UNIX[:12]))],
+    "digits": ["n;at;temp", *(f"x;{h:%Y%m%d%H};{k}" for k, h in enumerate(HOURS[:12]))],
+    "24:00": ["at;temp", "31.12.2023 24:00;0", *(f"{DOTS[k]};{k},0" for k in range(1, 12))],
     "objects": [json.dumps({"time": s, "temp": k, "x": [1]}) for k, s in enumerate(STAMPS)],
     "two columns": ["Date,Time,temp", *(f"30/01/2024,{k}:00,{k}" for k in range(12))],
 }
@@ -215,7 +218,10 @@ def test_columns_and_forms_are_found(name, read):
 ROWS = [f"{s},{k},{2 * k}" for k, s in enumerate(STAMPS)]
 REFUSED = {
     "--target must name the column of values, which is one of a (0), b (0)": ["time,a,b", *ROWS],
-    "--time (or --date-format) must tell the stamps, of x, y, z": ["x,y,z", "1,2,3", "2,3,4"],
+    "--time must name the stamps, or --date-format, as": ["x,y,z", "1,2,3", "2,3,4"],
+    "1.208 may be a thousand: --decimal . if not, else take . out": ["1;987", "2;1.208", "3;-12"],
+    "and not as y (2 °C)": ["t,y", "1,2 °C"],
+    "and not as objects in objects (jq takes values out)": ['{"t": 1, "data": {"y": 2}}'] * 2,
     "--separator names what is between": ["5.1", "5.2"],
     "but only names: time, temp": ["time,temp"],
     "FILE must have lines of stamp and value, and has none": ["# temp"],
@@ -249,9 +255,10 @@ def test_several_series_in_a_pipe_are_told(follow):
 def test_a_pipe_may_begin_with_remarks_and_missing_values(follow):
     rows = [f"{hour.isoformat()},{k if k > 9 else ''}\n" for k, hour in enumerate(HOURS)]
     objects = [json.dumps({"t": s, "y": k if k > 9 else None}) + "\n" for k, s in enumerate(STAMPS)]
-    remarks = ["# a remark\n", "\n"] * 6
+    remarks = [*["# a remark\n", "\n"] * 6, *(f"Station {k} at the pier\n" for k in range(20))]
     for lines in (rows, objects, ["time,temp\n", *rows], [*remarks, "time,temp\n", *rows]):
-        code, answers, _ = follow(lines, "--warmup", "2")
+        code, answers, error = follow(lines, "--warmup", "2")
+        assert ("warning: no columns yet: --time must" in error) == (remarks[0] in lines)
         assert [answer["alerts"] for answer in answers[:10]] == [["missing"]] * 10
         assert (code, [answer["y"] for answer in answers[10:12]]) == (0, [10.0, 11.0])
 
@@ -278,7 +285,7 @@ def test_columns_of_a_table_are_named(read):
     for text, more in ((table, []), (table.encode("latin-1"), ["--encoding", "latin-1"])):
         code, _, error, answers = read(text, *flags, "--missing", "-9999", *more)
         assert code == 0
-        assert "not used: sensor, n" in error
+        assert "not used: sensor (a), n (7)" in error
         assert [answer["t"] for answer in answers] == [hour.isoformat() for hour in HOURS]
         assert [answer["y"] for answer in answers] == [20, 21, 22, None, *range(24, 50)]
         assert [answer["line"] for answer in answers] == [*range(2, 32)]
@@ -289,14 +296,14 @@ def test_a_form_that_is_named_finds_its_column(read):
     table = "\n".join(["n,when,y", *rows])
     code, _, error, answers = read(table, "--date-format", "%b-%d-%Y %H", "--target", "y")
     assert (code, answers[0]["t"]) == (0, HOURS[0].isoformat())
-    assert "--time (or --date-format) must tell the stamps" in read(table, "--target", "y")[2]
+    assert "--time must name the stamps, or --date-format" in read(table, "--target", "y")[2]
     assert "stamps: when, dates" in error
 
 
 def test_nothing_learned_or_a_state_at_work_is_a_failure(tmp_path, follow):
     code, answers, error = follow(["time,value\n", "2024-01-01,a\n"])
     assert (code, answers) == (1, [])
-    assert "which holds numbers (--decimal, --missing), and not as value (a)" in error
+    assert "which holds numbers (--decimal, --missing) without units" in error
     code, answers, error = follow(LINES[:9])
     assert (code, len(answers)) == (1, 9)
     assert "nothing was learned: 10 values come first (--warmup), at stamps that differ" in error

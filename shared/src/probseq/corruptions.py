@@ -126,8 +126,7 @@ def plasma_fractal(
 
     step, amplitude = side, 1.0
     while step >= 2:
-        half = step // 2
-        corners = maps[:, ::step, ::step]
+        half, corners = step // 2, maps[:, ::step, ::step]
         pairs = corners + corners.roll(-1, 1)
         maps[:, half::step, half::step] = moved(pairs + pairs.roll(-1, 2))
         centres = maps[:, half::step, half::step]
@@ -158,8 +157,7 @@ def snow(images: Images, severity: int, generator: Generator) -> Images:
         (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
         (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
     )[severity - 1]
-    scale = length_scale(images)
-    size = images.shape[-1]
+    scale, size = length_scale(images), images.shape[-1]
     # Flakes and their paths need 32 pixels: for smaller images the middle of such a layer is used.
     side = max(size, 32)
     shape = (len(images), 1, side, side)

@@ -13,8 +13,7 @@ from probseq_apps.data.graphs import Graph
 
 # The last place of each is for all others.
 ELEMENTS = ("C", "N", "O", "F", "Si", "P", "S", "Cl", "Se", "Br", "I", "B", "other")
-CHARGES = (-1, 0, 1)
-MOST_HYDROGENS = 3
+CHARGES, MOST_HYDROGENS = (-1, 0, 1), 3
 BONDS = ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC", "other")
 ATOM_FEATURES = len(ELEMENTS) + len(CHARGES) + MOST_HYDROGENS + 2
 BOND_FEATURES = len(BONDS)

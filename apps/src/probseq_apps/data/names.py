@@ -11,8 +11,7 @@ from typing import Literal
 from probseq.errors import MissingExtraError
 
 IMAGE_NAMES = ("digits", "digit-sets", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn")
-TEXT_NAMES = ("cola", "imdb")
-SEQUENCE_NAMES = ("speakers",)
+TEXT_NAMES, SEQUENCE_NAMES = ("cola", "imdb"), ("speakers",)
 DATA_NAMES: tuple[str, ...] = SEQUENCE_NAMES + IMAGE_NAMES + TEXT_NAMES
 SERIES_NAMES = ("sp500", "solar", "audio", "covid", "toy")
 TABLE_NAMES = ("skillcraft", "powerplant", "two-moons")

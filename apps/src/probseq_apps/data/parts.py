@@ -17,8 +17,7 @@ from torch import Tensor
 
 from probseq_apps.data.names import DataError
 
-SPLIT_SEED = 0
-MAX_VALIDATION = 5_000
+SPLIT_SEED, MAX_VALIDATION = 0, 5_000
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,8 +21,7 @@ from probseq_apps.data.names import CSV_PREFIX, DataError, reading, user_path
 from probseq_apps.data.tables import Marks, csv_header, read_rows
 
 _STRETCH = slice(20_000, 31_250)  # of the sub-band: 9,000 samples to learn and 2,250 to test
-_SAMPLES_PER_MS = 4
-_AUDIO_NOISE = 0.1
+_SAMPLES_PER_MS, _AUDIO_NOISE = 4, 0.1
 _COVID_DAYS = (date(2020, 3, 1), date(2021, 2, 28))
 _TOY_POINTS, _TOY_NOISE = 240, 0.1
 _EMPTY = ("", "na", "nan", "null", "none")

@@ -71,8 +71,7 @@ Sources = Mapping[str, comparison.TestSet]
 MADE, PUBLISHED = SHIFTED
 UNKNOWN = "ood/unknown"  # the unknown classes among the test part
 # The same corrupted pixels for every method, seed and run.
-_CORRUPTION_SEED = 0
-_ROTATION_DEGREES = 90.0
+_CORRUPTION_SEED, _ROTATION_DEGREES = 0, 90.0
 _AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "none": lambda images, generator: images,
     "crop-flip": random_crop_flip,

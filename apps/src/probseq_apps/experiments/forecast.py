@@ -150,6 +150,7 @@ def summary(title: str, judge: Judge) -> str:
         lines.append(f"{steps:4} ahead{len(inside):26,}{''.join(medians)}{fmean(inside):15.1%}")
     lines += [f"{t} {word} {value:g}" for word, t, value in judge.alerts[:_ALERTS]]
     lines += [f"line {answer['line']}: {answer['refused']}" for answer in judge.refused]
+    lines += ["--date-format, --decimal and --missing say how cells are read"] * bool(judge.refused)
     a, b = judge.range  # a value within b - a of it stands for itself
     far = (y for w, _, y in judge.alerts if w == "outlier" and not a - (b - a) <= y <= b + (b - a))
     for value, count in Counter(far).most_common(1):

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
@@ -19,14 +18,16 @@ from ohsvgp.integrations.live.lines import UNITS, LineReader, split_cells
 from ohsvgp.stream.stamps import stamp_text
 from probseq_apps.settings.forecast import ForecastSettings
 
-# Lines of a file that are looked at, remarks beside; of a pipe, which must not wait; later of that.
-_LINES, _LINES_OF_PIPE, _LINES_TO_WATCH = 1_000, 8, 60
-_TIMES = ("timestamp", "datetime", "time", "date", "t", "year")
+# Lines to look at, remarks beside: of a file; of a pipe, that it is told of, and that come later.
+_LINES, _LINES_OF_PIPE, _LINES_TO_TELL, _LINES_TO_WATCH = 1_000, 100, 8, 60
+_TIMES = ("timestamp", "datetime", "time", "_time", "date", "year", "t")
 _CLOCK, _COMMA = re.compile(r"\d?\d:\d\d(:\d\d.*)?"), re.compile(r"[+-]?\d+,\d+")
-_DAYS = ("%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
+_DAYS = "%d.%m.%Y %d.%m.%y %d/%m/%Y %m/%d/%Y %d-%m-%Y %m-%d-%Y %Y/%m/%d %d/%m/%y %m/%d/%y"
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
-# Seconds of 2000 and 2100 since 1970.
+# Seconds of 2000 and 2100 since 1970; forms of digits by their number; digits of thousands.
 _SINCE, _UNTIL = 946_684_800, 4_102_444_800
+_DIGITS = {10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 
 class Readings(NamedTuple):
@@ -54,9 +55,12 @@ def open_readings(settings: ForecastSettings, source: Iterator[str], piped: bool
     for line in source:
         first.append(line)
         rows += line.strip()[:1] not in ("", "#")
-        with suppress(ValueError):
+        try:
             if piped and rows:
                 return _find(settings, first, _watched(settings, [*first], source))
+        except ValueError as error:
+            if rows == _LINES_TO_TELL:
+                print(f"warning: no columns yet: {error}", file=sys.stderr, flush=True)
         if rows == most:
             break
     return _find(settings, first, source)
@@ -99,7 +103,15 @@ def _find(settings: ForecastSettings, lines: list[str], source: Iterator[str]) -
     others = [name for name in columns if name not in (*time, target)]
     kind = "dates" if stamp.calendar else "numbers"
     notes = [f"stamps: {' and '.join(time)}, {kind}; the first, {cell}, is read as {text}"]
-    notes.append(f"values: {target}" + (f"; not used: {', '.join(others)}" if others else ""))
+    read = {cell: reader.value(cell) for cell in columns[target] if _reads(reader.value, cell)}
+    numbers = [cell for cell, value in read.items() if value is not None]
+    if settings.decimal is None and table.split is not _object:
+        _check_thousands(numbers)
+    text = max(numbers, key=len, default="")
+    notes.append(f"values: {target}" + f"; {text} is read as {read.get(text)}" * bool(text))
+    notes += [f"not used: {_with_cells(columns, others, 2)}"] * bool(others)
+    if "\ufffd" in "".join(lines):
+        notes.append(f"lines are not all {settings.encoding}: --encoding names theirs, as latin-1")
     values = [stamps[cell].value for cell in cells if cell in stamps]
     backward = sum(b < a for a, b in pairwise(values))
     if not settings.sort and 4 * backward > max(len(values), 16):
@@ -115,9 +127,7 @@ def _find(settings: ForecastSettings, lines: list[str], source: Iterator[str]) -
         return line
 
     def stamp_of(line: str) -> float:
-        with suppress(ValueError):
-            return reader.read(line).time
-        return float("inf")
+        return reader.read(line).time if _reads(reader.read, line) else float("inf")
 
     picked = map(pick, chain(lines[table.first :], source))
     remarks = (f"#{line}" for line in lines[: table.first])
@@ -165,6 +175,22 @@ def _split(settings: ForecastSettings, texts: Sequence[str]) -> _Table:
     return _Table(lambda text: dict(zip(names, split(text), strict=True)), decimal, first, columns)
 
 
+def _check_thousands(cells: Sequence[str]) -> None:
+    """Refuse whole numbers beside others with three digits behind a mark, as 987 and 1.208."""
+    marked = [cell for cell in cells if _THOUSANDS.fullmatch(cell)]
+    if 0 < len(marked) < len(cells) and all(
+        cell in marked or cell.lstrip("+-").isdecimal() for cell in cells
+    ):
+        cell, mark = marked[0], marked[0][-4]
+        raise ValueError(f"{cell} may be a thousand: --decimal {mark} if not, else take {mark} out")
+
+
+def _with_cells(columns: dict[str, list[str]], names: Sequence[str], most: int = 1) -> str:
+    """Return names of columns with first cells that differ."""
+    few = {name: [*dict.fromkeys(filter(None, columns[name]))][:most] for name in names}
+    return ", ".join(f"{name or 'no name'} ({', '.join(cells)})" for name, cells in few.items())
+
+
 def _object(text: str) -> dict[str, str]:
     """Return the texts and numbers of an object of JSON, as they are written."""
     values = json.loads(text, parse_float=str, parse_int=str)
@@ -195,7 +221,8 @@ def _time(reader: LineReader, columns: dict[str, list[str]]) -> tuple[str, ...]:
     for chosen in (named[:1], dates, [*columns][: len(columns) == 2]):
         if len(chosen) == 1 and forms[chosen[0]]:
             return (chosen[0],)
-    raise ValueError(f"--time (or --date-format) must tell the stamps, of {', '.join(columns)}")
+    cells = _with_cells(columns, [*columns])
+    raise ValueError(f'--time must name the stamps, or --date-format, as "%b %d %Y", of {cells}')
 
 
 def _forms(reader: LineReader, cells: Sequence[str]) -> list[str]:
@@ -203,14 +230,17 @@ def _forms(reader: LineReader, cells: Sequence[str]) -> list[str]:
     if reader.date_format is not None:
         return [reader.date_format] if _read(reader.stamp, cells) else []
     numbers = _read(replace(reader, date_format="number").stamp, cells)
+    form = _DIGITS.get(len(cells[0]), "") if cells[0][:2] in ("19", "20") else ""
+    if form and _read(replace(reader, date_format=form).stamp, cells):
+        return [form]
     for form, size in UNITS.items():
         if numbers and all(_SINCE <= number.value * size <= _UNTIL for number in numbers):
             return [form]
     if stamps := _read(reader.stamp, cells):
         # Counters run through numbers that are no months or days.
         return ["" if not numbers or all(stamp.calendar for stamp in stamps) else "number"]
-    forms = map("".join, product(_DAYS, _CLOCKS))
-    return [f for f in forms if _read(lambda cell, form=f: datetime.strptime(cell, form), cells)]
+    forms = map("".join, product(_DAYS.split(), _CLOCKS))
+    return [form for form in forms if _read(replace(reader, date_format=form).stamp, cells)]
 
 
 def _target(reader: LineReader, columns: dict[str, list[str]], time: Sequence[str]) -> str:
@@ -222,8 +252,10 @@ def _target(reader: LineReader, columns: dict[str, list[str]], time: Sequence[st
         numbers = named
     if len(numbers) == 1:
         return numbers[0]
-    cells = ", ".join(f"{name} ({columns[name][0]})" for name in numbers or others)
-    what = "is one of" if numbers else "holds numbers (--decimal, --missing), and not as"
+    wrong = {n: [c for c in columns[n] if numbers or not _reads(reader.value, c)] for n in others}
+    cells = _with_cells(wrong, numbers or others) or "objects in objects (jq takes values out)"
+    form = "holds numbers (--decimal, --missing) without units or marks of thousands, and not as"
+    what = "is one of" if numbers else form
     raise ValueError(f"--target must name the column of values, which {what} {cells}")
 
 
@@ -233,8 +265,9 @@ def _check_series(stamps: Sequence[float | int], name: str, cells: Sequence[str]
     pairs = len(set(zip(stamps, cells, strict=True)))
     if len(set(stamps)) <= 2 * most and 2 <= len(series) <= most and pairs > 2.7 * most:
         raise ValueError(
-            f"stamps repeat, and {name} has {len(series)} values ({', '.join(series[:3])}): "
-            "keep the lines of one (grep), or see forecast_group of ohsvgp.integrations.frames"
+            f"stamps repeat, and {name} has {len(series)} values ({', '.join(series[:3])}): keep "
+            "the lines of one (grep), or see forecast_group of ohsvgp.integrations.frames; a part "
+            "of the stamps belongs to --time"
         )
 
 

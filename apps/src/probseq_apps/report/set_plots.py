@@ -20,8 +20,7 @@ from probseq.summary import LABELS, Summary, summarise
 NumberSets = Mapping[str, tuple[LaplaceMixture, Tensor]]
 
 _SHIFTS = {"shift": "Corrupted test examples", "cifar-c": "Published corruptions (CIFAR-C)"}
-_UNDER_SHIFT = ("accuracy", "nll", "ece")
-_OUTSIDE = "ood/"
+_UNDER_SHIFT, _OUTSIDE = ("accuracy", "nll", "ece"), "ood/"
 _ACCEPTED = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 

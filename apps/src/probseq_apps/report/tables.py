@@ -28,8 +28,7 @@ Writer = Callable[[Summary], str]
 
 DASH = "—"
 """The cell of a number that is missing."""
-_GAP = 2
-_ERRORS = "mean ± standard error; "
+_GAP, _ERRORS = 2, "mean ± standard error; "
 KEY = f"{_ERRORS}* best mean, and those not told apart from it (95%), unless all are or at chance"
 # Name and number of entries: the columns of a table without marks.
 _FACTS = 2

@@ -27,8 +27,7 @@ from probseq_apps.settings.common import (
 )
 from probseq_apps.settings.methods import METHODS, BackboneSettings, MethodSettings
 
-ROTATIONS = "rotations"
-ZINC = "zinc"
+ROTATIONS, ZINC = "rotations", "zinc"
 Severity = Annotated[int, Bound("from 1 to 5", lambda value: 1 <= value <= 5)]
 
 

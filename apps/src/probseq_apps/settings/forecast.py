@@ -57,7 +57,7 @@ class ForecastSettings(Settings):
     missing: tuple[str, ...] = ()
     """Values that stand for none, such as -9999, beside NA, N/A, NaN, null, none, - and nothing."""
     date_format: str | None = None
-    """Of the stamps, such as "%d.%m.%Y %H:%M", number, or unix or unix-ms (since 1970)."""
+    """Of stamps, as "%d.%m.%Y %H:%M"; number; or unix, unix-ms, unix-us, unix-ns since 1970."""
     separator: str | None = None
     """Between cells; None: it is found."""
     decimal: Literal[".", ","] | None = None

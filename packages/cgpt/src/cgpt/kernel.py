@@ -26,8 +26,7 @@ _CUTOFF = {torch.float32: -50.0, torch.float64: -400.0}
 _UNDERFLOW = -2000.0
 # Elements of a kernel matrix that are made at once: they should stay in the processor's cache; a
 # GPU wants more.
-_CPU_CHUNK = 2**15
-_GPU_CHUNK = 2**26
+_CPU_CHUNK, _GPU_CHUNK = 2**15, 2**26
 
 # Which sets of tokens a kernel matrix is between: (rows, columns).
 Pairs = tuple[tuple[int, int], ...]

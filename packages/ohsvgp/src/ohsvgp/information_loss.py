@@ -7,8 +7,7 @@ from ohsvgp.state import UpdateInfo
 
 # Nats lost per new observation above which an update warns: predictions with errors of more than
 # four standard deviations occurred only above it.
-_WARN_NATS_PER_POINT = 0.1
-_WARN_MIN_NATS = 1.0
+_WARN_NATS_PER_POINT, _WARN_MIN_NATS = 0.1, 1.0
 
 
 class LostInformationWarning(UserWarning):

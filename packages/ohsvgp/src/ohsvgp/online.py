@@ -105,12 +105,9 @@ class OnlineGP:
         dtype: torch.dtype = torch.float64,
         seed: int = 0,
     ) -> None:
-        for name, value, kind in (
-            ("kernel", kernel, Kernel),
-            ("likelihood", likelihood, Likelihood),
-            ("basis", basis, Basis),
-            ("mean", mean, PriorMean),
-        ):
+        values = {"kernel": kernel, "likelihood": likelihood, "basis": basis, "mean": mean}
+        kinds = (Kernel, Likelihood, Basis, PriorMean)
+        for (name, value), kind in zip(values.items(), kinds, strict=True):
             if not isinstance(value, kind) and (name, value) != ("mean", None):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {value!r}")
         if not isinstance(alpha, Real) or not 0 <= alpha <= 1:

@@ -16,8 +16,7 @@ from ohsvgp.whitening import Whitening
 from probseq.files import DamagedFileError, hash_tensors
 from probseq.kernels import Kernel
 
-_SCHEMA = 5
-_NO_HASH = 64 * "0"
+_SCHEMA, _NO_HASH = 5, 64 * "0"
 
 
 def pack(

@@ -54,7 +54,7 @@ def test_seasons_are_found() -> None:
     ahead = forecast_group(frame, time="t", target="y", horizon=24)
     assert np.abs(ahead["mean"] - y[-24:]).mean() < 0.8
     assert set(ahead["season"]) == {"1d"}
-    same = forecast_group(frame, time="t", target="y", horizon=24, seasons=[86_400.0])
+    same = forecast_group(frame, time="t", target="y", horizon=24, seasons=np.array([86_400]))
     np.testing.assert_array_equal(same[AHEAD], ahead[AHEAD])
     none = forecast_group(frame, time="t", target="y", horizon=24, seasons=None)
     assert np.abs(none["mean"] - y[-24:]).mean() > 2.0
@@ -163,6 +163,9 @@ def test_stamps_go_on_as_the_calendar_does_in_their_own_zone(zone: str | None) -
         ahead = forecast_group(series("a", 24, t=months), **COLUMNS)
         days = [str(stamp.date()) for stamp in ahead["t"]]
         assert days == ["2022-01-31", "2022-02-28", "2022-03-31"]
+        weeks = pd.period_range("2024-01-01", periods=27, freq="W")
+        ahead = forecast_group(series("a", 24, t=weeks[:24]), **COLUMNS)
+        assert ahead["t"].tolist() == weeks[24:].to_timestamp().tolist()
     ahead = forecast_group(series("a", 24, t=hours), **COLUMNS)
     assert ahead["t"].tolist() == pd.date_range(hours[-1], periods=4, freq="h")[1:].tolist()
 

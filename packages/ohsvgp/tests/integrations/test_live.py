@@ -337,6 +337,13 @@ def test_a_year_is_found_in_daily_values() -> None:
     assert np.abs(np.array(ahead) - y[729:760]).mean() < 1.2
 
 
+def test_seasons_are_numbers_of_any_sequence(plain_calls) -> None:
+    for seasons in ("24h", ["24"], 24.0, np.ones((1, 2)), [None]):
+        with pytest.raises(ValueError, match='"auto", None or a list of numbers, got'):
+            run([], seasons=seasons)
+    assert LiveStream(seasons=np.array([24, 168])).periods == [24.0, 168.0]
+
+
 def test_a_long_line_is_one_refused_line_and_horizons_have_a_bound() -> None:
     answers = run([*LINES[:5], '1.25,"' + "7," * 100_000 + '"\n', f"1.25,{'7' * 10_000}x\n"])
     assert all(0 < len(refused(answers)[line]) <= 400 for line in (6, 7))

@@ -231,6 +231,7 @@ def test_seeds_are_scikit_learns_and_columns_may_be_dates():
     for table in (
         pd.DataFrame({"t": stamps}),
         pd.DataFrame({"t": stamps.tz_localize("UTC")}),
+        pd.DataFrame({"t": stamps.to_period("12h")}),
         stamps.to_numpy()[:, None],
     ):
         model = OnlineGPRegressor().fit(table[:50], y[:50]).partial_fit(table[50:], y[50:])

@@ -30,8 +30,7 @@ from pseudovideo.priors import AutoregressivePrior, MaskedPrior
 from pseudovideo.tokenizers.tokenizer import Tokenizer
 
 # Enough for the covariance of 32x32 colour images; with more of them its product alone takes long.
-_SPECTRUM_IMAGES = 20_000
-_BATCH = 250
+_SPECTRUM_IMAGES, _BATCH = 20_000, 250
 
 
 def reconstruction(

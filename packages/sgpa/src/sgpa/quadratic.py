@@ -26,8 +26,7 @@ from probseq.precision import without_autocast
 # slow a CPU down tenfold.
 _NEGLIGIBLE = 1e-15
 # Elements of one intermediate chunk: it should stay in the processor's cache; a GPU wants more.
-_CPU_CHUNK = 2**18
-_GPU_CHUNK = 2**26
+_CPU_CHUNK, _GPU_CHUNK = 2**18, 2**26
 
 
 def quadratic_forms(

@@ -15,8 +15,7 @@ from torch import Tensor
 from probseq.checks import as_finite, as_labels, as_probs, as_vector
 from probseq.metrics.ranking import auroc, average_precision, fpr_at_tpr
 
-_RIDGE = 1e-3
-_DISTANCES_AT_ONCE = 10_000_000
+_RIDGE, _DISTANCES_AT_ONCE = 1e-3, 10_000_000
 
 
 def max_softmax_score(probs: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:

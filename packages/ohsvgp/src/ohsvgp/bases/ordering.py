@@ -53,8 +53,7 @@ def greedy_order(
 
     x_0, ``start``, is not on the path itself; ``nearest`` maximises k, else it is minimised.
     """
-    n = x.shape[0]
-    sign = 1.0 if nearest else -1.0
+    n, sign = x.shape[0], 1.0 if nearest else -1.0
 
     def scores(z: Tensor) -> Tensor:
         K = sign * kernel(z, x).detach()

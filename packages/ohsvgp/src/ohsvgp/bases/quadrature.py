@@ -21,8 +21,7 @@ _SHARE = 1e-10
 # smooth kernel's band that of so many, 100 lengthscales of an RBF kernel, or of so many times M:
 # polynomials of degree M resolve 2M.
 _LONGEST = 100.0
-_WIDEST = 650.0
-_WAVES = 6.5
+_WIDEST, _WAVES = 650.0, 6.5
 # Nodes are taken in multiples of this.
 _STEP = 16
 

@@ -1,12 +1,11 @@
 """Priors by name."""
 
 from collections.abc import Callable, Iterable
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ohsvgp.beyond.means import Mean, Seasonal, Trend
 from ohsvgp.likelihoods import Bernoulli, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
@@ -31,10 +30,7 @@ def make_prior(
 
     The noise is the variance of Gaussian noise and the squared scale of Student's t.
     """
-
-    def double(value: float) -> Tensor:
-        return torch.tensor(value, dtype=torch.float64)  # a float would pass through float32
-
+    double = partial(torch.tensor, dtype=torch.float64)  # a float would pass through float32
     made: dict[str, Callable[[], Likelihood]] = {
         "gaussian": lambda: Gaussian(double(noise)),
         "student-t": lambda: StudentT(scale=double(noise).sqrt()),

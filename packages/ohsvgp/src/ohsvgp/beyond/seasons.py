@@ -74,9 +74,16 @@ class SeriesRow(NamedTuple):
     kind: int = REGULAR
 
 
-def fixed_periods(seasons: Literal["auto"] | Sequence[float] | None) -> list[float]:
-    """Return the periods that are not left to be chosen, which must be positive and differ."""
-    periods = [] if seasons in (None, "auto") else [float(period) for period in seasons]
+def fixed_periods(
+    seasons: Literal["auto"] | Sequence[float] | np.ndarray | None,
+) -> list[float] | None:
+    """Return the periods, which must be positive and differ; None if they are to be chosen."""
+    if isinstance(seasons, str) and seasons == "auto":
+        return None
+    array = np.asarray([] if seasons is None else seasons)
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise ValueError(f'seasons must be "auto", None or a list of numbers, got {seasons!r}')
+    periods = list(map(float, array))
     check_positive(**{f"seasons[{k}]": period for k, period in enumerate(periods)})
     if len({*periods}) < len(periods):
         raise ValueError(f"seasons must differ, got {periods}")

@@ -32,7 +32,7 @@ def forecast_group(
     horizon: int,
     by: Sequence[str] = (),
     likelihood: Literal["gaussian", "poisson", "negative-binomial"] = "gaussian",
-    seasons: Literal["auto"] | Sequence[float] | None = "auto",
+    seasons: Literal["auto"] | Sequence[float] | np.ndarray | None = "auto",
 ) -> "pd.DataFrame":
     """Return the forecast of one series after its latest stamp.
 
@@ -42,13 +42,12 @@ def forecast_group(
 
     Args:
         group: a row an observation, in any order.
-        time: column of dates or numbers.
+        time: column of dates, numbers or periods, which stand for their first moments.
         target: column of numbers; NaN is a missing value.
         horizon: number h of steps.
         by: columns of the group's key, which the answer has too.
         likelihood: of numbers, or of counts.
-        seasons: as of ``LiveStream``: "auto", periods in the unit of the stamps, of dates in
-            seconds, or None for none.
+        seasons: as of ``LiveStream``; periods are in the unit of the stamps, of dates in seconds.
 
     Returns:
         Columns ``by``, ``time``, "mean", "low", "high" (ends of the interval of 95 %), "season",
@@ -57,7 +56,7 @@ def forecast_group(
         not stop an engine at the others.
     """
     check_counts(horizon=horizon)
-    fixed_periods(seasons)  # refused before anything is learned
+    lengths = fixed_periods(seasons)  # refused before anything is learned
     keys = _columns(group, time, target, by)
     ordered = group.sort_values(time, ignore_index=True)
     y = ordered[target].to_numpy(np.float64, na_value=np.nan)
@@ -66,7 +65,7 @@ def forecast_group(
     counts = None if likelihood == "gaussian" else likelihood
     try:
         ahead = _stamps_ahead(stamps, horizon)
-        rows, season = _forecast(stamps, y, ahead, counts, seasons)
+        rows, season = _forecast(stamps, y, ahead, counts, lengths)
     except ValueError as error:
         ahead, reason = stamps[-1:], str(error)
     answer = ordered.loc[[0] * len(ahead), keys].reset_index(drop=True)
@@ -94,6 +93,7 @@ def _columns(group: "pd.DataFrame", time: str, target: str, by: Sequence[str]) -
 
 def _stamps(column: "pd.Series") -> tuple[np.ndarray, Any]:
     """Return numbers, or dates without their zone, and the zone that they are then in."""
+    column = column.dt.to_timestamp() if hasattr(column.dtype, "freq") else column  # of periods
     zone = getattr(column.dtype, "tz", None)
     if zone is not None:
         local = column.dt.tz_localize(None)
@@ -139,7 +139,7 @@ def _forecast(
     values: np.ndarray,
     ahead: np.ndarray,
     counts: str | None,
-    seasons: Literal["auto"] | Sequence[float] | None,
+    lengths: Sequence[float] | None,
 ) -> tuple[np.ndarray, str]:
     """Return mean, low and high at the stamps ahead, and the periods of seasons."""
     observed = ~np.isnan(values)
@@ -155,10 +155,10 @@ def _forecast(
     rows = [SeriesRow(t, v) for t, v in zip((times - times[0]) / step, y.tolist(), strict=True)]
     floor = max(float(np.diff(np.unique(y)).min()) ** 2 / 12.0, 1e-100)  # of rounding
     unit = step / 1e6 if stamps.dtype.kind == "M" else None  # in seconds
-    if seasons == "auto":
+    if lengths is None:
         periods, _ = choose_seasons(rows, unit, floor, counts)
     else:
-        periods = tuple(period / (unit or step) for period in seasons or ())
+        periods = tuple(period / (unit or step) for period in lengths)
         if min(periods, default=2.0) < 2.0:
             raise ValueError(f"seasons must be at least two steps of {unit or step:g}")
     text = duration_text if unit else "{:.6g}".format

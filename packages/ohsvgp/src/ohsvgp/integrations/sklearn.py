@@ -167,8 +167,8 @@ def _kernel(points: Tensor, spread: Tensor) -> Kernel:
 
 def _periods(points: Tensor, targets: Tensor, seasons: Any) -> list[float]:
     """Return the periods of seasons, of "auto" those of greatest evidence in any series."""
-    if seasons != "auto":
-        return fixed_periods(seasons)
+    if (periods := fixed_periods(seasons)) is not None:
+        return periods
     if points.shape[1] > 1:
         raise ValueError(f"seasons must be None for X of {points.shape[1]} columns, got 'auto'")
     times, order = points[:, 0].sort()
@@ -204,7 +204,8 @@ def days(column: Any, name: str = "X") -> np.ndarray:
 def _numbers(X: Any) -> Any:
     """Return a table or an array with days in place of dates."""
     if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        dates = [name for name in X.columns if getattr(X[name].dtype, "kind", "") == "M"]
+        kinds = {name: X[name].dtype for name in X.columns}  # of pandas' periods with "freq"
+        dates = [n for n, t in kinds.items() if getattr(t, "kind", "") == "M" or hasattr(t, "freq")]
         return X.assign(**{name: days(X[name]) for name in dates}) if dates else X
     if getattr(getattr(X, "dtype", None), "kind", "") == "M" and np.ndim(X) == 2:
         return np.stack([days(column) for column in np.asarray(X).T], axis=-1)

@@ -18,8 +18,7 @@ _GAUSSIAN_ENDS = 8.7
 FLANK = 37.0
 _POINT = 1e-6
 # Edges of a millionth of the width beside flanks of many widths.
-_HALF_NODES = 192
-_NEWTON_STEPS = 60
+_HALF_NODES, _NEWTON_STEPS = 192, 60
 # Of sums over counts: terms that are taken one by one, so many at a time; nodes of the integral
 # over the others; and the probability that may lie on either side of it.
 _EXACT, _ROWS, _LEGENDRE = 128, 32, 48

@@ -59,8 +59,7 @@ class NegativeBinomial(CountLikelihood):
 
     def arrival(self, y: Tensor) -> Arrival:
         """Return that of log(r A/B), A and B Gamma of shapes y + 1 and r."""
-        r = self.dispersion[..., None]
-        a = y + 1
+        r, a = self.dispersion[..., None], y + 1
 
         def log_density(w: Tensor) -> Tensor:
             # a t − (a + r) softplus(t) − log B(a, r) at t = log(a/r) + w, which is the same with

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 # The last place that is looked at, where exp and sinh can still be squared.
-_FARTHEST = 340.0
-_STEPS = 100
+_FARTHEST, _STEPS = 340.0, 100
 # In units of the function; round-off of distribution functions is not far below.
 _CLOSE = 1e-12
 

@@ -70,8 +70,7 @@ class StudentT(Likelihood):
         the mean. Gauss-Hermite rules on f would not see a peak that is narrower than their nodes.
         """
         df, scale = self.df[..., None], self.scale[..., None]
-        c = df * scale.square()
-        delta = y - mean
+        c, delta = df * scale.square(), y - mean
         # The integrand in log τ rises like τ from the left: a first node this early, and the
         # geometric series of those before it, leave no visible error.
         ratio = ((variance + delta.square()) / c).detach()

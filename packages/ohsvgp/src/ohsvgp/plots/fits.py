@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_ACROSS_TASKS = 5
-_BELOW = 0.14
+_ACROSS_TASKS, _BELOW = 5, 0.14
 _MANY, _MANY_SIZE = 1500, 0.8
 
 
@@ -58,10 +57,7 @@ def after_tasks_plot(series: SeriesFit, *, labels: tuple[str, str], title: str =
     """Draw the predictions after each task, in a panel each; labels are of time and values."""
     tasks = len(series.mean)
     predictions = {f"after task {task + 1}": (series, task) for task in range(tasks)}
-    if tasks > 4:
-        across, size = min(_ACROSS_TASKS, tasks), (2.7, 2.2)
-    else:
-        across, size = 1, (7.0, 1.8)
+    across, size = (_ACROSS_TASKS, (2.7, 2.2)) if tasks >= _ACROSS_TASKS else (1, (7.0, 1.8))
     return series_plot(predictions, labels=labels, title=title, across=across, size=size)
 
 

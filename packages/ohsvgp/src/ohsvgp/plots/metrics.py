@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 _ACROSS = 5
 # What is further above the middle half of all values than this many times their distance from the
 # lowest value is cut off.
-_FAR = 3.0
-_BAND_ROOM = 0.25
+_FAR, _BAND_ROOM = 3.0, 0.25
 
 
 class Metric(NamedTuple):

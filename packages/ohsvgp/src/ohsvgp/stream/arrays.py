@@ -97,7 +97,7 @@ def as_real(value: Any, like: Tensor, name: str) -> Tensor:
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """Return a user's array, on the CPU."""
+    """Return a user's array, on the CPU; of pandas' periods their first moments."""
     if isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any()):
         raise ValueError(
             f"{name} must have no masked values, got {int(np.ma.count_masked(value))}: pass "
@@ -108,9 +108,12 @@ def as_array(value: Any, name: str) -> np.ndarray:
         # numpy has no bfloat16.
         return (value.double() if value.is_floating_point() else value).numpy()
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} must be an array: {error}") from error
+    if array.dtype.kind == "O" and array.ndim and all(hasattr(x, "start_time") for x in array.flat):
+        return np.array([x.start_time for x in array.flat], "M8[ns]").reshape(array.shape)
+    return array
 
 
 def real_numbers(array: np.ndarray, name: str, wanted: str) -> np.ndarray:

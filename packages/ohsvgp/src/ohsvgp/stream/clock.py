@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -127,11 +127,9 @@ def _zone_name(t: Any) -> str | None:
     array = np.atleast_1d(as_array(t, "t"))
     if array.dtype.kind == "M":
         return None
-    first = array[0]
-    if not isinstance(first, datetime):
-        return parse_stamp(str(first)).zone
-    name = getattr(first.tzinfo, "key", None) or getattr(first.tzinfo, "zone", None)
-    return name or parse_stamp(str(first)).zone
+    zone = getattr(array[0], "tzinfo", None)
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None)
+    return name or parse_stamp(str(array[0])).zone
 
 
 def nanoseconds(time_unit: str) -> int:

@@ -11,6 +11,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MONTH, _WEEK = re.compile(r"\d{4}-\d\d"), re.compile(r"\d{4}-?W\d\d")
 # Quarters, as pandas and statsmodels write them, and the first moment of each.
 _QUARTER = re.compile(r"(\d{4})(-?Q)([1-4])", re.IGNORECASE)
+_QUARTER_WORDS = re.compile(r"(?:(\d{4})[ /])?(Q[1-4])(?:[ /-](\d{4}))?", re.IGNORECASE)
 _QUARTERS = [f"-{month}-01T00:00:00" for month in ("01", "04", "07", "10")]
 # A date and, after T or a space, a time and a zone. Times without a colon follow T only: in
 # "2024-01-01 18,9" 18.9 is a number.
@@ -68,8 +69,8 @@ def parse_stamp(text: str) -> Stamp:
     a month of the 20th or 21st century. A fraction is one of the last unit that is there; 24:00 is
     the next day's midnight, and a leap second (:60) the second that follows.
 
-    Such as "3.5", "2021-02-28", "2021-02", "2021-W08", "2021Q1", "2021-Q1", "20210228" or
-    "2021-02-28 12:30:00.25+01:00".
+    Such as "3.5", "2021-02-28", "2021-02", "2021-W08", "2021Q1", "2021-Q1", "Q1 2021", "20210228"
+    or "2021-02-28 12:30:00.25+01:00".
     """
     text = text.strip()
     digits = bool(DIGITS.fullmatch(text))
@@ -93,7 +94,7 @@ def parse_stamp(text: str) -> Stamp:
 
 def _moment(text: str) -> Stamp:
     """Read a date or time, or raise a ``ValueError``."""
-    match = _MOMENT.fullmatch(text)
+    match = _MOMENT.fullmatch(_QUARTER_WORDS.sub(r"\1\3\2", text))
     if match is None:
         raise ValueError(text)
     day, time, zone = match.groups()

@@ -37,6 +37,4 @@ def next_length(
         return floor
     if growth is None or (old is None and (end is not None or math.isinf(growth))):
         return max(floor, last)
-    if math.isinf(growth) or last <= (old or 0.0):
-        return floor
-    return max(floor, growth * last)
+    return floor if math.isinf(growth) or last <= (old or 0.0) else max(floor, growth * last)

@@ -18,8 +18,7 @@ _WORD = 1 << 64
 _GOLDEN = 0x9E3779B97F4A7C15
 # (shift, multiplier) of the two rounds, then a last shift.
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-_LAST_SHIFT = 31
-_HALF = 1 << 32
+_LAST_SHIFT, _HALF = 31, 1 << 32
 
 
 def counter_normal(

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from probseq.checks import check_counts, check_sizes, check_whole
 from probseq.metrics.image._images import check_images
 
-_RANDOM_WIDTH = 16
-_RANDOM_CELLS = 2
+_RANDOM_WIDTH, _RANDOM_CELLS = 16, 2
 _WIDTH, _FEATURES = 32, 64
 
 

@@ -7,7 +7,6 @@ value of that line, and the latest one then that lies whole seasons before. Not 
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from datetime import UTC, datetime
 from typing import Any
 
 from ohsvgp.stream.durations import DAY, YEAR, parse_duration
@@ -127,9 +126,4 @@ class Judge:
 
 def as_seconds(stamp: float | str) -> float:
     """Return a stamp of an answer as a number: of a date, seconds since 1970."""
-    if isinstance(stamp, str):
-        if "Q" in stamp:
-            return parse_stamp(stamp).time
-        moment = datetime.fromisoformat(stamp)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    return stamp
+    return parse_stamp(stamp).time if isinstance(stamp, str) else stamp

@@ -4,18 +4,18 @@ import csv
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from ohsvgp.integrations.live.state import check_marks
 from ohsvgp.stream.stamps import Stamp, parse_stamp
 from probseq.checks import parse_number
 
-# The squares of larger values, and scores made of them, are no numbers any more.
-_LARGEST = 1e100
-_NANOSECONDS = 1_000_000_000
+# The squares of larger values, and scores made of them, are no numbers any more; of a second.
+_LARGEST, _NANOSECONDS = 1e100, 1_000_000_000
 # Seconds in the numbers of dates that count from 1970.
-UNITS = {"unix": 1.0, "unix-ms": 1e-3}
+UNITS = {"unix": 1.0, "unix-ms": 1e-3, "unix-us": 1e-6, "unix-ns": 1e-9}
+_LAST_MIDNIGHT = re.compile(r"(?<![\d:.])24(?=:00(:00)?$)")  # 24:00 is the next day's 0:00
 _MISSING = ("", "na", "nan", "null", "none", "n/a", "#n/a", "-")
 
 
@@ -36,8 +36,8 @@ class LineReader:
     separator: str = ","
     decimal: str = "."
     missing: tuple[str, ...] = ()  # values that stand for none, such as -9999
-    # Of stamps, as Python's ``strptime`` has it; "number", or "unix" and "unix-ms" for seconds and
-    # milliseconds since 1970; None for numbers and ISO 8601
+    # Of stamps, as Python's ``strptime`` has it; "number", or one of ``UNITS`` since 1970; None for
+    # numbers and ISO 8601
     date_format: str | None = None
 
     def __post_init__(self) -> None:
@@ -74,8 +74,10 @@ class LineReader:
         if self.date_format == "number":
             return Stamp(self._number(cell), "number")
         if self.date_format is not None:
+            midnight, days = _LAST_MIDNIGHT.subn("00", cell)
             try:
-                return parse_stamp(datetime.strptime(cell, self.date_format).isoformat())
+                stamp = datetime.strptime(midnight, self.date_format) + timedelta(days=days)
+                return parse_stamp(stamp.isoformat())
             except ValueError:
                 raise ValueError(
                     f"a time stamp must have the form {self.date_format!r}, got {cell!r}"
@@ -85,11 +87,9 @@ class LineReader:
         return parse_stamp(cell)
 
     def _number(self, cell: str) -> float:
-        if self.decimal == ",":
-            if "." in cell:
-                raise ValueError(f"numbers must have the decimal mark ',', got {cell!r}")
-            return parse_number(cell.replace(",", "."))
-        return parse_number(cell)
+        if {",": ".", ".": ","}[self.decimal] in cell:
+            raise ValueError(f"numbers must have the decimal mark {self.decimal!r}, got {cell!r}")
+        return parse_number(cell.replace(",", "."))
 
 
 def split_cells(text: str, separator: str) -> list[str]:

@@ -90,7 +90,7 @@ class LiveStream:
         file: Path | None = None,
         *,
         likelihood: Likelihood = "gaussian",
-        seasons: Literal["auto"] | Sequence[float] | None = "auto",
+        seasons: Literal["auto"] | Sequence[float] | np.ndarray | None = "auto",
         false_alarms: float = FALSE_ALARMS,
         per: float | None = None,
         warmup: int = WARMUP,
@@ -111,13 +111,13 @@ class LiveStream:
         self.file, self.state, self.regimes = file, StreamState(), None
         self.warmup, self.horizon, self.ahead, self.step = warmup, horizon, ahead, step
         self.counts = None if likelihood == "gaussian" else likelihood
-        self.periods, self.auto = periods, seasons == "auto"
+        self.periods, self.auto = periods or [], periods is None
         self.false_alarms, self.per = false_alarms, per
         self._space: StateSpace | None = None
         self._alerts, self._error, self._changed = list[str](), None, False  # of a line
         self.settings = {
             "likelihood": likelihood,
-            "season": ["auto"] if self.auto else [f"{p:g}" for p in periods] or ["none"],
+            "season": ["auto"] if periods is None else [f"{p:g}" for p in periods] or ["none"],
             "false_alarms": f"{false_alarms:g}" + ("" if per is None else f"/{per:g}"),
             "warmup": warmup,
         }
