@@ -34,11 +34,12 @@ def test_no_regime_is_left_alone(kind, daily) -> None:
     hold(kind, daily, 5)
 
 
-def test_a_value_at_its_limit_returns_to_no_former_level() -> None:
-    made, stream = make_stream("saturated", False, 118), LiveStream()
+@pytest.mark.parametrize("seed", [104, 108, 118])
+def test_values_off_a_limit_are_seldom_alarms_where_most_are_at_it(seed) -> None:
+    made, stream = make_stream("saturated", False, seed), LiveStream()
     lines = zip(made.times[:200].tolist(), made.values[:200].tolist(), strict=True)
     answers = [stream.answer(f"{t!r},{y!r}") or {} for t, y in lines]
-    assert sum("new level" in answer["alerts"] for answer in answers) < 6
+    assert sum(bool(answer["alerts"]) for answer in answers) <= 2
 
 
 def test_regimes_differ_where_something_happens() -> None:

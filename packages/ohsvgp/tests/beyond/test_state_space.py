@@ -13,6 +13,7 @@ from ohsvgp.beyond.seasons import (
     SeriesRow,
     candidates,
     choose_seasons,
+    common_divisor,
     filter_rows,
     harmonics,
     suggested_periods,
@@ -164,6 +165,18 @@ def test_a_held_value_is_a_draw_of_the_noise_as_far_as_it_may_have_come_by_chanc
     assert after.total[0] == pytest.approx(max(total, floor * after.draws[0]))
 
 
+@pytest.mark.parametrize("factor", [0.1, 0.56, 1.0, 7e5])
+def test_the_common_divisor_of_rounded_values_is_their_step_and_of_others_tiny(factor) -> None:
+    counts, noise = np.random.default_rng(0).integers(50, 400, size=(2, 12))
+    width = 0.0
+    for k, step in enumerate(np.abs(np.diff(factor * counts)).tolist()):
+        width = common_divisor(width, step, 400 * factor)
+        assert width == pytest.approx(factor * np.gcd.reduce(np.diff(counts[: k + 2])), rel=1e-9)
+    for step in (factor * np.sqrt(noise[:3])).tolist():
+        width = common_divisor(width, step, 400 * factor)
+    assert 0.0 < width < 1e-3 * factor
+
+
 @pytest.mark.parametrize("factor", [0.01, 1000.0])
 def test_noise_that_changes_at_once_is_known_within_forty_lines(factor: float) -> None:
     rng, space = np.random.default_rng(0), StateSpace(candidates([], coarse=True), 1e-12)
@@ -185,9 +198,8 @@ def test_a_constant_mean_of_counts_has_the_gamma_posterior(monkeypatch) -> None:
     rate = 2.0 / belief.cov[0, 0, 0]
     for value in y:
         belief = space.observe(space.advance(belief, 1.0), value)[0]
-    mean = (2.0 * rate + y.sum()) / (rate + len(y))
-    assert belief.mean[0, 0] == pytest.approx(mean, rel=1e-12)
-    assert belief.cov[0, 0, 0] == pytest.approx(mean / (rate + len(y)), rel=1e-12)
+    moments = np.array([1.0, 1.0 / (rate + len(y))]) * (2.0 * rate + y.sum()) / (rate + len(y))
+    assert (belief.mean[0, 0], belief.cov[0, 0, 0]) == pytest.approx(moments, rel=1e-12)
 
 
 @pytest.mark.parametrize(("mean", "v"), [(0.3, 4.0), (5.0, 1.5)])

@@ -67,6 +67,8 @@ def test_seasons_are_found() -> None:
             forecast_group(frame, time="t", target="y", horizon=24, seasons=[86_400.0, second])
     (row,) = forecast_group(series("a"), seasons=[1.5], **COLUMNS).to_dict("records")
     assert row["reason"] == "seasons must be at least two steps of 1"
+    (row,) = forecast_group(series("a"), likelihood="poisson", **COLUMNS).to_dict("records")
+    assert "counts" in row["reason"]
 
 
 def test_default_models_forecast_swings_lines_and_wandering_levels() -> None:
@@ -107,11 +109,6 @@ def test_a_series_that_cannot_be_forecast_says_why(frame: pd.DataFrame, reason: 
     assert row["reason"].startswith(reason)
     assert row["name"] == "a"
     assert np.isnan([row[column] for column in AHEAD]).all()
-
-
-def test_values_that_are_no_counts_are_refused() -> None:
-    (row,) = forecast_group(series("a"), likelihood="poisson", **COLUMNS).to_dict("records")
-    assert "counts" in row["reason"]
 
 
 @pytest.mark.parametrize("start", ["1610-01-01", "2500-01-01", "9999-10-01"])

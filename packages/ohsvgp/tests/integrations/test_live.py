@@ -227,12 +227,6 @@ def test_answers_are_numbers_whatever_comes(lines: list[str]) -> None:
     assert "Infinity" not in text
 
 
-@pytest.mark.parametrize("value", [1e15, 2.5e14])
-def test_a_large_value_that_stays_is_known_to_its_digits(value: float) -> None:
-    answers = run(lines_of(np.full(60, value)), warmup=20)
-    assert 0.0 < width(answers[-1]) < 1e-10 * value
-
-
 def test_a_step_beside_that_of_the_stamps_forecasts_as_that_horizon_does() -> None:
     y = 5.0 * np.sin(2 * math.pi * np.arange(120) / 12) + 0.3 * NOISE[:120]
     rows = run(lines_of(y), warmup=20, horizon=8)
@@ -300,12 +294,8 @@ def test_quiet_stretches_are_answered_and_forecast_within_their_resolution(kind:
 
 def test_a_season_is_said_with_its_evidence_and_switched_off() -> None:
     y = 5.0 * np.sin(2 * math.pi * np.arange(200) / 24) + 0.5 * NOISE[:200]
-    hours = [f"2024-01-{1 + k // 24:02}T{k % 24:02}:00" for k in range(200)]
-    for stamps, period in ((hours, "1d"), (None, 24.0)):
-        first, *later = [a["season"] for a in run(lines_of(y, stamps), warmup=60) if "season" in a]
-        assert first["periods"] in ([period], [])
-        assert (later or [first])[-1]["periods"] == [period]
-        assert (later or [first])[-1]["nats"] > 5.0
+    *_, season = [a["season"] for a in run(lines_of(y), warmup=60) if "season" in a]
+    assert (season["periods"], season["nats"] > 5.0) == ([24.0], True)
     error = {}
     for seasons in ("auto", [24.0], None):
         answers = run(lines_of(y), warmup=20, horizon=12, seasons=seasons)[99:188]
@@ -373,11 +363,11 @@ def test_what_was_before_an_outage_is_forecast_after_it(wave: float) -> None:
     assert fmean(errors[68:]) < 1.6 * fmean(errors[:68])
 
 
-@pytest.mark.parametrize(("text", "width"), [("5", 1.0), ("5.00", 0.01), ("-0.125", 0.001)])
+@pytest.mark.parametrize(("text", "width"), [("5.00", 0.01), ("-0.125", 0.001), ("1e15", 1e3)])
 def test_a_constant_is_forecast_to_the_digits_that_are_written(text: str, width: float) -> None:
     *_, last = run([f"{k},{text}\n" for k in range(60)], warmup=20)
     ahead = last["forecasts"][0]
-    assert ahead["mean"] == pytest.approx(float(text), abs=1e-9)
+    assert ahead["mean"] == pytest.approx(float(text), rel=1e-12, abs=1e-9)
     assert 0.5 * width < ahead["high"] - ahead["low"] < 1.5 * width
 
 

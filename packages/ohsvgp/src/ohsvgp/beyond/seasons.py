@@ -25,6 +25,8 @@ _SHORTEST, _REPEATS, _OTHERS = 3.0, 1.9, 3.0
 _COMMON = (4.0, 7.0, 12.0, 24.0, 48.0, 52.0, 60.0, 96.0, 144.0, 168.0, 288.0, 365.25)
 # Nats that a season must be better than none.
 _LEAST_NATS = 5.0
+# Share of a value by which others are the same.
+_SAME = 1e-9
 # Seasons that are compared by evidence at a time.
 _COMPARED = 3
 
@@ -123,6 +125,10 @@ def filter_rows(space: StateSpace, rows: Sequence[SeriesRow]) -> tuple[Belief, A
     """Return what a bank knows after some rows, and the log evidence of each model."""
     y = np.array([row.value for row in rows if row.kind != OUTLIER])
     variance, steps = float(y.var()), np.abs(np.diff(y))
+    steps = steps[steps > 0.0]  # others may be those of a sensor that stands still
+    space.width, size = 0.0, float(np.abs(y).max())
+    for step in steps.tolist():
+        space.width = common_divisor(space.width, step, size)
     noise = max(float(np.median(steps)) ** 2 if len(steps) else 0.0, 1e-4 * variance)
     if space.counts is not None:
         variance /= max(float(y.mean()), 0.1)
@@ -137,6 +143,17 @@ def filter_rows(space: StateSpace, rows: Sequence[SeriesRow]) -> tuple[Belief, A
             belief, logs, _, came = space.observe(belief, row.value, held.prior(row.value))
             evidence, held = evidence + logs, held.after(row.value, came)
     return belief, evidence
+
+
+def common_divisor(width: float, step: float, size: float) -> float:
+    """Return what divides a width, 0 for none yet, and a step of values of some size.
+
+    That of values which are not rounded has no meaning, but is tiny beside them.
+    """
+    least = _SAME * size
+    while least < step < math.inf and not 0.0 < width <= least:
+        width, step = step, abs(math.remainder(width, step))
+    return width
 
 
 def next_length(length: float, step: float | None) -> float:

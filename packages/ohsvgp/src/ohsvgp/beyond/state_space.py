@@ -113,11 +113,12 @@ class StateSpace:
 
     The noise's variance is at least ``floor``, such as that of rounding. Of counts, "poisson" or
     "negative-binomial", variances are in units of the mean, and the prediction is the negative
-    binomial with mean and variance of the Gaussian one.
+    binomial with mean and variance of the Gaussian one. Values are rounded to ``width``; where it
+    is 0, to what the floor says.
     """
 
     def __init__(self, candidates: Candidates, floor: float, counts: str | None = None) -> None:
-        self.candidates, self.floor, self.counts = candidates, floor, counts
+        self.candidates, self.floor, self.counts, self.width = candidates, floor, counts, 0.0
         self.row = np.array([1.0, 0.0, 1.0, *[1.0, 0.0] * candidates.frequencies.shape[1]])
         self._steps = dict[float, Step]()  # by time
         self._latest: tuple[tuple[float, ...], Sequence[Any]] | None = None  # of ``_ahead``
@@ -235,7 +236,7 @@ class StateSpace:
         if held > 0.0:
             # By chance a value that is rounded to Δ comes again with p(y) Δ; that it is held is as
             # probable under all models.
-            width = math.sqrt(12.0 * self.floor)
+            width = self.width or math.sqrt(12.0 * self.floor)
             logs = np.logaddexp(math.log1p(-held) + log_sum, math.log(held / width))
             log_density = float(np.logaddexp.reduce(belief.weights + log_sum))
             chance = min(1.0, width * math.exp(log_density))

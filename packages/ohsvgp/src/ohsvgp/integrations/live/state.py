@@ -5,7 +5,7 @@ from typing import Any
 
 from probseq.files import Format, unpack_head
 
-FORMAT = Format("state of a live stream", 12)
+FORMAT = Format("state of a live stream", 13)
 # Of streams, if not told: quiet lines that are outliers, first lines, and stamps to forecast.
 FALSE_ALARMS, WARMUP, HORIZON = 0.002, 20, 1
 

@@ -374,7 +374,7 @@ class LiveStream:
         if value is None or (steps == 0.0 and state.rows and state.rows[-1][1] == value):
             return
         self._resolve([*(row[1] for row in state.rows[-2:]), value])
-        space.floor = state.floor
+        space.floor, space.width = state.floor, state.width
         self.regimes, verdict = learn(space, self.regimes, value, self.threshold(state.unit or 1.0))
         self._error = verdict.error
         self._alerts += verdict.alerts
@@ -402,10 +402,11 @@ class LiveStream:
 
         Second differences are small where a trend's first ones are not.
         """
-        state, least = self.state, _ROUND_OFF * max(map(abs, values))
+        state, size = self.state, max(map(abs, values))
         first = [b - a for a, b in pairwise(values)]
-        sizes = [abs(size) for size in (*first, *(b - a for a, b in pairwise(first)))]
-        sizes = [size for size in sizes if size > least]
+        sizes = [abs(step) for step in (*first, *(b - a for a, b in pairwise(first)))]
+        sizes = [step for step in sizes if step > _ROUND_OFF * size]
+        state.width = kinds.common_divisor(state.width, abs(first[-1]), size)
         if sizes:
             state.resolution = min(*sizes, state.resolution or math.inf)
 

@@ -26,6 +26,7 @@ class StreamState(StampSpacing):
     learned: int = 0  # values so far
     digits: int = 0  # of values, after the decimal mark
     resolution: float | None = None  # the smallest difference of values, or of differences
+    width: float = 0.0  # common divisor of the differences of values, 0 for none yet
     periods: list[float] = field(default_factory=list[float])  # of seasons, in steps
     nats: float = 0.0  # evidence of the seasons over none
     check_at: int = 0  # values at which seasons are compared again
