@@ -34,7 +34,7 @@ print(file.read_text()[:36], "…", sep="\n")
 #
 # The first lines give the step. A season is looked for among those of the calendar and of the data,
 # and taken where it explains them better than none; the answer to that line says so. Each later
-# line is learned in a fraction of a millisecond and not stored.
+# line is learned in about a millisecond and not stored.
 
 # %%
 stream = LiveStream(false_alarms=0.02)
