@@ -34,8 +34,8 @@ _LASTING = 1e-3
 _FEW, _SHARED = 1.0, 0.1
 # Values that may be held, and the share of a line in how often they are.
 _LATEST, _RATE_HELD = 24, 0.02
-# Transitions that are stored.
-_STORED = 64
+# Transitions that are stored, and times ahead.
+_STORED, _STORED_AHEAD = 64, 4
 # Of counts: the least mean, as a share of the noise's variance.
 _LEAST_MEAN = 0.02
 
@@ -121,7 +121,7 @@ class StateSpace:
         self.candidates, self.floor, self.counts, self.width = candidates, floor, counts, 0.0
         self.row = np.array([1.0, 0.0, 1.0, *[1.0, 0.0] * candidates.frequencies.shape[1]])
         self._steps = dict[float, Step]()  # by time
-        self._latest: tuple[tuple[float, ...], Sequence[Any]] | None = None  # of ``_ahead``
+        self._aheads = dict[tuple[float, ...], Sequence[Any]]()  # by times
 
     def begin(self, value: float, variance: float, noise: float) -> Belief:
         """Return the prior of a series that has about this value, variance, and noise."""
@@ -192,21 +192,29 @@ class StateSpace:
         center, variance = self._mixture(belief, mean, spread)
         return Prediction(mean, spread, gain, float(center), float(variance))
 
-    def ahead(self, belief: Belief, times: Sequence[float]) -> tuple[Array, Array]:
-        """Return means and variances of values after some times."""
+    def ahead(
+        self, belief: Belief, times: Sequence[float], chances: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Return means and variances of values after some times, with weights of models then."""
+        return self._mixture(belief, *self.models_ahead(belief, times), chances)
+
+    def models_ahead(self, belief: Belief, times: Sequence[float]) -> tuple[Array, Array]:
+        """Return each model's means and spreads of values after some times, (H, K)."""
         slopes, keep, turn, added = self._ahead(tuple(float(f"{dt:.12g}") for dt in times))
         rows = keep * _turned(belief.row[:, None], turn)  # (K, H, D)
         rows[:, :, 1] = slopes
         mean = (rows @ belief.mean[..., None])[..., 0]  # (K, H)
         spread = ((rows @ belief.cov) * rows).sum(2) + self._weight(belief)[:, None] * (1.0 + added)
-        return self._mixture(belief, mean.T, spread.T)
+        return mean.T, spread.T
 
     def _ahead(self, times: tuple[float, ...]) -> Sequence[Any]:
         """Return slopes, shares and turns after H times, (K, H, ...), and Q's share, (K, H)."""
-        if self._latest is None or self._latest[0] != times:
+        if times not in self._aheads:
+            if len(self._aheads) >= _STORED_AHEAD:
+                self._aheads.clear()
             columns = zip(*(self.step(dt)[:4] for dt in times), strict=True)
-            self._latest = times, tuple(np.stack(column, axis=1) for column in columns)
-        return self._latest[1]
+            self._aheads[times] = tuple(np.stack(column, axis=1) for column in columns)
+        return self._aheads[times]
 
     def observe(
         self, belief: Belief, y: float, held: float = 0.0, prediction: Prediction | None = None
@@ -224,13 +232,7 @@ class StateSpace:
         """
         prediction = prediction or self.predict(belief)
         error = y - prediction.mean
-        log_regular = math.log1p(-OUTLIERS) + self._log_densities(belief, prediction, y)
-        far = np.abs(error) > _FARTHEST * np.sqrt(prediction.spread * belief.noise)
-        log_regular = np.where(far, -np.inf, log_regular)
-        broad = _BREADTH**2 * prediction.variance
-        distance = (y - prediction.center) ** 2 / broad
-        log_broad = math.log(OUTLIERS / math.pi) - 0.5 * math.log(broad) - math.log1p(distance)
-        log_sum = np.logaddexp(log_regular, log_broad)
+        log_regular, log_sum = self._regular(belief, y, prediction)
         regular = np.exp(log_regular - log_sum)  # π, (K,)
         held, logs = held if self.counts is None else 0.0, log_sum
         if held > 0.0:
@@ -268,6 +270,11 @@ class StateSpace:
             now, before = (np.maximum(m[:, 0] + m[:, 2], _LEAST_MEAN) for m in (mean, belief.mean))
             cov *= (now / before)[:, None, None]
         return Belief(mean, cov, draws, total, weights, belief.row), logs, outlier, held
+
+    def score(self, belief: Belief, y: float, mean: Array, spread: Array) -> Array:
+        """Return log densities of a value in forecasts by means and spreads, all (n, K)."""
+        moments = (each[:, None] for each in self._mixture(belief, mean, spread))
+        return self._regular(belief, y, Prediction(mean, spread, mean, *moments))[1]
 
     def restart(self, belief: Belief, y: float) -> Belief:
         """Return the posterior after the first value of a new level, of which nothing was known.
@@ -320,19 +327,31 @@ class StateSpace:
             return np.ones(len(belief.mean))
         return np.maximum(_products(belief.mean, belief.row), _LEAST_MEAN)
 
-    def _mixture(self, belief: Belief, mean: Array, spread: Array) -> tuple[Any, Any]:
+    def _mixture(
+        self, belief: Belief, mean: Array, spread: Array, chances: Array | None = None
+    ) -> tuple[Any, Any]:
         """Return mean and variance of the models' Student's t together, of (K,) or of (H, K)."""
-        chances = np.exp(belief.weights)
+        chances = np.exp(belief.weights) if chances is None else chances
         mean = mean if self.counts is None else np.maximum(mean, _LEAST_MEAN)
-        center = mean @ chances
+        center = (mean * chances).sum(-1)
         # n/(n − 2), for the few degrees of freedom of a beginning that of three.
         dof = np.maximum(belief.draws, 3.0)
         variance = spread * belief.noise * dof / (dof - 2.0) + (mean - center[..., None]) ** 2
-        variance = variance @ chances
+        variance = (variance * chances).sum(-1)
         return center, variance if self.counts is None else np.maximum(variance, center)
 
+    def _regular(self, belief: Belief, y: float, prediction: Prediction) -> tuple[Array, Array]:
+        """Return log densities of a value if it is regular, and as it may be, (..., K)."""
+        log_regular = math.log1p(-OUTLIERS) + self._log_densities(belief, prediction, y)
+        far = np.abs(y - prediction.mean) > _FARTHEST * np.sqrt(prediction.spread * belief.noise)
+        log_regular = np.where(far, -np.inf, log_regular)
+        broad = _BREADTH**2 * prediction.variance
+        distance = (y - prediction.center) ** 2 / broad
+        log_broad = math.log(OUTLIERS / math.pi) - 0.5 * np.log(broad) - np.log1p(distance)
+        return log_regular, np.logaddexp(log_regular, log_broad)
+
     def _log_densities(self, belief: Belief, prediction: Prediction, y: float) -> Array:
-        """Return log densities of a regular value, (K,): Student's, or those of counts."""
+        """Return log densities of a regular value, (..., K): Student's, or those of counts."""
         n, mean, spread = belief.draws, prediction.mean, prediction.spread
         if self.counts is not None:
             return _count_log_density(y, np.maximum(mean, _LEAST_MEAN), belief.noise * spread)

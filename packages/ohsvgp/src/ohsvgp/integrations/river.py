@@ -34,7 +34,7 @@ class RiverForecaster(Forecaster):
         warmup: int = 20,
     ) -> None:
         self.likelihood, self.seasons, self.warmup = likelihood, seasons, warmup
-        self._stream = LiveStream(likelihood=likelihood, seasons=seasons, warmup=warmup)
+        self._stream = LiveStream(likelihood=likelihood, seasons=seasons, warmup=warmup, horizon=24)
         self._count = 0
         self._names: list[Any] | None = None
 

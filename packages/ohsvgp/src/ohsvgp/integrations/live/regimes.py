@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ohsvgp.beyond.horizons import ONE_STEP, Horizons
 from ohsvgp.beyond.state_space import Array, Belief, Held, StateSpace
 
 # Log odds of a new regime against an outlier, at its first line; for which it is taken, or dropped.
@@ -35,6 +36,7 @@ class Regimes(NamedTuple):
     """Beliefs about a stream."""
 
     main: Belief
+    ahead: Horizons = ONE_STEP  # judgement of the models some steps ahead
     rival: Belief | None = None
     odds: float = 0.0  # logarithm of the rival's
     age: int = 0  # lines since it began
@@ -55,7 +57,7 @@ class Regimes(NamedTuple):
     def split(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return what JSON can hold, and arrays by name."""
         values = self._asdict()
-        beliefs = {name: values.pop(name) for name in ("main", "rival", "start", "former")}
+        beliefs = {name: values.pop(name) for name in ("main", "ahead", "rival", "start", "former")}
         return values, {
             f"{name}.{field}": array
             for name, belief in beliefs.items()
@@ -68,7 +70,8 @@ class Regimes(NamedTuple):
         """Return what was split."""
         fields: dict[str, Any] = {**values, "held": Held(*values["held"])}
         for name in {key.partition(".")[0] for key in arrays}:
-            fields[name] = Belief(*(arrays[f"{name}.{field}"] for field in Belief._fields))
+            kind = Horizons if name == "ahead" else Belief
+            fields[name] = kind(*(arrays[f"{name}.{field}"] for field in kind._fields))
         return cls(**fields)
 
 

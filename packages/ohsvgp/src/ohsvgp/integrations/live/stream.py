@@ -22,7 +22,7 @@ from collections.abc import Generator, Iterable, Sequence
 from copy import copy
 from itertools import pairwise
 from pathlib import Path
-from statistics import median_low
+from statistics import fmean, median_low
 from typing import Any, Literal
 
 import numpy as np
@@ -221,7 +221,8 @@ class LiveStream:
         if any(stamp.form != state.form for stamp in read):
             raise ValueError(f"stamps must each be a {state.form} like those before, got {stamps}")
         ahead = [max(0.0, (stamp.time - state.last) / (state.unit or 1.0)) for stamp in read]
-        mean, variance = space.ahead(self.regimes.leader, ahead)
+        now = self.regimes
+        mean, variance = now.ahead.forecast(space, now.leader, ahead, *self._spacing())
         return list(zip(mean.tolist(), np.sqrt(variance).tolist(), strict=True))
 
     def save(self) -> None:
@@ -376,6 +377,9 @@ class LiveStream:
         self._resolve([*(row[1] for row in state.rows[-2:]), value])
         space.floor, space.width = state.floor, state.width
         self.regimes, verdict = learn(space, self.regimes, value, self.threshold(state.unit or 1.0))
+        now = self.regimes
+        judged = now.ahead.after(space, now.leader, state.time, value, self._spacing()[0])
+        self.regimes = now._replace(ahead=judged)
         self._error = verdict.error
         self._alerts += verdict.alerts
         distances = [distance for distance in (self.step, state.step) if distance]
@@ -463,7 +467,10 @@ class LiveStream:
         if stamps is None:
             stamps = [state.last + distance * (k + 1) for k in range(horizon)]
         steps = [(stamp - state.last) / (state.unit or 1.0) for stamp in stamps]
-        mean, variance = self._space.ahead(self.regimes.leader, steps)
+        now, step, since = self.regimes, *self._spacing()
+        judged = now.ahead.reaching(round(steps[-1] / step), len(now.main.draws))
+        self.regimes = now._replace(ahead=judged)
+        mean, variance = judged.forecast(self._space, now.leader, steps, step, since)
         reach = [*state.reach, *[1.0] * (horizon - len(state.reach))]
         state.reach = reach
         low, high = self._space.interval(mean, variance, DEVIATIONS * np.array(reach[:horizon]))
@@ -476,6 +483,12 @@ class LiveStream:
         if state.waiting is None and "late" not in self._alerts:
             state.pending = [*state.pending, *pending]
         return answers
+
+    def _spacing(self) -> tuple[float, float]:
+        """Return the distance of the latest stamps, and the time without values, in model steps."""
+        state, step, unit = self.state, self.state.step or 1.0, self.state.unit or 1.0
+        near = [gap for gap in state.gaps if abs(gap - step) < 0.1 * step]  # months differ
+        return fmean(near or [unit]) / unit, state.time - state.rows[-1][0]
 
     def _period(self, steps: float) -> float | str:
         """Return a period in stamps, of dates with its unit."""
