@@ -102,8 +102,7 @@ def test_every_flag_and_choice_of_a_command_is_in_the_list(command, golden, told
 
 
 @pytest.mark.parametrize(
-    "command",
-    [name for name in REGISTRY if not re.search("bench", name) and name not in LATER],
+    "command", [name for name in REGISTRY if not re.search("bench", name) and name not in LATER]
 )
 def test_every_recipe_is_in_the_list(command, golden, told):
     names = re.search(

@@ -116,10 +116,7 @@ def size(name: str, least: int = 1, most: int = 4) -> SearchStrategy[int]:
 
 @st.composite
 def tensors(
-    draw: Draw,
-    shape: str,
-    values: Values = normal,
-    dtype: torch.dtype | None = None,
+    draw: Draw, shape: str, values: Values = normal, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Draw a tensor.
 

@@ -180,11 +180,7 @@ def test_samples_are_last_frames_and_weights_are_the_average(whole, kind):
 
 @pytest.mark.parametrize(
     ("kind", "maker", "at"),
-    [
-        (DIFFUSIONS, DiffusionMaker, 2),
-        (DIFFUSIONS, DiffusionMaker, 9),
-        (HVAES, HvaeMaker, 10),
-    ],
+    [(DIFFUSIONS, DiffusionMaker, 2), (DIFFUSIONS, DiffusionMaker, 9), (HVAES, HvaeMaker, 10)],
 )
 def test_a_stopped_run_names_the_command_and_goes_on_to_the_same_bits(
     whole, tmp_path, monkeypatch, capsys, kind, maker, at

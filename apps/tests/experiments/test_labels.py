@@ -117,10 +117,7 @@ def test_the_likelihood_is_that_of_the_test_images_classes(whole):
     model = load_pretrained(folder / "models/learned-seed0/pretrained")
     found = [
         mean_bound(
-            model,
-            binary,
-            labels,
-            generator=torch.Generator().manual_seed(derive_seed(0, "bound")),
+            model, binary, labels, generator=torch.Generator().manual_seed(derive_seed(0, "bound"))
         )
         for labels in (images.labels.test[:20], images.labels.test[:20] * 0)
     ]

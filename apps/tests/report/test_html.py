@@ -105,10 +105,10 @@ def test_what_came_out_comes_first_and_all_else_is_in_sections_that_are_closed(f
         )
     ]
     assert re.findall('<figure class="(.*?)"><img alt="(.*?)"', page) == [
-        *(("photo", "curve"), ("photo", "Examples"), ("plot", "plot")),
+        *(("photo", "curve"), ("photo", "Examples"), ("plot", "plot"))
     ]
     assert places == sorted(places)
     assert re.findall("<summary>(.*?)</summary>", page) == [
-        *("Details", "More", "Glossary", "Plots", "Settings", "Versions"),
+        *("Details", "More", "Glossary", "Plots", "Settings", "Versions")
     ]
     assert page.count("<details>") == page.count("</details>") == 6

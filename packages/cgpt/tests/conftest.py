@@ -111,10 +111,7 @@ class Dense:
             ]
         )
         read = torch.cat(
-            [
-                torch.cat([self.identity, gain, zero], 1),
-                torch.cat([zero, zero, self.identity], 1),
-            ]
+            [torch.cat([self.identity, gain, zero], 1), torch.cat([zero, zero, self.identity], 1)]
         )
         return read @ base @ read.mT
 

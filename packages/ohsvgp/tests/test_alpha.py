@@ -21,11 +21,7 @@ def held_out_nlpd(
         test = np.zeros(len(t), dtype=bool)
         test[np.random.default_rng(seed).choice(len(t), 78, replace=False)] = True
         gp = OnlineGP(
-            RBF(1, lengthscale=0.40, outputscale=0.77),
-            Gaussian(0.0075),
-            basis,
-            t0=t[0],
-            **options,
+            RBF(1, lengthscale=0.40, outputscale=0.77), Gaussian(0.0075), basis, t0=t[0], **options
         )
         for part in np.array_split(np.flatnonzero(~test), 10):
             gp.update(t[part], y[part])

@@ -59,9 +59,7 @@ UNET = arguments(
 SCHEDULES = st.sampled_from(["linear", "cosine"])
 IMAGE_DIFFUSION = UNET | dict(num_steps=st.just(30), schedule=SCHEDULES)
 VIDEO_DIFFUSION = IMAGE_DIFFUSION | dict(
-    num_frames=st.just(3),
-    context=st.integers(1, 2),
-    one_way=st.booleans(),
+    num_frames=st.just(3), context=st.integers(1, 2), one_way=st.booleans()
 )
 PROCESSES = built(diffusion.GaussianDiffusion.make, num_steps=30, schedule=SCHEDULES)
 IMAGE_CONFIGS = built(diffusion.ImageDiffusionConfig, **IMAGE_DIFFUSION)

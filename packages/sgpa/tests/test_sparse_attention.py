@@ -85,11 +85,7 @@ class TestStandardFull(TestStandard):
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"kernel": "exponential"},
-        {"kernel": "rbf", "num_inducing": 32},
-    ],
+    "options", [{"kernel": "exponential"}, {"kernel": "rbf", "num_inducing": 32}]
 )
 def test_float32_and_float64_are_one_model_where_the_inducing_inputs_are_hard_to_tell_apart(
     options,

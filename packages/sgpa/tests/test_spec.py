@@ -69,10 +69,7 @@ def test_the_divergence_at_the_authors_start_dwarfs_the_cross_entropy():
         ({"kl_weighting": "dataset"}, "num_data, .* must be given with .*'dataset'"),
         ({"variant": "standard", "initial_posterior": "prior"}, "initial_posterior 'random'"),
         ({"variant": "standard", "sample": False}, "sample True"),
-        (
-            {"variant": "standard", "kl_weighting": "dataset"},
-            "kl_weighting must be 'sequence'",
-        ),
+        ({"variant": "standard", "kl_weighting": "dataset"}, "kl_weighting must be 'sequence'"),
     ],
 )
 def test_bad_settings_are_refused_by_name(changes, message):

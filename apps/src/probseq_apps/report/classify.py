@@ -101,10 +101,7 @@ def methods_report(
         headline=headline_table(columns, errors=experiment == "regress"),
         with_errors=headline_table(columns),
         alert=trust_text(titled(results)),
-        conclusions=[
-            nothing_learned(columns) or conclusion(columns),
-            below_guesses(columns),
-        ],
+        conclusions=[nothing_learned(columns) or conclusion(columns), below_guesses(columns)],
         opening=(
             f"{data['train']:,} training, {data['validation']:,} validation and {data['test']:,} "
             f"test {examples}."

@@ -55,10 +55,7 @@ _REAL_DISTANCE = "real images: test part from training part"
 _WHOLE = plain(0)
 
 # Of samples, as far as they were measured.
-_QUALITY = (
-    Measure("looks real", "higher", ("realism",)),
-    Measure("KID", "lower", ("kid",)),
-)
+_QUALITY = (Measure("looks real", "higher", ("realism",)), Measure("KID", "lower", ("kid",)))
 # A column: a number over the seeds with its error, or as it is written; without a good end and a
 # writer, what all seeds share.
 Column = tuple[Measure, Writer | None]

@@ -145,9 +145,7 @@ class CorrelatedGPAttention(CorrelatedAttention):
         return rearrange(samples, "s b h t c -> (s b) t (h c)"), penalty
 
     def posterior(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
+        self, x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
     ) -> JointGaussian:
         """Return the predictive distribution of the heads' outputs, before ``to_out`` mixes them.
 

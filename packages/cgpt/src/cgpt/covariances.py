@@ -75,10 +75,7 @@ def exact_covariance(
     """
     log_q, log_k = scales.log_queries, scales.log_keys
     k_q, k_qk, k_k = _kernels(
-        (queries, keys),
-        ((0, 0), (0, 1), (1, 1)),
-        (2.0 * log_q, log_q + log_k, 2.0 * log_k),
-        mask,
+        (queries, keys), ((0, 0), (0, 1), (1, 1)), (2.0 * log_q, log_q + log_k, 2.0 * log_k), mask
     )
     return JointCovariance(k_q, k_qk, plus_diagonal(k_k, scales.noise**2))
 

@@ -143,9 +143,7 @@ class SparseCorrelatedGPAttention(CorrelatedAttention):
         return out if call.num_samples is None else repeat_samples(out, call.num_samples), penalty
 
     def posterior(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
+        self, x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
     ) -> DiagonalGaussian:
         """Return the marginals of the heads' predictions, before ``to_out`` mixes them.
 

@@ -170,9 +170,7 @@ class KernelEigenPairAttention(MultiHeadAttention):
         return samples, penalties.kl + self.eta * penalties.ksvd
 
     def penalties(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
+        self, x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
     ) -> Penalties:
         """Return the terms of the penalty, which a forward pass adds up."""
         picked, projected = self.project(x, mask)
@@ -181,9 +179,7 @@ class KernelEigenPairAttention(MultiHeadAttention):
             return self._penalties(self._scores(picked, projected), picked, factor)
 
     def kernel(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        mask: Bool[Tensor, "batch tokens"] | None = None,
+        self, x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
     ) -> Float[Tensor, "batch heads tokens tokens"]:
         """Return the attention kernel between all tokens, T×T, zero at padding; for analysis."""
         picked, projected = self.project(x, mask)

@@ -31,9 +31,7 @@ class ProjectionTokens(NamedTuple):
 
 
 def pick_tokens(
-    x: Float[Tensor, "batch tokens dim"],
-    mask: Bool[Tensor, "batch tokens"] | None,
-    size: int,
+    x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None, size: int
 ) -> ProjectionTokens:
     """Pick the tokens f(X): all real ones of a short sequence, else ``size`` evenly spaced ones.
 
@@ -63,8 +61,7 @@ def pick_tokens(
 
 
 def projection_weights(
-    rows: Float[Tensor, "batch picked dim"],
-    weight: Float[Tensor, "two heads size rank"],
+    rows: Float[Tensor, "batch picked dim"], weight: Float[Tensor, "two heads size rank"]
 ) -> Float[Tensor, "batch two heads rank width"]:
     r"""Data-dependent projections :math:`W_e^\top f(X)` and :math:`W_r^\top f(X)` of each head."""
     heads, picked = weight.shape[1], rows.shape[1]
@@ -86,8 +83,7 @@ def scores(
     token whose projection is zero has :math:`\phi = 0`.
     """
     result, _ = cast(
-        "tuple[Tensor, Tensor]",
-        _CosineScores.apply(projected.flatten(0, 2), weights.flatten(0, 2)),
+        "tuple[Tensor, Tensor]", _CosineScores.apply(projected.flatten(0, 2), weights.flatten(0, 2))
     )
     return result.view(*weights.shape[:-1], projected.shape[-1])
 

@@ -36,8 +36,7 @@ def lower_factor(
 
 
 def inducing_kl(
-    mean: Float[Tensor, "heads channels rank"],
-    factor: Float[Tensor, "heads channels rank rank"],
+    mean: Float[Tensor, "heads channels rank"], factor: Float[Tensor, "heads channels rank rank"]
 ) -> Float[Tensor, ""]:
     r"""KL divergence of q from the prior in nats, summed over heads and output dimensions.
 

@@ -50,13 +50,7 @@ def fit_process(
         # not the variance to infinity.
         limits = near_limits(kernel, likelihood)
     search = partial(
-        fit,
-        kernel,
-        likelihood,
-        targets=batch.targets(),
-        options=options,
-        seed=seed,
-        limits=limits,
+        fit, kernel, likelihood, targets=batch.targets(), options=options, seed=seed, limits=limits
     )
     if state is None and isinstance(likelihood, Gaussian) and len(x) <= MAX_EXACT:
         return search(

@@ -50,12 +50,7 @@ class Inducing(ABC):
         """Return K_bb of this set b, and K_ab of the set a before it (rows) and this one."""
         return self.covariance(kernel), old.cross_inducing(kernel, self)
 
-    def whitened(
-        self,
-        K: Float[Tensor, "*b m m"],
-        *,
-        rel_jitter: float | None,
-    ) -> Whitening:
+    def whitened(self, K: Float[Tensor, "*b m m"], *, rel_jitter: float | None) -> Whitening:
         """Return ``whiten`` of K_uu."""
         return whiten(K, rel_jitter=rel_jitter)
 

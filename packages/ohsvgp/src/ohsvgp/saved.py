@@ -20,9 +20,7 @@ _SCHEMA, _NO_HASH = 5, 64 * "0"
 
 
 def pack(
-    identity: dict[str, Any],
-    values: dict[str, Any],
-    groups: Mapping[str, Mapping[str, Tensor]],
+    identity: dict[str, Any], values: dict[str, Any], groups: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
     """Return a flat dict that safetensors can write as it is.
 

@@ -237,7 +237,7 @@ def test_cycles_have_their_variance_and_win_where_phases_wander() -> None:
         z = z * np.exp(-0.02 + 2j * math.pi / 11) + rng.normal() + 1j * rng.normal()
         y.append(float(z.real + 0.5 * rng.normal()))
     rows = [SeriesRow(float(t), value) for t, value in enumerate(y)]
-    _, evidence = filter_rows(StateSpace(bank, 1e-12), rows)
+    evidence = filter_rows(StateSpace(bank, 1e-12), rows)[1]
     assert cycles[evidence.argmax()]
     assert evidence[cycles].max() > evidence[~cycles].max() + 5.0
 

@@ -426,20 +426,18 @@ def test_a_saved_stream_goes_on_as_if_it_had_never_stopped(
     every: int, cut: int, tmp_path: Path
 ) -> None:
     state, lines = tmp_path / "state", [*LINES[:31], "7.75,50.0\n", *LINES[32:], "10.0,0.5\n"]
-    whole = run(lines, warmup=10)
-    first, rest = (
-        run(lines[:cut], state, warmup=10),
-        run(lines[cut:40], state, every=every, warmup=10),
-    )
+    options = {"warmup": 10, "horizon": 9}  # models are judged up to 8 steps ahead
+    whole, first = run(lines, **options), run(lines[:cut], state, **options)
+    rest = run(lines[cut:40], state, every=every, **options)
     assert [*first, *rest] == whole[:-1]
-    again = run(lines, state, replay=True, warmup=10)
+    again = run(lines, state, replay=True, **options)
     assert again == whole[-2:]  # the last answer may not have been told
 
 
 def follow_into(state: Path, out: Path) -> None:
     """Learn all lines and append each answer to a file."""
     with out.open("a", buffering=1) as file:
-        for answer in LiveStream(state, warmup=8).follow(LINES, replay=True):
+        for answer in LiveStream(state, warmup=8, horizon=4).follow(LINES, replay=True):
             print(answer, file=file)
 
 
@@ -461,7 +459,7 @@ def test_a_process_that_is_killed_at_any_moment_loses_nothing(
         child.join()
         assert child.exitcode in (0, -signal.SIGKILL)
     assert kills > 1
-    whole = list(LiveStream(warmup=8).follow(LINES))
+    whole = list(LiveStream(warmup=8, horizon=4).follow(LINES))
     # Told once or, where a crash may have come between, again; never another one.
     assert list(dict.fromkeys(out.read_text().splitlines())) == whole
 

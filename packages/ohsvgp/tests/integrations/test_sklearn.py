@@ -16,7 +16,7 @@ from probseq.kernels import RBF
 
 EXPECTED = {
     "check_sample_weight_equivalence_on_dense_data": "weights divide the noise: rows that are "
-    "repeated tell of the noise too, and those of weight zero are refused",
+    "repeated tell of the noise too, and those of weight zero are refused"
 }
 
 

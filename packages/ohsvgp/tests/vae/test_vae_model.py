@@ -243,10 +243,7 @@ def test_moments_and_densities_are_those_of_samples() -> None:
 
 def test_ovc_shares_points_and_ovc_per_dim_gives_every_latent_its_own() -> None:
     t, y = channels(30)
-    for basis, shape in (
-        (PivotedCholesky(8), (2, 8, 1)),
-        (SharedSet(PivotedCholesky(8)), (8, 1)),
-    ):
+    for basis, shape in ((PivotedCholesky(8), (2, 8, 1)), (SharedSet(PivotedCholesky(8)), (8, 1))):
         model = small(basis)
         nn.init.constant_(model.kernel.raw_lengthscale[0], math.log(0.3))
         model.fit_task(t, y, epochs=1)

@@ -16,12 +16,7 @@ from pseudovideo.unet_spec import unet_values as unet_values
 
 # How the frames before an image are made from it.
 CorruptionKind = Literal[
-    "blur",
-    "high-order-blur",
-    "first-order-noise",
-    "high-order-noise",
-    "matched-noise",
-    "repeat",
+    "blur", "high-order-blur", "first-order-noise", "high-order-noise", "matched-noise", "repeat"
 ]
 # All kinds of corruption.
 CORRUPTIONS: tuple[CorruptionKind, ...] = get_args(CorruptionKind)

@@ -109,8 +109,7 @@ def test_the_spectrum_is_that_of_the_sample_covariance():
 def test_no_frame_more_makes_the_error_larger(eigenvalues, num_frames, beta_min, more, kind):
     spectrum = torch.tensor(eigenvalues, dtype=torch.float64)
     found = prediction_errors(
-        spectrum,
-        config(kind, num_frames, beta_min=beta_min, beta_max=beta_min + more),
+        spectrum, config(kind, num_frames, beta_min=beta_min, beta_max=beta_min + more)
     )
     slack = 1e-12 * (1 + float(spectrum.max()))
     for errors in (found.from_nearest, found.from_first):

@@ -99,11 +99,7 @@ def test_the_best_prediction_of_gaussian_images_gives_the_exact_reversal(t, pred
         means[i] + covariance[i, 2] / covariance[2, 2] * (x_t - means[2]) for i in (0, 1)
     )
     noise = (x_t - math.sqrt(kept) * x0) / math.sqrt(1 - kept)
-    best = {
-        "epsilon": noise,
-        "x0": x0,
-        "v": math.sqrt(kept) * noise - math.sqrt(1 - kept) * x0,
-    }
+    best = {"epsilon": noise, "x0": x0, "v": math.sqrt(kept) * noise - math.sqrt(1 - kept) * x0}
     output = torch.cat((best[prediction], torch.zeros_like(x_t)), dim=1)
     reverse = diffusion.p_mean_variance(output, x_t, t, limit=None)
     torch.testing.assert_close(reverse.x0, x0, rtol=1e-8, atol=1e-8)

@@ -129,11 +129,7 @@ def test_guided_samples_of_a_mixture_follow_the_guided_score(guidance):
     ab = known.diffusion.alpha_bars
     known.unet = Mixture(means, spreads.double(), ab)
     drawn = known.sample(
-        5,
-        labels=labels,
-        guidance=guidance,
-        eta=0.0,
-        generator=seeded(0),
+        5, labels=labels, guidance=guidance, eta=0.0, generator=seeded(0)
     ).flatten()
 
     start = draw_noise(torch.arange(5), (1, 1, 1), seed=draw_seed(seeded(0)), step=steps)

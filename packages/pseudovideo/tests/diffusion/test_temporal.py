@@ -61,8 +61,7 @@ def slow(layer, hidden, temb, frames, allowed):
 
     def positions(net, d, embedding):
         features = torch.tensor(
-            [math.log(1 + max(d, 0)), math.log(1 + max(-d, 0)), float(d == 0)],
-            dtype=torch.float64,
+            [math.log(1 + max(d, 0)), math.log(1 + max(-d, 0)), float(d == 0)], dtype=torch.float64
         )
         inner = net.time(embedding) + net.distance(features)
         return net.out(inner * torch.sigmoid(inner))

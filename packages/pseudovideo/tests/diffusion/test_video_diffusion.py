@@ -21,10 +21,7 @@ def drawn_alike(model, videos, seed):
     """The windows and the noise that `training_losses` draws."""
     config, generator = model.config, seeded(seed)
     window = draw_windows(
-        len(videos),
-        num_frames=config.num_frames,
-        context=config.context,
-        generator=generator,
+        len(videos), num_frames=config.num_frames, context=config.context, generator=generator
     )
     shape = (window.frames.shape[1], *videos.shape[2:])
     noise = draw_noise(torch.arange(len(videos)), shape, seed=draw_seed(generator), step=0)

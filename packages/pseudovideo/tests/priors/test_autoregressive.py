@@ -115,8 +115,7 @@ def test_cached_logits_are_the_full_logits(dtype: torch.dtype, tolerance: float)
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"temperature": 0.5}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.7}],
+    "options", [{}, {"temperature": 0.5}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.7}]
 )
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_samples_with_a_cache_are_those_without(

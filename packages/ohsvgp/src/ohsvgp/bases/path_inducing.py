@@ -117,11 +117,7 @@ class PathPoints(Inducing):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all but the weights, which follow from the number of nodes."""
-        return {
-            "nodes": self.nodes,
-            "gram": self.gram,
-            "hyperparameters": self.hyperparameters,
-        }
+        return {"nodes": self.nodes, "gram": self.gram, "hyperparameters": self.hyperparameters}
 
     def _holds(self, kernel: Kernel) -> bool:
         """Return whether what is cached is that of the kernel, and no gradients must reach it."""

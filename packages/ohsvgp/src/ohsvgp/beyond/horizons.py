@@ -1,13 +1,12 @@
 """Weights of a bank's models by how far ahead they forecast.
 
 A slope that helps one step ahead may cost much at eight. So models are judged h = 2, 4, 8, … steps
-ahead, too, by the densities of values in the forecasts of h steps before, one in max(1, h/4) steps,
+ahead, too, by the densities of values in forecasts of h steps before, one in max(1, h/4) steps:
 
-    L_hk ← ρ L_hk + max(1, h/4)/2h log p_k(y_t | y_1 … y_{t−h}),
-    log w_hk = h^{−3/4} log w_k + L_hk + const.
+    L_hk ← ρ L_hk + max(1, h/4)/2h log p_k(y_t | y_1 … y_{t−h}),    as errors h steps ahead overlap,
+    log w_hk = h^{−3/4} log w_k + L_hk + const,    others having those of the nearest h.
 
-Errors h steps ahead overlap: hence 1/2h. Others have the weights of the nearest h. Not in the
-papers.
+Not in the papers.
 """
 
 from collections.abc import Sequence
@@ -17,10 +16,8 @@ import numpy as np
 
 from ohsvgp.beyond.state_space import Array, Belief, StateSpace
 
-# Share of the scores that a value leaves, and the power of h of what one step ahead tells.
-_KEEP, _POWER = 0.995, -0.75
-# Forecasts h steps ahead that wait for their values at most; steps that stamps may be off.
-_WAITING, _NEAR = 4, 0.25
+# Share of scores that is left, power of h, forecasts of each h that wait, steps stamps may be off.
+_KEEP, _POWER, _WAITING, _NEAR = 0.995, -0.75, 4, 0.25
 
 
 class Horizons(NamedTuple):
@@ -29,37 +26,28 @@ class Horizons(NamedTuple):
     scores: Array  # L, (R, K)
     due: Array  # forecasts whose values have not come: r, time, K means, and K spreads, (n, 2 + 2K)
 
-    def reaching(self, steps: int, models: int) -> "Horizons":
-        """Return the same, up to so many steps ahead at least."""
-        if steps.bit_length() - 1 <= len(self.scores):
-            return self
-        scores = np.zeros((steps.bit_length() - 1, models))
-        scores[: len(self.scores)] = self.scores
-        return Horizons(scores, self.due if len(self.scores) else np.zeros((0, 2 + 2 * models)))
+    @classmethod
+    def begin(cls, steps: int, models: int) -> "Horizons":
+        """Return what is judged up to some steps ahead, before there are values."""
+        rungs = max(steps, 1).bit_length() - 1
+        return cls(np.zeros((rungs, models)), np.zeros((0, 2 + 2 * models)))
 
-    def after(
-        self, space: StateSpace, belief: Belief, time: float, y: float, step: float
-    ) -> "Horizons":
+    def after(self, space: StateSpace, now: Belief, at: float, y: float, step: float) -> "Horizons":
         """Return what follows from a value that the belief has learned, and from its forecasts."""
         if not len(self.scores):
             return self
-        h, K = 2.0 ** np.arange(1, len(self.scores) + 1), len(belief.weights)
-        every, near, scores, due = (
-            np.maximum(h / _WAITING, 1.0),
-            _NEAR * step,
-            self.scores,
-            self.due,
-        )
-        came, due = due[np.abs(due[:, 1] - time) <= near], due[due[:, 1] > time + near]
-        r, scores = came[:, 0].astype(int), _KEEP * scores
-        logs = space.score(belief, y, came[:, 2 : 2 + K], came[:, 2 + K :])
+        h, K, near = 2.0 ** np.arange(1, len(self.scores) + 1), len(now.weights), _NEAR * step
+        every, due = np.maximum(h / _WAITING, 1.0), self.due
+        came, due = due[np.abs(due[:, 1] - at) <= near], due[due[:, 1] > at + near]
+        r, scores = came[:, 0].astype(int), _KEEP * self.scores
+        logs = space.score(now, y, came[:, 2 : 2 + K], came[:, 2 + K :])
         np.add.at(scores, r, (0.5 * every / h)[r, None] * logs)
         latest = np.full(len(h), -np.inf)
         np.maximum.at(latest, due[:, 0].astype(int), due[:, 1])
-        new = np.flatnonzero(time + step * h - latest >= step * every - near)
-        mean, spread = space.models_ahead(belief, (step * h).tolist())
-        rows = np.column_stack([new, time + step * h[new], mean[new], spread[new]])
-        return Horizons(scores, np.concatenate([due, rows]))
+        new = np.flatnonzero(at + step * h - latest >= step * every - near)
+        mean, spread = space.models_ahead(now, (step * h).tolist())
+        rows = np.column_stack([new, at + step * h[new], mean[new], spread[new]])
+        return self._replace(scores=scores, due=np.concatenate([due, rows]))
 
     def forecast(
         self, space: StateSpace, belief: Belief, times: Sequence[float], step: float, since: float
@@ -70,11 +58,9 @@ class Horizons(NamedTuple):
         h = 2.0 ** np.arange(len(self.scores) + 1)[:, None]
         logs = h**_POWER * belief.weights
         logs[1:] += self.scores
-        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
+        logs -= np.logaddexp.reduce(logs, axis=1, keepdims=True)
         nearest = np.rint(np.log2(np.clip((np.array(times) + since) / step, 1.0, h[-1])))
-        return space.ahead(belief, times, weights[nearest.astype(int)])
+        return space.ahead(belief._replace(weights=logs[nearest.astype(int)]), times)
 
 
-ONE_STEP = Horizons(np.zeros((0, 0)), np.zeros((0, 0)))
-"""No judgement but that one step ahead."""
+ONE_STEP = Horizons.begin(1, 0)  # no other judgement

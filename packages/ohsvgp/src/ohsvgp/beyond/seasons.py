@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ohsvgp.beyond.horizons import ONE_STEP, Horizons
 from ohsvgp.beyond.state_space import Array, Belief, Candidates, Held, StateSpace
 from probseq.checks import check_positive
 
@@ -121,8 +122,10 @@ def harmonics(periods: Sequence[float], most: int = 6) -> Array:
     return np.array([(2 * math.pi * j / period, 1 / j**2) for period, j in pairs]).reshape(-1, 2).T
 
 
-def filter_rows(space: StateSpace, rows: Sequence[SeriesRow]) -> tuple[Belief, Array]:
-    """Return what a bank knows after some rows, and the log evidence of each model."""
+def filter_rows(
+    space: StateSpace, rows: Sequence[SeriesRow], ahead: Horizons = ONE_STEP, step: float = 1.0
+) -> tuple[Belief, Array, Horizons]:
+    """Return what a bank knows after some rows, the models' log evidence, and their judgement."""
     y = np.array([row.value for row in rows if row.kind != OUTLIER])
     variance, steps = float(y.var()), np.abs(np.diff(y))
     steps = steps[steps > 0.0]  # others may be those of a sensor that stands still
@@ -142,7 +145,8 @@ def filter_rows(space: StateSpace, rows: Sequence[SeriesRow]) -> tuple[Belief, A
         elif row.kind == REGULAR:
             belief, logs, _, came = space.observe(belief, row.value, held.prior(row.value))
             evidence, held = evidence + logs, held.after(row.value, came)
-    return belief, evidence
+            ahead = ahead.after(space, belief, row.time, row.value, step)
+    return belief, evidence, ahead
 
 
 def common_divisor(width: float, step: float, size: float) -> float:
@@ -320,8 +324,7 @@ def _evidence(
         for bank in banks
     ]
     columns = [np.concatenate(column) for column in zip(*padded, strict=True)]
-    space = StateSpace(Candidates._make(columns), floor, counts)
-    _, evidence = filter_rows(space, rows)
+    evidence = filter_rows(StateSpace(Candidates._make(columns), floor, counts), rows)[1]
     ends = np.cumsum([len(bank.level) for bank in banks])[:-1]
     return [
         float(np.logaddexp.reduce(models)) - math.log(len(models))

@@ -192,11 +192,9 @@ class StateSpace:
         center, variance = self._mixture(belief, mean, spread)
         return Prediction(mean, spread, gain, float(center), float(variance))
 
-    def ahead(
-        self, belief: Belief, times: Sequence[float], chances: Array | None = None
-    ) -> tuple[Array, Array]:
-        """Return means and variances of values after some times, with weights of models then."""
-        return self._mixture(belief, *self.models_ahead(belief, times), chances)
+    def ahead(self, belief: Belief, times: Sequence[float]) -> tuple[Array, Array]:
+        """Return means and variances of values after H times; weights may be of each, (H, K)."""
+        return self._mixture(belief, *self.models_ahead(belief, times))
 
     def models_ahead(self, belief: Belief, times: Sequence[float]) -> tuple[Array, Array]:
         """Return each model's means and spreads of values after some times, (H, K)."""
@@ -327,37 +325,32 @@ class StateSpace:
             return np.ones(len(belief.mean))
         return np.maximum(_products(belief.mean, belief.row), _LEAST_MEAN)
 
-    def _mixture(
-        self, belief: Belief, mean: Array, spread: Array, chances: Array | None = None
-    ) -> tuple[Any, Any]:
+    def _mixture(self, belief: Belief, mean: Array, spread: Array) -> tuple[Any, Any]:
         """Return mean and variance of the models' Student's t together, of (K,) or of (H, K)."""
-        chances = np.exp(belief.weights) if chances is None else chances
+        chances = np.exp(belief.weights)
         mean = mean if self.counts is None else np.maximum(mean, _LEAST_MEAN)
-        center = (mean * chances).sum(-1)
+        center = mean @ chances if chances.ndim == 1 else (mean * chances).sum(1)
         # n/(n − 2), for the few degrees of freedom of a beginning that of three.
         dof = np.maximum(belief.draws, 3.0)
         variance = spread * belief.noise * dof / (dof - 2.0) + (mean - center[..., None]) ** 2
-        variance = (variance * chances).sum(-1)
+        variance = variance @ chances if chances.ndim == 1 else (variance * chances).sum(1)
         return center, variance if self.counts is None else np.maximum(variance, center)
 
     def _regular(self, belief: Belief, y: float, prediction: Prediction) -> tuple[Array, Array]:
-        """Return log densities of a value if it is regular, and as it may be, (..., K)."""
-        log_regular = math.log1p(-OUTLIERS) + self._log_densities(belief, prediction, y)
-        far = np.abs(y - prediction.mean) > _FARTHEST * np.sqrt(prediction.spread * belief.noise)
-        log_regular = np.where(far, -np.inf, log_regular)
+        """Return log densities of a regular value, Student's or those of counts, and of any."""
+        n, mean, spread = belief.draws, prediction.mean, prediction.spread
+        if self.counts is None:
+            scale = belief.total * spread  # n times the scale's square
+            tail = (n + 1) * np.log1p((y - mean) ** 2 / scale)
+            logs = -betaln(0.5 * n, 0.5) - 0.5 * (np.log(scale) + tail)
+        else:
+            logs = _count_log_density(y, np.maximum(mean, _LEAST_MEAN), belief.noise * spread)
+        far = np.abs(y - mean) > _FARTHEST * np.sqrt(spread * belief.noise)
+        log_regular = np.where(far, -np.inf, math.log1p(-OUTLIERS) + logs)
         broad = _BREADTH**2 * prediction.variance
         distance = (y - prediction.center) ** 2 / broad
         log_broad = math.log(OUTLIERS / math.pi) - 0.5 * np.log(broad) - np.log1p(distance)
         return log_regular, np.logaddexp(log_regular, log_broad)
-
-    def _log_densities(self, belief: Belief, prediction: Prediction, y: float) -> Array:
-        """Return log densities of a regular value, (..., K): Student's, or those of counts."""
-        n, mean, spread = belief.draws, prediction.mean, prediction.spread
-        if self.counts is not None:
-            return _count_log_density(y, np.maximum(mean, _LEAST_MEAN), belief.noise * spread)
-        scale = belief.total * spread  # n times the scale's square
-        tail = (n + 1) * np.log1p((y - mean) ** 2 / scale)
-        return -betaln(0.5 * n, 0.5) - 0.5 * (np.log(scale) + tail)
 
 
 def _products(values: Array, row: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from ohsvgp.beyond.horizons import ONE_STEP
+from ohsvgp.beyond.horizons import Horizons
 from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, filter_rows, fixed_periods
 from ohsvgp.beyond.state_space import StateSpace
 from ohsvgp.integrations.live.intervals import DEVIATIONS
@@ -165,8 +165,9 @@ def _forecast(
     text = duration_text if unit else "{:.6g}".format
     season = " ".join(text(period * (unit or step)) for period in periods)
     space, first = StateSpace(candidates(periods), floor, counts), rows[:_MIN_VALUES]
-    judged = ONE_STEP.reaching(len(ahead), len(space.candidates.level))
-    state, last = Regimes(filter_rows(space, first)[0]), first[-1].time
+    judged = Horizons.begin(len(ahead), len(space.candidates.level))
+    main, _, judged = filter_rows(space, first, judged)
+    state, last = Regimes(main), first[-1].time
     for time, value, _ in rows[_MIN_VALUES:]:
         state = learn(space, advance(space, state, time - last), value, _ALARM)[0]
         judged, last = judged.after(space, state.leader, time, value, 1.0), time

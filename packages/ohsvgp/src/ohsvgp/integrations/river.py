@@ -24,7 +24,7 @@ class RiverForecaster(Forecaster):
 
     The i-th target is at time i, or at the date or number in its dict; None is a missing one. Until
     ``warmup`` lines have come forecasts have mean and standard deviation of the targets so far, 0
-    and 1 without any.
+    and 1 without any. Its models are weighed by forecasts of up to 24 steps before.
     """
 
     def __init__(

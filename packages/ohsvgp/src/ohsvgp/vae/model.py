@@ -331,12 +331,7 @@ class OnlineSVGPVAE(nn.Module):
 
     @torch.no_grad()
     def log_prob(
-        self,
-        t: Any,
-        y: Any,
-        *,
-        num_samples: int = 100,
-        generator: torch.Generator | None = None,
+        self, t: Any, y: Any, *, num_samples: int = 100, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n d"]:
         """Return log predictive densities: logs of means of N(y; decoder(f), σ²)."""
         means = self.sample(t, num_samples, include_noise=False, generator=generator)

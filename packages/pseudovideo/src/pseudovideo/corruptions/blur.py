@@ -47,9 +47,7 @@ def blur_eigenvalues(size: int, num_steps: int, rate: float) -> Float64[Tensor, 
     return _taps(num_steps, rate) @ (shifts[:, None] * frequencies).cos()
 
 
-def cosine_basis(
-    size: int,
-) -> tuple[Float64[Tensor, "size size"], Float64[Tensor, "size size"]]:
+def cosine_basis(size: int) -> tuple[Float64[Tensor, "size size"], Float64[Tensor, "size size"]]:
     """Return the eigenvectors V of every B_i and V⁻¹: B_i = V diag(λ) V⁻¹, for N ≥ 2 pixels.
 
     V[n, k] = cos(πkn/(N−1)), and V⁻¹ = 2/(N−1)·D V D, where D halves the two borders; this is the

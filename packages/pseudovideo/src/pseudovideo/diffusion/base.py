@@ -124,10 +124,7 @@ class FrameDiffusion(Pretrained):
 
 
 def sample_stage(
-    model: FrameDiffusion,
-    stage: Stage,
-    observed: Float[Tensor, "b k c h w"],
-    sampler: Sampler,
+    model: FrameDiffusion, stage: Stage, observed: Float[Tensor, "b k c h w"], sampler: Sampler
 ) -> Float[Tensor, "b l c h w"]:
     """Draw the latent frames of a stage given its observed ones.
 

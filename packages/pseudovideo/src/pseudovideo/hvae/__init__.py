@@ -5,11 +5,4 @@ from pseudovideo.hvae.heat import HeatHVAE, heat_blur
 from pseudovideo.hvae.learned import LearnedEncoderHVAE
 from pseudovideo.spec import HVAEConfig
 
-__all__ = [
-    "HVAE",
-    "HVAEConfig",
-    "HeatHVAE",
-    "LearnedEncoderHVAE",
-    "VariationalBound",
-    "heat_blur",
-]
+__all__ = ["HVAE", "HVAEConfig", "HeatHVAE", "LearnedEncoderHVAE", "VariationalBound", "heat_blur"]

@@ -153,10 +153,7 @@ class TokenizerObjective(nn.Module):
         }
         if torch.is_grad_enabled():
             terms["adaptive_weight"] = adaptive_weight(
-                faithful,
-                terms["generator"],
-                self.tokenizer.last_layer,
-                largest=config.adaptive_max,
+                faithful, terms["generator"], self.tokenizer.last_layer, largest=config.adaptive_max
             )
             if config.r1_weight and (step - config.adversarial_start) % config.r1_every == 0:
                 terms["r1"] = r1_penalty(discriminator, real)

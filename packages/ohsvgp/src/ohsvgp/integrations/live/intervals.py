@@ -19,12 +19,12 @@ def judge_intervals(state: StreamState, stamp: float, value: float, tolerance: f
 
     Stamps within ``tolerance`` are the same.
     """
-    reach = list(state.reach)
-    for k, at, low, high in state.pending:
-        if abs(at - stamp) <= tolerance:
+    reach, end = list(state.reach), stamp + tolerance
+    for k, at, low, high in [row for row in state.pending if row[1] <= end]:
+        if at >= stamp - tolerance:
             missed = not low <= value <= high
             # log reach ← log reach + rate (missed − (1 − level)).
             change = math.exp(_RATE * (missed - (1.0 - LEVEL)))
             reach[int(k)] = min(max(_MIN_REACH, reach[int(k)] * change), _MAX_REACH)
     state.reach = reach
-    state.pending = [row for row in state.pending if row[1] > stamp + tolerance]
+    state.pending = [row for row in state.pending if row[1] > end]

@@ -29,6 +29,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from ohsvgp.beyond import seasons as kinds
+from ohsvgp.beyond.horizons import Horizons
 from ohsvgp.beyond.seasons import SeriesRow, candidates, choose_seasons, filter_rows, next_length
 from ohsvgp.beyond.state_space import Array, StateSpace
 from ohsvgp.integrations.live.intervals import DEVIATIONS, judge_intervals
@@ -69,8 +70,8 @@ class LiveStream:
         false_alarms: share of quiet lines that are told as outliers, or with ``per`` how many in
             that time, in the unit of the stamps, of dates in seconds.
         warmup: lines that wait at the beginning.
-        horizon: stamps to forecast after each line; or, if ``ahead`` is given, as many as there are
-            in that time.
+        horizon: stamps to forecast after each line, and to weigh models by; or, if ``ahead`` is
+            given, as many as there are in that time.
         step: between them, as the periods; if None, as in ``ohsvgp.forecast``.
         reader: of stamp and value in a line; ``t,y`` if None.
 
@@ -468,9 +469,12 @@ class LiveStream:
             stamps = [state.last + distance * (k + 1) for k in range(horizon)]
         steps = [(stamp - state.last) / (state.unit or 1.0) for stamp in stamps]
         now, step, since = self.regimes, *self._spacing()
-        judged = now.ahead.reaching(round(steps[-1] / step), len(now.main.draws))
-        self.regimes = now._replace(ahead=judged)
-        mean, variance = judged.forecast(self._space, now.leader, steps, step, since)
+        judged = Horizons.begin(round(steps[-1] / step), len(now.main.draws))
+        if len(judged.scores) > len(now.ahead.scores):  # of new models, or farther than before
+            rows = [SeriesRow(time, value, int(kind)) for time, value, kind in state.rows]
+            judged = filter_rows(self._space, rows, judged, step)[2]
+            self.regimes = now = now._replace(ahead=judged)
+        mean, variance = now.ahead.forecast(self._space, now.leader, steps, step, since)
         reach = [*state.reach, *[1.0] * (horizon - len(state.reach))]
         state.reach = reach
         low, high = self._space.interval(mean, variance, DEVIATIONS * np.array(reach[:horizon]))
