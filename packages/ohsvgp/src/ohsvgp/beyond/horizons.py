@@ -63,4 +63,4 @@ class Horizons(NamedTuple):
         return space.ahead(belief._replace(weights=logs[nearest.astype(int)]), times)
 
 
-ONE_STEP = Horizons.begin(1, 0)  # no other judgement
+NEXT_STEP = Horizons.begin(1, 0)  # no other judgement

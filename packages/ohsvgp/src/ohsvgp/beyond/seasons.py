@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ohsvgp.beyond.horizons import ONE_STEP, Horizons
+from ohsvgp.beyond.horizons import NEXT_STEP, Horizons
 from ohsvgp.beyond.state_space import Array, Belief, Candidates, Held, StateSpace
 from probseq.checks import check_positive
 
@@ -123,7 +123,7 @@ def harmonics(periods: Sequence[float], most: int = 6) -> Array:
 
 
 def filter_rows(
-    space: StateSpace, rows: Sequence[SeriesRow], ahead: Horizons = ONE_STEP, step: float = 1.0
+    space: StateSpace, rows: Sequence[SeriesRow], ahead: Horizons = NEXT_STEP, step: float = 1.0
 ) -> tuple[Belief, Array, Horizons]:
     """Return what a bank knows after some rows, the models' log evidence, and their judgement."""
     y = np.array([row.value for row in rows if row.kind != OUTLIER])

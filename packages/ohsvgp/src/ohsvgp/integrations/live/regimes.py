@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ohsvgp.beyond.horizons import ONE_STEP, Horizons
+from ohsvgp.beyond.horizons import NEXT_STEP, Horizons
 from ohsvgp.beyond.state_space import Array, Belief, Held, StateSpace
 
 # Log odds of a new regime against an outlier, at its first line; for which it is taken, or dropped.
@@ -36,7 +36,7 @@ class Regimes(NamedTuple):
     """Beliefs about a stream."""
 
     main: Belief
-    ahead: Horizons = ONE_STEP  # judgement of the models some steps ahead
+    ahead: Horizons = NEXT_STEP  # judgement of the models some steps ahead
     rival: Belief | None = None
     odds: float = 0.0  # logarithm of the rival's
     age: int = 0  # lines since it began
