@@ -208,8 +208,7 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_columns_and_forms_are_found(name, read):
     code, _, error, answers = read("\n".join(TABLES[name]), "--warmup", "5")
-    assert code == 0
-    assert [answer["y"] for answer in answers] == [*range(12)], error
+    assert (code, [answer["y"] for answer in answers]) == (0, [*range(12)]), error
     start = "2024-01-30T00:00:00" if name == "two columns" else STAMPS[0]
     assert answers[0]["t"] == start + "Z" * ("seconds" in name)
     assert f"is read as {answers[0]['t']}" in error
@@ -296,8 +295,9 @@ def test_a_form_that_is_named_finds_its_column(read):
     table = "\n".join(["n,when,y", *rows])
     code, _, error, answers = read(table, "--date-format", "%b-%d-%Y %H", "--target", "y")
     assert (code, answers[0]["t"]) == (0, HOURS[0].isoformat())
-    assert "--time must name the stamps, or --date-format" in read(table, "--target", "y")[2]
     assert "stamps: when, dates" in error
+    assert "--time must name the stamps, or --date-format" in read(table, "--target", "y")[2]
+    assert "--date-format must be" in read(table, "--target", "y", "--time", "when")[2]
 
 
 def test_nothing_learned_or_a_state_at_work_is_a_failure(tmp_path, follow):

@@ -21,13 +21,12 @@ from probseq_apps.settings.forecast import ForecastSettings
 # Lines to look at, remarks beside: of a file; of a pipe, that it is told of, and that come later.
 _LINES, _LINES_OF_PIPE, _LINES_TO_TELL, _LINES_TO_WATCH = 1_000, 100, 8, 60
 _TIMES = ("timestamp", "datetime", "time", "_time", "date", "year", "t")
-_CLOCK, _COMMA = re.compile(r"\d?\d:\d\d(:\d\d.*)?"), re.compile(r"[+-]?\d+,\d+")
+_CLOCK, _COMMA = re.compile(r"\d?\d:\d\d(:\d\d.*)?"), re.compile(r"[+-]?\d+,\d+(E[+-]?\d+)?", re.I)
 _DAYS = "%d.%m.%Y %d.%m.%y %d/%m/%Y %m/%d/%Y %d-%m-%Y %m-%d-%Y %Y/%m/%d %d/%m/%y %m/%d/%y"
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
-# Seconds of 2000 and 2100 since 1970; forms of digits by their number; digits of thousands.
-_SINCE, _UNTIL = 946_684_800, 4_102_444_800
+# Seconds of 2000 and 2100 since 1970; thousands; forms of digits by their number.
+_SINCE, _UNTIL, _THOUSANDS = 946_684_800, 4_102_444_800, re.compile(r"[+-]?[1-9]\d?\d?[.,]\d{3}")
 _DIGITS = {10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
-_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 
 class Readings(NamedTuple):
@@ -82,7 +81,7 @@ def _watched(settings: ForecastSettings, first: list[str], source: Iterator[str]
 
 def _find(settings: ForecastSettings, lines: list[str], source: Iterator[str]) -> Readings:
     """Return what the first lines tell of all."""
-    if "\0" in "".join(lines[:1]):
+    if "\0" in "".join(lines[:3]):
         raise ValueError("FILE must be text of its --encoding, such as utf-16, and not compressed")
     table = _split(settings, [line.strip() for line in lines])
     form = settings.date_format if "%" in (settings.date_format or "") else None
@@ -98,7 +97,9 @@ def _find(settings: ForecastSettings, lines: list[str], source: Iterator[str]) -
         raise ValueError(f"{cells[0]!r} can be read in two ways: {options}")
     reader = replace(reader, date_format=(forms or [""])[0] or None)
     stamps = {cell: reader.stamp(cell) for cell in cells if _reads(reader.stamp, cell)}
-    cell, stamp = next(iter(stamps.items()), None) or (cells[0], reader.stamp(cells[0]))
+    if not stamps:
+        raise ValueError(f"--date-format must be the form of the stamps, such as {cells[0]!r}")
+    cell, stamp = next(iter(stamps.items()))
     text = stamp_text(stamp.value / 10**9, stamp.zone) if stamp.calendar else str(stamp.value)
     others = [name for name in columns if name not in (*time, target)]
     kind = "dates" if stamp.calendar else "numbers"
@@ -178,9 +179,8 @@ def _split(settings: ForecastSettings, texts: Sequence[str]) -> _Table:
 def _check_thousands(cells: Sequence[str]) -> None:
     """Refuse whole numbers beside others with three digits behind a mark, as 987 and 1.208."""
     marked = [cell for cell in cells if _THOUSANDS.fullmatch(cell)]
-    if 0 < len(marked) < len(cells) and all(
-        cell in marked or cell.lstrip("+-").isdecimal() for cell in cells
-    ):
+    whole = all(cell in marked or cell.lstrip("+-").isdecimal() for cell in cells)
+    if whole and 0 < len(marked) < len(cells):
         cell, mark = marked[0], marked[0][-4]
         raise ValueError(f"{cell} may be a thousand: --decimal {mark} if not, else take {mark} out")
 
