@@ -128,10 +128,12 @@ def filter_rows(
     """Return what a bank knows after some rows, the models' log evidence, and their judgement."""
     y = np.array([row.value for row in rows if row.kind != OUTLIER])
     variance, steps = float(y.var()), np.abs(np.diff(y))
-    steps = steps[steps > 0.0]  # others may be those of a sensor that stands still
     space.width, size = 0.0, float(np.abs(y).max())
     for step in steps.tolist():
         space.width = common_divisor(space.width, step, size)
+    # As many rounded values stay as go up by one step; others that stay are those of the sensor.
+    moves = steps[steps > _SAME * size]
+    steps = steps if (moves < 1.5 * space.width).any() else moves
     noise = max(float(np.median(steps)) ** 2 if len(steps) else 0.0, 1e-4 * variance)
     if space.counts is not None:
         variance /= max(float(y.mean()), 0.1)
