@@ -140,6 +140,6 @@ def saved_settings(
         return (str(config["recipe"]), settings.from_dict(config["settings"]))
     # What wrong contents end in, from a missing key to a comparison of a string with a number.
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DamagedFileError(
-            f"{folder / CONFIG} is damaged or from another version: {type(error).__name__}: {error}"
-        ) from error
+        reason = error if isinstance(error, ValueError) else repr(error)
+        text = f"{folder / CONFIG} is damaged or from another version: {reason}"
+        raise DamagedFileError(text) from error
