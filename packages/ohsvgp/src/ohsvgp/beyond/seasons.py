@@ -129,8 +129,8 @@ def filter_rows(
     y = np.array([row.value for row in rows if row.kind != OUTLIER])
     variance, steps = float(y.var()), np.abs(np.diff(y))
     space.width, size = 0.0, float(np.abs(y).max())
-    for step in steps.tolist():
-        space.width = common_divisor(space.width, step, size)
+    for change in steps.tolist():
+        space.width = common_divisor(space.width, change, size)
     # As many rounded values stay as go up by one step; others that stay are those of the sensor.
     moves = steps[steps > _SAME * size]
     steps = steps if (moves < 1.5 * space.width).any() else moves
