@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, pairwise, product
+from itertools import chain, islice, pairwise, product
 from typing import Any, NamedTuple
 
 from ohsvgp.integrations.live.lines import UNITS, LineReader, split_cells
@@ -66,16 +66,14 @@ def open_readings(settings: ForecastSettings, source: Iterator[str], piped: bool
 
 
 def _watched(settings: ForecastSettings, first: list[str], source: Iterator[str]) -> Iterator[str]:
-    """Yield the lines of a pipe; once there are some, say what a file would be refused for."""
-    for line in source:
+    """Yield the lines of a pipe; after some, or all, say what a file would be refused for."""
+    for line in islice(source, max(_LINES_TO_WATCH - len(first), 0)):
         yield line
         first.append(line)
-        if len(first) == _LINES_TO_WATCH:
-            try:
-                _find(settings, first, iter(()))
-            except ValueError as error:
-                print(f"warning: {error}", file=sys.stderr, flush=True)
-            break
+    try:
+        _find(settings, first, iter(()))
+    except ValueError as error:
+        print(f"warning: {error}", file=sys.stderr, flush=True)
     yield from source
 
 
