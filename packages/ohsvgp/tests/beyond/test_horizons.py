@@ -20,13 +20,15 @@ def test_weights_are_discounted_densities_of_forecasts_of_some_steps_before() ->
         last = space.observe(space.advance(last, 0.5), value)[0]
         judged = judged.after(space, last, 0.5 * k, value, 0.5)
         beliefs.append(last)
+    rows = [SeriesRow(0.5 * k, value) for k, value in enumerate(y.tolist())]
+    due = filter_rows(space, rows, Horizons.begin(11, 8), 0.5)[2].due
+    np.testing.assert_allclose(due[:, :2], judged.due[:, :2])
     scores = np.zeros((3, 8))
     for k, now in enumerate(beliefs):
         scores *= 0.995
         scale = np.sqrt(now.total / now.draws)
         for r, (h, share) in enumerate([(2, 1 / 4), (4, 1 / 8), (8, 1 / 8)]):
-            every = max(1, h // 4)
-            if k < h or (k - h) % every:
+            if k < h or (k - h) % max(1, h // 4):
                 continue
             ahead = space.predict(space.advance(beliefs[k - h], 0.5 * h))
             chances, dof = np.exp(now.weights), np.maximum(now.draws, 3.0)

@@ -422,9 +422,7 @@ def test_predictions_are_those_of_the_forecasts_at_any_stamps() -> None:
 
 # Cut within the first lines, and behind them.
 @pytest.mark.parametrize(("cut", "every"), [(5, 7), (18, 1), (33, 3)])
-def test_a_saved_stream_goes_on_as_if_it_had_never_stopped(
-    every: int, cut: int, tmp_path: Path
-) -> None:
+def test_a_saved_stream_goes_on_as_if_never_stopped(every: int, cut: int, tmp_path: Path) -> None:
     state, lines = tmp_path / "state", [*LINES[:31], "7.75,50.0\n", *LINES[32:], "10.0,0.5\n"]
     options = {"warmup": 10, "horizon": 9}  # models are judged up to 8 steps ahead
     whole, first = run(lines, **options), run(lines[:cut], state, **options)
