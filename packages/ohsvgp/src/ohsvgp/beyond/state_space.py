@@ -339,14 +339,13 @@ class StateSpace:
     def _regular(self, belief: Belief, y: float, prediction: Prediction) -> tuple[Array, Array]:
         """Return log densities of a regular value, Student's or those of counts, and of any."""
         n, mean, spread = belief.draws, prediction.mean, prediction.spread
+        square = (y - mean) ** 2 / (belief.noise * spread)  # of deviations
         if self.counts is None:
-            scale = belief.total * spread  # n times the scale's square
-            tail = (n + 1) * np.log1p((y - mean) ** 2 / scale)
-            logs = -betaln(0.5 * n, 0.5) - 0.5 * (np.log(scale) + tail)
+            tail = (n + 1) * np.log1p(square / n)
+            logs = -betaln(0.5 * n, 0.5) - 0.5 * (np.log(belief.total * spread) + tail)
         else:
             logs = _count_log_density(y, np.maximum(mean, _LEAST_MEAN), belief.noise * spread)
-        far = np.abs(y - mean) > _FARTHEST * np.sqrt(spread * belief.noise)
-        log_regular = np.where(far, -np.inf, math.log1p(-OUTLIERS) + logs)
+        log_regular = np.where(square > _FARTHEST**2, -np.inf, math.log1p(-OUTLIERS) + logs)
         broad = _BREADTH**2 * prediction.variance
         distance = (y - prediction.center) ** 2 / broad
         log_broad = math.log(OUTLIERS / math.pi) - 0.5 * np.log(broad) - np.log1p(distance)

@@ -379,8 +379,9 @@ class LiveStream:
         space.floor, space.width = state.floor, state.width
         self.regimes, verdict = learn(space, self.regimes, value, self.threshold(state.unit or 1.0))
         now = self.regimes
-        judged = now.ahead.after(space, now.leader, state.time, value, self._spacing()[0])
-        self.regimes = now._replace(ahead=judged)
+        if len(now.ahead.scores):
+            judged = now.ahead.after(space, now.leader, state.time, value, self._spacing()[0])
+            self.regimes = now._replace(ahead=judged)
         self._error = verdict.error
         self._alerts += verdict.alerts
         distances = [distance for distance in (self.step, state.step) if distance]
