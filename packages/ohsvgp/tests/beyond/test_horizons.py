@@ -38,9 +38,6 @@ def test_weights_are_discounted_densities_of_forecasts_of_some_steps_before() ->
             regular = student.pdf(y[k], now.draws, ahead.mean, scale * np.sqrt(ahead.spread))
             scores[r] += share * np.log((1 - OUTLIERS) * regular + OUTLIERS * broad)
     np.testing.assert_allclose(judged.scores, scores, rtol=1e-9)
-    rows = [SeriesRow(0.5 * k, value) for k, value in enumerate(y.tolist())]
-    due = filter_rows(space, rows, Horizons.begin(11, 8), 0.5)[2].due
-    assert (due[:, :2] == judged.due[:, :2]).all()
     # The nearest of 7 steps is 8; one step ahead there are no scores.
     for steps, logs in ((7, 8**-0.75 * last.weights + scores[2]), (1, last.weights)):
         weights = np.exp(logs - np.logaddexp.reduce(logs))
