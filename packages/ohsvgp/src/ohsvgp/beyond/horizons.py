@@ -6,7 +6,7 @@ ahead, too, by the densities of values in forecasts of h steps before, one in ma
     L_hk ← ρ L_hk + max(1, h/4)/2h log p_k(y_t | y_1 … y_{t−h}),    as errors h steps ahead overlap,
     log w_hk = h^{−3/4} log w_k + L_hk + const,    others having those of the nearest h.
 
-Not in the papers.
+Counts have w_k at all h: zeros tell little against models of vast variance. Not in the papers.
 """
 
 from collections.abc import Sequence

@@ -165,7 +165,7 @@ def _forecast(
     text = duration_text if unit else "{:.6g}".format
     season = " ".join(text(period * (unit or step)) for period in periods)
     space, first = StateSpace(candidates(periods), floor, counts), rows[:_MIN_VALUES]
-    judged = Horizons.begin(len(ahead), len(space.candidates.level))
+    judged = Horizons.begin(1 if counts else len(ahead), len(space.candidates.level))
     main, _, judged = filter_rows(space, first, judged)
     state, last = Regimes(main), first[-1].time
     for time, value, _ in rows[_MIN_VALUES:]:

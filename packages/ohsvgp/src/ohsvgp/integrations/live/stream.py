@@ -470,7 +470,7 @@ class LiveStream:
             stamps = [state.last + distance * (k + 1) for k in range(horizon)]
         steps = [(stamp - state.last) / (state.unit or 1.0) for stamp in stamps]
         now, step, since = self.regimes, *self._spacing()
-        judged = Horizons.begin(round(steps[-1] / step), len(now.main.draws))
+        judged = Horizons.begin(1 if self.counts else round(steps[-1] / step), len(now.main.draws))
         if len(judged.scores) > len(now.ahead.scores):  # of new models, or farther than before
             rows = [SeriesRow(time, value, int(kind)) for time, value, kind in state.rows]
             judged = filter_rows(self._space, rows, judged, step)[2]
