@@ -165,15 +165,16 @@ def test_a_held_value_is_a_draw_of_the_noise_as_far_as_it_may_have_come_by_chanc
     assert after.total[0] == pytest.approx(max(total, floor * after.draws[0]))
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("factor", [0.1, 0.56, 1.0, 7e5])
-def test_the_common_divisor_of_rounded_values_is_their_step_and_of_others_tiny(factor) -> None:
-    counts, noise = np.random.default_rng(0).integers(50, 400, size=(2, 12))
-    width = 0.0
-    for k, step in enumerate(np.abs(np.diff(factor * counts)).tolist()):
-        width = common_divisor(width, step, 400 * factor)
-        assert width == pytest.approx(factor * np.gcd.reduce(np.diff(counts[: k + 2])), rel=1e-9)
-    for step in (factor * np.sqrt(noise[:3])).tolist():
-        width = common_divisor(width, step, 400 * factor)
+def test_the_common_divisor_of_rounded_values_is_their_step_and_of_others_tiny(factor, dtype):
+    counts, noise = np.random.default_rng(0).integers(50, 90, size=(2, 40))
+    width, values = 0.0, (factor * counts).astype(dtype).astype(np.float64)
+    for step in np.abs(np.diff(values)).tolist():
+        width = common_divisor(width, step, 90 * factor)
+    assert width == pytest.approx(factor * np.gcd.reduce(np.diff(counts)), rel=1e-4)
+    for step in (factor * np.sqrt(noise)).tolist():
+        width = common_divisor(width, step, 90 * factor)
     assert 0.0 < width < 1e-3 * factor
 
 

@@ -26,8 +26,8 @@ _SHORTEST, _REPEATS, _OTHERS = 3.0, 1.9, 3.0
 _COMMON = (4.0, 7.0, 12.0, 24.0, 48.0, 52.0, 60.0, 96.0, 144.0, 168.0, 288.0, 365.25)
 # Nats that a season must be better than none.
 _LEAST_NATS = 5.0
-# Share of a value by which others are the same.
-_SAME = 1e-9
+# Share of a value by which others are the same, and of a step of rounding.
+_SAME, _ROUND_OFF = 1e-9, 1e-2
 # Seasons that are compared by evidence at a time.
 _COMPARED = 3
 
@@ -152,13 +152,13 @@ def filter_rows(
 
 
 def common_divisor(width: float, step: float, size: float) -> float:
-    """Return what divides a width, 0 for none yet, and a step of values of some size.
+    """Return what divides a width, 0 for none yet, and a step of values of some size, by Euclid.
 
-    That of values which are not rounded has no meaning, but is tiny beside them.
+    A remainder of a hundredth is round-off. Of values that are not rounded the divisor is tiny.
     """
-    least = _SAME * size
-    while least < step < math.inf and not 0.0 < width <= least:
-        width, step = step, abs(math.remainder(width, step))
+    least, left = _SAME * size, abs(math.remainder(step, width)) if width else step
+    while max(least, _ROUND_OFF * width) < left < math.inf and not 0.0 < width <= least:
+        width, left = left, abs(math.remainder(width, left))
     return width
 
 

@@ -306,7 +306,8 @@ class StateSpace:
             return mean - reach, mean + reach
         r = _size(mean, variance)
         low, high = (nbdtrik(ndtr(sign * z), r, r / (r + mean)) for sign in (-1.0, 1.0))
-        return np.ceil(np.fmax(low, 0.0)), np.ceil(np.fmax(high, 0.0))
+        high = np.ceil(np.fmax(high, 0.0))
+        return np.ceil(np.clip(low, 0.0, high)), high
 
     def standard_error(self, prediction: Prediction, y: float) -> float:
         """Return the error of a value, standard normal where the prediction holds."""

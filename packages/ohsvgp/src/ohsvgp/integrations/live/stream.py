@@ -388,6 +388,9 @@ class LiveStream:
         judge_intervals(state, stamp, value, 0.25 * min(distances, default=0.0))
         kind = kinds.OUTLIER if verdict.outlier else kinds.REGULAR
         state.rows = [*state.rows, [state.time, value, kind]][-kinds.LATEST :]
+        if kinds.OUTLIER not in (row[2] for row in state.rows[-2:]):
+            change = abs(value - state.rows[-2:][0][1])
+            state.width = kinds.common_divisor(state.width, change, abs(value))
         if verdict.restart is not None and verdict.restart < len(state.rows):
             rows, back = state.rows, len(state.rows) - 1 - verdict.restart
             latest = range(max(back - _SHORT, 0), back)
@@ -412,7 +415,6 @@ class LiveStream:
         first = [b - a for a, b in pairwise(values)]
         sizes = [abs(step) for step in (*first, *(b - a for a, b in pairwise(first)))]
         sizes = [step for step in sizes if step > _ROUND_OFF * size]
-        state.width = kinds.common_divisor(state.width, abs(first[-1]), size)
         if sizes:
             state.resolution = min(*sizes, state.resolution or math.inf)
 
@@ -452,6 +454,7 @@ class LiveStream:
         state.periods, state.nats, self._changed = [*periods], nats, True
         self._space = StateSpace(candidates(periods), state.floor, self.counts)
         begun = Regimes(filter_rows(self._space, rows)[0])
+        state.width = self._space.width
         now = self.regimes or begun
         self.regimes = begun._replace(reach=now.reach, held=now.held)
 
