@@ -137,7 +137,9 @@ def _decide(state: Regimes, held: bool) -> tuple[Regimes, int | None]:
     if state.odds > _ACCEPT or (old and state.odds > even):
         if state.rival_is == QUIETER:
             return state._replace(main=state.rival, rival=None), None
-        state = state._replace(former=state.start, elapsed=state.since)
+        # What was forecast before it began does not judge it.
+        ahead = state.ahead._replace(due=state.ahead.due[:0])
+        state = state._replace(former=state.start, elapsed=state.since, ahead=ahead)
         return state._replace(main=state.rival, rival=None), state.age
     if state.odds < _REJECT or old:
         return state._replace(rival=None), None
