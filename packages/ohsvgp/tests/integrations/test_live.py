@@ -149,10 +149,14 @@ def test_a_new_level_is_told_and_followed(size: float) -> None:
     answers = run(lines_of(y), warmup=20)
     assert alerts(answers, "new level") == [102]
     assert alerts(answers, "outlier") == [101]
-    error = [
-        abs(a["forecasts"][0]["mean"] - v) for a, v in zip(answers[101:], y[102:], strict=False)
-    ]
-    assert fmean(error) < 1.3
+    error = [a["forecasts"][0]["mean"] for a in answers[101:-1]] - y[102:]
+    assert np.abs(error).mean() < 1.3
+
+
+def test_intervals_far_ahead_stay_narrow_after_a_new_level() -> None:
+    answers = run(lines_of(NOISE[:300] + 10.0 * (np.arange(300) >= 200)), horizon=24)
+    widths = [a["forecasts"][-1]["high"] - a["forecasts"][-1]["low"] for a in answers[199:]]
+    assert max(widths) < 5.0 * widths[0]  # 9 where each of 23 forecasts counts for itself
 
 
 REPEATS = {
@@ -560,8 +564,7 @@ def test_every_flipped_bit_of_a_state_is_refused_by_its_name(tmp_path: Path) -> 
 
 def test_intervals_that_miss_grow_and_those_that_hold_shrink() -> None:
     # The noise grows all the time.
-    inside, ahead = [], {}
-    stream = LiveStream(horizon=3)
+    inside, ahead, stream = [], {}, LiveStream(horizon=3)
     for k, value in enumerate((NOISE * np.exp(0.015 * np.arange(400))).tolist()):
         if k in ahead:
             inside.append(ahead[k][0] <= value <= ahead[k][1])

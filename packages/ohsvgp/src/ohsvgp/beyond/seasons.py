@@ -156,7 +156,7 @@ def common_divisor(width: float, step: float, size: float) -> float:
 
     A remainder of a hundredth is round-off. Of values that are not rounded the divisor is tiny.
     """
-    least, left = _SAME * size, abs(math.remainder(step, width)) if width else step
+    least, left = _SAME * abs(size), abs(math.remainder(step, width) if width else step)
     while max(least, _ROUND_OFF * width) < left < math.inf and not 0.0 < width <= least:
         width, left = left, abs(math.remainder(width, left))
     return width

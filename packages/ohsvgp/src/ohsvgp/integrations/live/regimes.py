@@ -137,8 +137,7 @@ def _decide(state: Regimes, held: bool) -> tuple[Regimes, int | None]:
     if state.odds > _ACCEPT or (old and state.odds > even):
         if state.rival_is == QUIETER:
             return state._replace(main=state.rival, rival=None), None
-        # What was forecast before it began does not judge it.
-        ahead = state.ahead._replace(due=state.ahead.due[:0])
+        ahead = state.ahead._replace(due=state.ahead.due[:0])  # others are from before it began
         state = state._replace(former=state.start, elapsed=state.since, ahead=ahead)
         return state._replace(main=state.rival, rival=None), state.age
     if state.odds < _REJECT or old:

@@ -389,8 +389,7 @@ class LiveStream:
         kind = kinds.OUTLIER if verdict.outlier else kinds.REGULAR
         state.rows = [*state.rows, [state.time, value, kind]][-kinds.LATEST :]
         if kinds.OUTLIER not in (row[2] for row in state.rows[-2:]):
-            change = abs(value - state.rows[-2:][0][1])
-            state.width = kinds.common_divisor(state.width, change, abs(value))
+            state.width = kinds.common_divisor(state.width, value - state.rows[-2:][0][1], value)
         if verdict.restart is not None and verdict.restart < len(state.rows):
             rows, back = state.rows, len(state.rows) - 1 - verdict.restart
             latest = range(max(back - _SHORT, 0), back)
