@@ -94,7 +94,8 @@ def parse_stamp(text: str) -> Stamp:
 
 def _moment(text: str) -> Stamp:
     """Read a date or time, or raise a ``ValueError``."""
-    match = _MOMENT.fullmatch(_QUARTER_WORDS.sub(r"\1\3\2", text))
+    text = _QUARTER_WORDS.sub(r"\1\3\2", text) if "Q" in text.upper() else text
+    match = _MOMENT.fullmatch(text)
     if match is None:
         raise ValueError(text)
     day, time, zone = match.groups()

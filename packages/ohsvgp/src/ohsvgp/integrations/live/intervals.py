@@ -20,11 +20,11 @@ def judge_intervals(state: StreamState, stamp: float, value: float, tolerance: f
     Stamps within ``tolerance`` are the same.
     """
     reach, end = list(state.reach), stamp + tolerance
-    for k, at, low, high in [row for row in state.pending if row[1] <= end]:
+    for k, lines, at, low, high in [row for row in state.pending if row[2] <= end]:
         if at >= stamp - tolerance:
             missed = not low <= value <= high
-            # log reach ← log reach + rate/√h (missed − (1 − level)): errors h steps ahead overlap.
-            change = math.exp(_RATE / math.sqrt(k + 1.0) * (missed - (1.0 - LEVEL)))
+            # log reach ← log reach + rate/√h (missed − (1 − level)): errors h lines ahead overlap.
+            change = math.exp(_RATE / math.sqrt(max(lines, 1.0)) * (missed - (1.0 - LEVEL)))
             reach[int(k)] = min(max(_MIN_REACH, reach[int(k)] * change), _MAX_REACH)
     state.reach = reach
-    state.pending = [row for row in state.pending if row[1] > end]
+    state.pending = [row for row in state.pending if row[2] > end]

@@ -7,6 +7,7 @@ value of that line, and the latest one then that lies whole seasons before. Not 
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
+from functools import lru_cache
 from typing import Any
 
 from ohsvgp.stream.durations import DAY, YEAR, parse_duration
@@ -124,6 +125,7 @@ class Judge:
         return self._values[k] if same else math.nan
 
 
+@lru_cache(maxsize=1024)  # stamps come again when they are forecast
 def as_seconds(stamp: float | str) -> float:
     """Return a stamp of an answer as a number: of a date, seconds since 1970."""
     return parse_stamp(stamp).time if isinstance(stamp, str) else stamp

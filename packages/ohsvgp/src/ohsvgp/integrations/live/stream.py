@@ -295,12 +295,10 @@ class LiveStream:
             self._wait(stamp, value)
         else:
             self._follow(stamp, value)
-        head = {"t": as_json(stamp, state.form, state.zone), "y": value}
-        head |= {"error": self._error, "alerts": self._alerts}
-        answer: dict[str, Any] = head | {"forecasts": self._forecasts()}
+        answer: dict[str, Any] = {"t": as_json(stamp, state.form, state.zone), "y": value}
+        answer |= {"error": self._error, "alerts": self._alerts, "forecasts": self._forecasts()}
         if self._changed:
-            periods = [self._period(period) for period in state.periods]
-            nats = round(state.nats, 1)
+            periods, nats = [*map(self._period, state.periods)], round(state.nats, 1)
             answer["season"] = {"step": self._period(1.0), "periods": periods, "nats": nats}
         return answer
 
@@ -330,9 +328,8 @@ class LiveStream:
         state.time = (state.last - first) / unit
         state.rows = [[(t - first) / unit, y, kinds.REGULAR] for t, y in lines]
         state.learned, state.check_at = len(lines), len(lines)
-        values = [y for _, y in lines]
         for k in range(1, len(lines)):
-            self._resolve(values[max(k - 2, 0) : k + 1])
+            self._resolve([y for _, y in lines[max(k - 2, 0) : k + 1]])
         self._compare_seasons()
 
     def _follow(self, stamp: float, value: float | None) -> None:
@@ -486,7 +483,7 @@ class LiveStream:
         for k, (stamp, (center, *ends)) in enumerate(zip(stamps, rows, strict=True), 1):
             numbers = {"mean": center, "low": ends[0], "high": ends[1]}
             answers.append({"horizon": k, "t": as_json(stamp, state.form, state.zone)} | numbers)
-            pending.append([k - 1.0, stamp, *ends])
+            pending.append([k - 1.0, steps[k - 1] / step, stamp, *ends])
         if state.waiting is None and "late" not in self._alerts:
             state.pending = [*state.pending, *pending]
         return answers

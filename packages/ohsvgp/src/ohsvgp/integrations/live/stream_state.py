@@ -32,7 +32,7 @@ class StreamState(StampSpacing):
     check_at: int = 0  # values at which seasons are compared again
     waiting: list[float | None] | None = None  # stamp and value of a line too far ahead
     late: list[float] = field(default_factory=list[float])  # stamps of late lines in a row
-    # horizon, stamp, low and high end of intervals whose values have not come
+    # horizon, lines until then, stamp, low and high end of intervals whose values have not come
     pending: list[list[float]] = field(default_factory=list[list[float]])
     # Of the interval of each horizon, in units of the model's
     reach: list[float] = field(default_factory=list[float])
