@@ -97,10 +97,10 @@ def test_default_models_forecast_swings_lines_and_wandering_levels() -> None:
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (series("a", y=np.inf), "values must be finite, and at least 10, got 40"),
-        (series("a", y=np.nan), "values must be finite, and at least 10, got 0"),
+        (series("a", y=[np.inf, -1e200] * 20), "values must be at least 10, within ±1e+100, got 0"),
+        (series("a", y=np.nan), "values must be at least 10, within ±1e+100, got 0"),
         (series("a", t=3.0), "stamps are missing, or all the same"),
-        (series("a", count=9), "values must be finite, and at least 10, got 9"),
+        (series("a", count=9), "values must be at least 10, within ±1e+100, got 9"),
         (series("a").assign(t=lambda part: part["t"].where(part["t"] != 8.0)), "stamps are miss"),
     ],
 )

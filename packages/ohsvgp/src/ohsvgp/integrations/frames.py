@@ -20,8 +20,8 @@ from probseq.checks import check_counts
 if TYPE_CHECKING:
     import pandas as pd
 
-# Values that a series must have; errors that are alarms.
-_MIN_VALUES, _ALARM = 10, 3.0
+# Values that a series must have, and their bound, as of live streams; errors that are alarms.
+_MIN_VALUES, _LARGEST, _ALARM = 10, 1e100, 3.0
 _ANSWER = ("mean", "low", "high", "season", "reason")
 
 
@@ -145,8 +145,8 @@ def _forecast(
     """Return mean, low and high at the stamps ahead, and the periods of seasons."""
     observed = ~np.isnan(values)
     y = values[observed]
-    if len(y) < _MIN_VALUES or not np.isfinite(y).all():
-        raise ValueError(f"values must be finite, and at least {_MIN_VALUES}, got {len(y)}")
+    if (n := int((np.abs(y) <= _LARGEST).sum())) < max(len(y), _MIN_VALUES):
+        raise ValueError(f"values must be at least {_MIN_VALUES}, within ±{_LARGEST:g}, got {n}")
     if counts is not None and ((y < 0) | (y % 1 > 0)).any():
         raise ValueError(f"values must be counts 0, 1, 2, … for {counts}")
     if y.min() == y.max():

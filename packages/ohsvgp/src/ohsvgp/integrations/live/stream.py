@@ -70,8 +70,8 @@ class LiveStream:
         false_alarms: share of quiet lines that are told as outliers, or with ``per`` how many in
             that time, in the unit of the stamps, of dates in seconds.
         warmup: lines that wait at the beginning.
-        horizon: stamps to forecast after each line, and to weigh models by; or, if ``ahead`` is
-            given, as many as there are in that time.
+        horizon: stamps to forecast after each line, and to weigh models by; or, with ``ahead``, as
+            many as there are in that time.
         step: between them, as the periods; if None, as in ``ohsvgp.forecast``.
         reader: of stamp and value in a line; ``t,y`` if None.
 
